@@ -8,13 +8,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.recorded import record  # noqa: E402
-from torch import nn  # noqa: E402
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn, optim  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
 from csrun.pytorch.capture import CaptureError  # noqa: E402
 from csrun.pytorch.graph.importing import module_of  # noqa: E402
+from csrun.pytorch.optimizers import Optimization  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs/pytorch.md"
 OTHER = torch.ones(40, requires_grad=True)
@@ -24,23 +28,90 @@ def branches(x):
     return x * 2 if x.sum() > 0 else x
 
 
-#: By the first column of the table.
-PROVOKED = {
+def one_label(x):
+    return torch.zeros(6, 40, dtype=torch.long) + torch.arange(6)[:, None]
+
+
+def bags(x):
+    return f.embedding_bag(torch.arange(6), x.t(), torch.tensor([0, 2]))
+
+
+def ctc(x):
+    whole, labels = x.view(6, 1, 40).log_softmax(-1), torch.tensor([[1, 2]])
+    return x * f.ctc_loss(whole, labels, torch.tensor([6]), torch.tensor([2]))
+
+
+def grid(x):
+    places = x[:, :12].reshape(6, 2, 3, 2)
+    return x * f.grid_sample(x.view(6, 1, 8, 5), places, align_corners=False).sum()
+
+
+def spectrum(x):
+    return torch.fft.rfft(x).abs() @ torch.ones(21, 40)
+
+
+#: By the first column of the table: what forward makes of [6, 40].
+IN_FORWARD = {
     "`torch.randn(...)` in forward": lambda x: x + torch.randn(6, 40),
     "`if x.sum() > 0:`, `.item()` in forward": branches,
     "`x[x > 0]`, `x.unique()`": lambda x: x[x > 0].sum() + x,
     "`.half()`, `.bfloat16()`, autocast": lambda x: x.half().float(),
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
     "a weight outside of the model": lambda x: x * OTHER,
+    "a write into a weight, `nn.Embedding(max_norm=...)`": nn.Embedding(6, 40, max_norm=1.0),
     "checkpointing of dropout": lambda x: checkpoint(f.dropout, x, use_reentrant=False),
-    "`nn.AlphaDropout`": nn.AlphaDropout(0.5),
+    "`nn.AlphaDropout`, `F.gumbel_softmax`, `torch.bernoulli`": nn.AlphaDropout(0.5),
+    "`nn.Embedding(sparse=True)`": nn.Embedding(6, 40, sparse=True),
+    "`nn.Conv3d`": lambda x: f.conv3d(x.view(6, 1, 2, 4, 5), torch.ones(1, 1, 1, 1, 1)).view(6, 40),
+    "a pooling's indices, `nn.MaxUnpool2d`": lambda x: f.max_unpool1d(
+        *f.max_pool1d(x[None], 2, return_indices=True), 2
+    )[0],
+    "`nn.EmbeddingBag` with offsets": lambda x: x * bags(x).sum(),
+    "`F.ctc_loss`": ctc,
+    "`F.grid_sample`": grid,
+    "`scatter_reduce` with amax, amin or prod": lambda x: x.scatter_reduce(
+        1, one_label(x), x, "amax"
+    ),
+    "`torch.fft`": spectrum,
+    "`torch.complex`, complex weights": lambda x: torch.complex(x, x).abs(),
+    "`torch.linalg.inv`, `solve`, `det`, `svd`, `eigh`, `qr`, `cholesky`": lambda x: (
+        x * torch.linalg.inv(x[:, :6]).sum()
+    ),
+    "`torch.lgamma`, `digamma`, `erfinv`, Bessel functions": torch.lgamma,
     "`sort`, `topk` of more than 32": lambda x: x.sort(1).values,
     "`cumsum` over more than 2,048": lambda x: x.repeat(1, 60).cumsum(1)[:, :40],
     "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
         6, track_running_stats=True
     )(x[None])[0],
-    "`kthvalue`, and others without an emitter": lambda x: x.kthvalue(2, keepdim=True).values * x,
+    "`median`, `mode`, `cummax`, `index_reduce`, `masked_scatter`, `searchsorted`, `kthvalue` and "
+    "others without an emitter": lambda x: x.kthvalue(2, keepdim=True).values * x,
 }
+#: What makes an optimizer of parameters.
+OPTIMIZERS = {
+    "`LBFGS`, `Rprop`, `ASGD`, `Adafactor`, `Muon`, `SparseAdam`, those of other packages": (
+        optim.Rprop
+    ),
+    "`differentiable=True` of an optimizer": lambda p: optim.SGD(p, differentiable=True),
+    "`eps=0` of an optimizer": lambda p: optim.Adam(p, eps=0.0),
+}
+
+
+def changes_eps(kit):
+    kit.optimizer.param_groups[0]["momentum"] = 0.1
+
+
+def reads_the_norm(kit):
+    return float(nn.utils.clip_grad_norm_(kit.model.parameters(), 0.1))
+
+
+#: What a loop does between backward() and step(), in each step.
+IN_LOOP = {
+    "betas, eps, momentum that the loop changes": changes_eps,
+    "`optimizer.step(closure)`": lambda kit: kit.optimizer.step(lambda: 1.0),
+    "the norm that `clip_grad_norm_` returns, read": reads_the_norm,
+    "`load_state_dict` in the block": lambda kit: kit.optimizer.load_state_dict({}),
+}
+COMPILED = "a model of `torch.compile`, DDP, `jit.script`"
 
 
 class Model(nn.Module):
@@ -60,23 +131,52 @@ def step(model, batch):
 
 
 def rows():
-    """First column to second."""
+    """First column to second, of both tables."""
     section = PAGE.read_text().partition("## What is refused")[2].partition("\n## ")[0]
     found = [line.strip("| ").split(" | ") for line in section.splitlines() if " | " in line]
-    return {row[0]: row[1] for row in found[1:]}
+    return {row[0]: row[1].strip("`") for row in found if row[0] != "construct"}
+
+
+def require_message(what, error):
+    assert re.match(r".*\.py:\d+: ", str(error)), "it names the line"
+    assert rows()[what] in str(error)
 
 
 def test_each_row_is_provoked():
-    assert list(rows()) == list(PROVOKED)
+    assert list(rows()) == [*IN_FORWARD, *OPTIMIZERS, *IN_LOOP, COMPILED]
 
 
-@pytest.mark.parametrize("what", PROVOKED)
-def test_a_row_has_the_message(what):
-    model, batch = Model(PROVOKED[what]), (torch.randn(6, 4), torch.arange(6))
+@pytest.mark.parametrize("what", IN_FORWARD)
+def test_a_row_of_forward_has_the_message(what):
+    then = IN_FORWARD[what]
+    model, batch = Model(then), (torch.randn(6, 4), torch.arange(6))
+    if isinstance(then, nn.Embedding):
+        model.table, model.then = then, [lambda x: x * then(batch[1])]
     with pytest.raises(CaptureError) as error:
         module_of(
             record(model, batch, step),
             dict.fromkeys([name for name, _ in model.named_parameters()], SgdAttr.of(0.1)),
         )
-    assert re.match(r".*\.py:\d+: ", str(error.value)), "it names the line"
-    assert rows()[what].strip("`") in str(error.value)
+    require_message(what, error.value)
+
+
+@pytest.mark.parametrize("what", OPTIMIZERS)
+def test_a_row_of_optimizers_has_the_message(what):
+    model = nn.Linear(2, 2)
+    with pytest.raises(UsageError) as error:
+        Optimization(OPTIMIZERS[what](model.parameters()), model).algorithms(("weight", "bias"))
+    require_message(what, error.value)
+
+
+@pytest.mark.parametrize("what", IN_LOOP)
+def test_a_row_of_the_loop_has_the_message(tmp_path, what):
+    kit = Kit()
+    with pytest.raises(UsageError) as error, kit.session(tmp_path):
+        kit.train_once(lambda step: step < 1 or IN_LOOP[what](kit))
+    require_message(what, error.value)
+
+
+def test_a_compiled_model_has_the_message():
+    with pytest.raises(UsageError) as error:
+        cbtorch.Session(nn.DataParallel(nn.Linear(2, 2)), None, mode="eval")
+    require_message(COMPILED, error.value)
