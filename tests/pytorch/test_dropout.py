@@ -129,3 +129,47 @@ def test_channels_are_dropped_whole_and_the_step_is_pytorchs_with_these(tmp_path
         again.step()
         expected.append(loss.item())
     assert losses == pytest.approx(expected, rel=1e-10)
+
+
+def encoder_outputs(folder, layer, rate):
+    """Losses of a Session over one encoder layer, and the last step's input and output."""
+    cbtorch.initialize(model_dir=folder)
+    model = cbtorch.module(layer.double().train())
+    optimizer = optim.Adam(model.parameters(), rate)
+    x = torch.randn(8, 5, 16).double().repeat(STEPS, 1, 1)
+    loader = cbtorch.dataloader(DataLoader(TensorDataset(x), 8))
+    losses, counts = [], []
+    with cbtorch.Session(model, optimizer, mode="train"):
+        for (rows,) in loader:
+            optimizer.zero_grad()
+            out = model(rows)
+            loss = (out - rows.flip(2)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            counts.append(((out.detach() - rows).abs() < 1e-9).sum())
+        return [float(loss) for loss in losses], [int(count) for count in counts]
+
+
+@pytest.mark.slow
+def test_an_encoder_layer_with_its_default_dropout_is_trained(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    losses, _ = encoder_outputs(tmp_path / "trained", layer, 0.01)
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+    assert len(set(losses)) == STEPS
+
+
+@pytest.mark.slow
+def test_an_encoder_layer_drops_as_many_as_it_should(tmp_path):
+    """Its feed forward part gives ones, of which the last dropout keeps nine in ten."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    for weight in (layer.self_attn.out_proj.weight, layer.linear2.weight):
+        nn.init.zeros_(weight)
+    nn.init.ones_(layer.linear2.bias)
+    _, counts = encoder_outputs(tmp_path, layer, 0.0)
+    values = STEPS * 8 * 5 * 16
+    assert abs(sum(counts) - values * 0.1) < 4 * math.sqrt(values * 0.1 * 0.9)
+    assert len(set(counts)) > 1

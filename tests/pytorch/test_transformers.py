@@ -1,16 +1,23 @@
 """Models of the transformers library, as they are."""
 
+import copy
+from contextlib import nullcontext
+from math import isfinite
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="it has the models")
 
 from support.recorded import Beside  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
 
 VOCABULARY = 31
 
 
-def gpt2():
+def gpt2(dropout=0.1):
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=16,
@@ -19,6 +26,9 @@ def gpt2():
         n_head=2,
         bos_token_id=0,
         eos_token_id=0,
+        embd_pdrop=dropout,
+        resid_pdrop=dropout,
+        attn_pdrop=dropout,
     )
     return transformers.GPT2LMHeadModel(config)
 
@@ -105,3 +115,51 @@ def test_a_model_with_an_attention_mask_is_pytorchs(tmp_path, make):
     tokens[1, 7:] = tokens[3, 4:] = 0
     labels = torch.where(tokens == 0, -100, tokens)
     Beside(make().eval(), (tokens, labels), masked_step, tmp_path).check()
+
+
+STEPS = 6
+
+
+def trained(folder, model, tokens):
+    """A few steps of AdamW in a Session, or in plain PyTorch without a folder.
+
+    Returns, for each step, the loss and the zeros that are in the embeddings after dropout.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    loader = DataLoader(TensorDataset(tokens), 4)
+    session = nullcontext()
+    if folder is not None:
+        cbtorch.initialize(model_dir=folder)
+        model, loader = cbtorch.module(model), cbtorch.dataloader(loader)
+        session = cbtorch.Session(model, optimizer, mode="train")
+    found = []
+    with session:
+        for (x,) in loader:
+            optimizer.zero_grad()
+            out = model(input_ids=x, labels=x, output_hidden_states=True)
+            out.loss.backward()
+            optimizer.step()
+            found.append((out.loss.detach(), (out.hidden_states[0].detach() == 0).sum()))
+    return [(float(loss), int(zeros)) for loss, zeros in found]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_is_trained_as_in_pytorch_and_drops_as_many_as_it_should(tmp_path):
+    torch.manual_seed(0)
+    tokens = torch.randint(1, VOCABULARY, (4 * STEPS, 12))
+    for share in (0.0, 0.1):
+        model = gpt2(share).train()
+        theirs = copy.deepcopy(model)
+        found = trained(tmp_path / str(share), model, tokens)
+        losses, zeros = zip(*found, strict=True)
+        if not share:
+            expected = [loss for loss, _ in trained(None, theirs, tokens)]
+            assert losses == pytest.approx(expected, rel=1e-4)
+        assert all(map(isfinite, losses))
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+        # of each value, on its own: a binomial distribution's mean and standard deviation
+        values = STEPS * 4 * 12 * 16
+        allowed = 5 * (values * share * (1 - share)) ** 0.5
+        assert abs(sum(zeros) - values * share) <= allowed
+        assert len(set(zeros)) > 1 or not share  # each step has masks of its own
