@@ -1,6 +1,6 @@
 """CIRH to an Executable: passes, kernel matching, layers, memory plan, code generation."""
 
-from csrun.compiler.chosen import chosen_before, question_of
+from csrun.compiler.chosen import chosen_before, is_compiled, question_of, questions_of
 from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
@@ -22,7 +22,9 @@ __all__ = [
     "choose_replicas",
     "chosen_before",
     "compile_model",
+    "is_compiled",
     "question_of",
+    "questions_of",
     "rebatch",
     "validate_model",
 ]

@@ -27,7 +27,9 @@ from csrun.compiler import (
     choose_replicas,
     chosen_before,
     compile_model,
+    is_compiled,
     question_of,
+    questions_of,
 )
 from csrun.compiler.report.numbers import listed, plain, si
 from csrun.compiler.report.text import TEXT_FILE
@@ -135,11 +137,13 @@ def _compile_chosen(
 ) -> Compiled:
     """The batch as one, or in the parts that are chosen where that does not fit.
 
-    Where a compile in parts lies that were chosen for this model, nothing is tried again.
+    Where a compile in parts lies that were chosen for this model, nothing is tried again. It is
+    not looked for where one of the whole batch lies: that fits.
     """
     asked = msgspec.structs.replace(options, recompute=recomputes(tracing.config, options))
-    question = question_of(traced.module, asked)
-    if (plan := chosen_before(question, model_dir, _private())) is not None:
+    whole, question = questions_of(traced.module, options, asked)
+    fits = is_compiled(whole, model_dir)
+    if not fits and (plan := chosen_before(question, model_dir, _private())) is not None:
         parts, again = plan.micro_batches, bool(plan.recomputed)
         options = msgspec.structs.replace(options, micro_batches=parts, recompute=again)
     else:

@@ -27,6 +27,7 @@ from csrun.executable.executable import (
     ForeignError,
     UnreadableError,
     executable_of,
+    is_in_plan,
     load,
     manifest_of,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "aligned",
     "executable_of",
     "flat_views",
+    "is_in_plan",
     "learning_rate",
     "load",
     "manifest_of",

@@ -137,6 +137,15 @@ def load(directory: Path, digest: str | None = None) -> Executable:
     return executable
 
 
+def is_in_plan(text: str, directory: Path) -> bool:
+    """Whether the plan that lies there has a text in it: to look costs less than to verify it."""
+    try:
+        with _opened(directory, is_known=False) as folder:
+            return text.encode() in folder.read(PLAN_FILE)
+    except (OSError, ValueError, UnreadableError):
+        return False
+
+
 @dataclass(frozen=True)
 class _Folder:
     """An open compile directory: nothing can be put in its place while it is read."""
