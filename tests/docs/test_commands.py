@@ -1,0 +1,185 @@
+"""The commands of the pages run as printed: in the order of a page, in one prepared folder.
+
+Models train for few steps there: `max_steps` of their params files is lowered, commands are not.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.pages import CHECKOUT, PAGES, blocks
+from test_packaging import COMMANDS
+
+MODELS = CHECKOUT / "reference_models"
+STEPS = 20
+LINE_S = 240
+PROGRAMS = ("csrun_wse ", "csrun_cpu ", "cs_input_analyzer ", "python ")  # a line without `$`
+
+INSTALLS = "installs into the environment"
+CLUSTER = "needs a cluster: tests/slurm"
+FOLDERS = "needs a folder of transformers: tests/reference_models/test_convert.py"
+ELSEWHERE = "needs jobs in certain states: tests/docs/test_jobs_page.py"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page's run.
+
+    folder: where its reader is, in the checkout; before: commands that ran there earlier.
+    skipped: reasons by the beginning of a command; ends: exit codes other than 0, likewise.
+    """
+
+    folder: str = "reference_models/fc_mnist"
+    before: tuple[str, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    needs: str | None = None
+
+
+def model(name: str, *, needs: str | None = None, **skipped: str) -> Page:
+    return Page(f"reference_models/{name}", skipped=skipped, needs=needs)
+
+
+CONVERT = {
+    "python convert.py": FOLDERS,
+    "python run.py --mode train --params model_dir/params.yaml": FOLDERS,
+}
+TRAINED = ("python run.py", "python run.py --mode eval")
+QUICK = {
+    "docs/administration.md": Page(before=("cp $SITE cluster.yaml",)),
+    "docs/jobs.md": Page(skipped={"csctl": ELSEWHERE}),
+    "docs/systems.md": Page(),
+}
+SLOW = {
+    "README.md": Page(
+        ".",
+        skipped={
+            "./scripts/quickstart": "tests/job/test_readme.py",
+            "source": "the environment of the tests is there",
+            "./scripts/test": "runs these tests",
+        },
+    ),
+    "docs/input.md": Page(),
+    "docs/model_dir.md": Page(
+        before=TRAINED,
+        skipped={
+            "csrun checkpoint convert gpt2_folder": FOLDERS,
+            "pip": INSTALLS,
+            "tensorboard": "serves until it is ended",
+        },
+        ends={"csrun checkpoint diff": 1},  # the training changed the weights
+        needs="torch",
+    ),
+    "docs/pytorch.md": Page(needs="torch"),
+    "docs/streaming.md": Page(
+        skipped={
+            "csrun_wse --total-nodes 6": "needs 6 systems: tests/job/test_separate_hosts.py",
+        }
+    ),
+    "reference_models/fc_mnist/README.md": model("fc_mnist", needs="torch"),
+    "reference_models/cnn_mnist/README.md": model("cnn_mnist"),
+    "reference_models/gpt2/README.md": model("gpt2", needs="torch", **CONVERT),
+    "reference_models/gptj/README.md": model(
+        "gptj", **CONVERT, **{"csrun_wse --total-nodes 14": "98 tasks: tests/launch"}
+    ),
+    "reference_models/bert/README.md": model(
+        "bert",
+        needs="torch",
+        **CONVERT,
+        **{"python run.py": "tests/reference_models/test_fine_tuning.py"},
+    ),
+}
+#: Pages whose commands cannot run here.
+OTHERS = {
+    "CONTRIBUTING.md": "runs these tests",
+    "docs/benchmarks.md": "hours of benchmarks",
+    "docs/clean-up.md": "tests/docs/test_clean_up_page.py",
+    "docs/cs-login.md": "needs sshd: tests/cli/shell/test_login.py",
+    "docs/design.md": "shows README.md's command",
+    "docs/slurm.md": CLUSTER,
+}
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines of a page's blocks: those after `$`, and those of csrun's and Python."""
+    lines = [line for block in blocks(page.read_text()) for line in block.splitlines()]
+    shown = [line.removeprefix("$ ") for line in lines if line.startswith(("$ ", *PROGRAMS))]
+    return [line for line in shown if ": " not in line.split("#")[0]]  # what a command says
+
+
+def reason(line: str, reasons: dict[str, str]) -> str | None:
+    return next((why for start, why in reasons.items() if line.startswith(start)), None)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the reference models that trains for few steps, and csrun's commands beside it."""
+    folder = tmp_path / "checkout"
+    leave_out = shutil.ignore_patterns("model_dir*", "__pycache__", "*.bin")
+    shutil.copytree(MODELS, folder / "reference_models", ignore=leave_out)
+    for params in folder.glob("reference_models/*/configs/*.yaml"):
+        text = re.sub(r"max_steps: \d+", f"max_steps: {STEPS}", params.read_text())
+        params.write_text(text)
+    (tmp_path / "bin").mkdir()
+    for entry in COMMANDS:
+        name, module, function = re.fullmatch(r"(\S+) = (\S+):(\w+)", entry).groups()
+        start = f"import sys; sys.argv[0] = '{name}'; from {module} import {function} as f; f()"
+        write_command(tmp_path / "bin" / name, f'-P -c "{start}"')
+    write_command(tmp_path / "bin" / "python", "")
+    return folder
+
+
+def write_command(path: Path, words: str) -> None:
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+    path.chmod(0o755)
+
+
+def run(line: str, folder: Path, home: Path) -> tuple[int, str, Path]:
+    """Run a line in a shell: its exit code, what it wrote, and the folder that it went to."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CSRUN_STATE", "CSRUN_SITE", "XDG_"))
+    }
+    path = f"{home / 'bin'}:{os.environ['PATH']}"
+    site = CHECKOUT / "site_configs" / "local.yaml"
+    done = subprocess.run(
+        ["bash", "-c", f'{line}\ncode=$?; pwd > "$HOME/cwd"; exit $code'],
+        cwd=folder, env={**kept, "HOME": str(home), "PATH": path, "SITE": str(site)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LINE_S,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr, Path((home / "cwd").read_text().strip())
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+@pytest.mark.timeout(1200)
+def test_the_commands_of_a_page_run_as_printed(name: str, checkout: Path) -> None:
+    page = (QUICK | SLOW)[name]
+    if page.needs is not None:
+        pytest.importorskip(page.needs)
+    folder = checkout / page.folder
+    shown = [line for line in commands(CHECKOUT / name) if reason(line, page.skipped) is None]
+    assert shown
+    for line in (*page.before, *shown):
+        code, said, folder = run(line, folder, checkout.parent)
+        ends = {start: code for start, code in page.ends.items() if line.startswith(start)}
+        assert code == next(iter(ends.values()), 0), f"$ {line}\n{said}"
+
+
+def test_every_page_with_commands_is_run_or_has_a_reason() -> None:
+    with_commands = {str(p.relative_to(CHECKOUT)) for p in PAGES if commands(p)}
+    assert with_commands == {*QUICK, *SLOW, *OTHERS}
+
+
+@pytest.mark.parametrize("name", QUICK | SLOW)
+def test_what_is_skipped_is_on_the_page(name: str) -> None:
+    page, shown = (QUICK | SLOW)[name], commands(CHECKOUT / name)
+    for start in (*page.skipped, *page.ends):
+        assert [line for line in shown if line.startswith(start)], start
