@@ -1,6 +1,7 @@
 """setup.cfg agrees with the tree: commands, files that are no code, and what a wheel holds."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -103,4 +104,7 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
         ]
         subprocess.run(command, check=True, cwd=unpacked)  # `-c` imports from there first
         assert (tmp_path / template / "run.py").is_file()
-    assert (tmp_path / "fc_mnist" / "configs" / "params.yaml").is_file()
+    train = [sys.executable, "run.py", "--max_steps", "3"]  # on the digits of the wheel
+    environment = os.environ | {"PYTHONPATH": str(unpacked)}
+    subprocess.run(train, check=True, cwd=tmp_path / "fc_mnist", env=environment)
+    assert (tmp_path / "fc_mnist" / "model_dir" / "model-ckpt-3.safetensors").is_file()

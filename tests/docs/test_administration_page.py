@@ -1,12 +1,10 @@
-"""docs/administration.md: its commands run, its site keys load, its alerts have metrics."""
+"""docs/administration.md: its site keys load, its alerts have metrics."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 import yaml
-from support.jobs import Workplace
 from support.pages import CHECKOUT, blocks, section
 from support.sites import SHIPPED
 
@@ -21,20 +19,6 @@ def site_of(folder: Path, name: str, text: str, **changes: object) -> Path:
     keys = yaml.safe_load(SHIPPED.read_text()) | changes | yaml.safe_load(text or "{}")
     path.write_text(yaml.safe_dump(keys))
     return path
-
-
-def test_the_commands_run_as_they_are_printed(tmp_path: Path) -> None:
-    site_of(tmp_path, "cluster.yaml", "")
-    place, ran = Workplace(tmp_path), 0
-    for block in blocks(PAGE.read_text()):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                command, *words = shlex.split(line[2:])
-                done = place.run(*words, command=command)
-                assert (done.returncode, done.stderr) == (0, ""), line
-                ran += 1
-    assert ran >= 10
-    assert (tmp_path / "csrun.prom").read_text().startswith("# HELP csrun_")
 
 
 @pytest.mark.parametrize("title", ["Partitions by role", "Retention"])

@@ -3,21 +3,17 @@
 Models train for few steps there: `max_steps` of their params files is lowered, commands are not.
 """
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from support.pages import CHECKOUT, PAGES, blocks
-from test_packaging import COMMANDS
+from support.shell_commands import run_line, write_commands
 
 MODELS = CHECKOUT / "reference_models"
 STEPS = 20
-LINE_S = 240
 PROGRAMS = ("csrun_wse ", "csrun_cpu ", "cs_input_analyzer ", "python ")  # a line without `$`
 
 INSTALLS = "installs into the environment"
@@ -125,35 +121,8 @@ def checkout(tmp_path: Path) -> Path:
     for params in folder.glob("reference_models/*/configs/*.yaml"):
         text = re.sub(r"max_steps: \d+", f"max_steps: {STEPS}", params.read_text())
         params.write_text(text)
-    (tmp_path / "bin").mkdir()
-    for entry in COMMANDS:
-        name, module, function = re.fullmatch(r"(\S+) = (\S+):(\w+)", entry).groups()
-        start = f"import sys; sys.argv[0] = '{name}'; from {module} import {function} as f; f()"
-        write_command(tmp_path / "bin" / name, f'-P -c "{start}"')
-    write_command(tmp_path / "bin" / "python", "")
+    write_commands(tmp_path / "bin")
     return folder
-
-
-def write_command(path: Path, words: str) -> None:
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
-    path.chmod(0o755)
-
-
-def run(line: str, folder: Path, home: Path) -> tuple[int, str, Path]:
-    """Run a line in a shell: its exit code, what it wrote, and the folder that it went to."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("CSRUN_STATE", "CSRUN_SITE", "XDG_"))
-    }
-    path = f"{home / 'bin'}:{os.environ['PATH']}"
-    site = CHECKOUT / "site_configs" / "local.yaml"
-    done = subprocess.run(
-        ["bash", "-c", f'{line}\ncode=$?; pwd > "$HOME/cwd"; exit $code'],
-        cwd=folder, env={**kept, "HOME": str(home), "PATH": path, "SITE": str(site)},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LINE_S,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr, Path((home / "cwd").read_text().strip())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +137,7 @@ def test_the_commands_of_a_page_run_as_printed(name: str, checkout: Path) -> Non
     shown = [line for line in commands(CHECKOUT / name) if reason(line, page.skipped) is None]
     assert shown
     for line in (*page.before, *shown):
-        code, said, folder = run(line, folder, checkout.parent)
+        code, said, folder = run_line(line, folder, checkout.parent)
         ends = {start: code for start, code in page.ends.items() if line.startswith(start)}
         assert code == next(iter(ends.values()), 0), f"$ {line}\n{said}"
 

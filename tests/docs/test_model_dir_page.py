@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +56,6 @@ def test_the_keys_are_those_of_performance_json(after: FcMnist) -> None:
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     found = json.loads((after.model_dir / "performance" / "performance.json").read_text())
     assert named == set(found)
-
-
-def test_the_commands_of_checkpoints_run_as_they_are_printed(after: FcMnist) -> None:
-    pytest.importorskip("torch", reason="weights.pt needs PyTorch")
-    shown = [
-        shlex.split(line[2:], comments=True)
-        for block in blocks(section(PAGE, "Checkpoints"))
-        for line in block.splitlines()
-        if line.startswith("$ ") and "huggingface" not in line  # tests/cli/test_checkpoint.py
-    ]
-    said = {}
-    for command, *words in shown:
-        done = after.run(*words, command=command)
-        assert done.returncode == (words[1] == "diff"), (words, done.stderr)  # training moved them
-        said[words[1]] = done.stdout
-    assert len(shown) == 5
-    assert said["list"].splitlines()[2].split()[0] == "200"
-    assert "fc_0/kernel" in said["diff"]
-    assert (after.path / "other_model_dir" / "model-ckpt-0.safetensors").exists()
 
 
 def test_a_checkpoint_opens_without_csrun_and_computes_the_same(

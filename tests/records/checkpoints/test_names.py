@@ -4,6 +4,8 @@ Expected values are known by construction: a model's weights are listed, its opt
 made of them, and no reader is asked which is which.
 """
 
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,8 +52,15 @@ def assert_same(found: Arrays, expected: Arrays) -> None:
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
+def said(*words: object) -> tuple[int, str]:
+    """The exit code of `csrun checkpoint`, and what it prints."""
+    with redirect_stdout(StringIO()) as out:
+        code = frame.run(csrun, ["checkpoint", *map(str, words)])
+    return code, out.getvalue()
+
+
 def run(*words: object) -> None:
-    assert frame.run(csrun, ["checkpoint", *map(str, words)]) == 0
+    assert said(*words)[0] == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,6 +82,37 @@ def test_every_reader_tells_weights_from_optimizer_state(
             assert_same(target, wanted)
         run("convert", folder, folder / "weights.safetensors", "--to", "torch")
         assert_same(load_file(folder / "weights.safetensors"), weights)
+        run("convert", folder / "weights.safetensors", folder / "back", "--from", "torch")
+        back = checkpoints.open_checkpoint(folder / "back")
+        assert set(back.weights) == set(names)
+        back.begin(target := blank(weights))
+        assert_same(target, weights)
+
+
+@settings(max_examples=20, deadline=None)
+@given(models(), st.data())
+def test_commands_show_the_names_as_they_are(
+    model: tuple[list[str], tuple[str, ...]], data: st.DataObject
+) -> None:
+    names, slots = model
+    weights = values(names, 1)
+    state = weights | values([f"{slot}/{name}" for slot in slots for name in names], 100)
+    changed = data.draw(st.sampled_from(sorted(state)))
+    identity = {"seed": "1", "optimizer_state": " ".join(slots)}
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        checkpoints.write(folder, 3, state, identity, 2)
+        later = state | {changed: state[changed] + 1}
+        checkpoints.write(folder, 4, later, identity, 2)
+        assert said("verify", folder)[0] == 0
+        code, listed = said("list", folder)
+        assert code == 0
+        assert [line.split()[0] for line in listed.splitlines() if line[:1].isdigit()] == ["4", "3"]
+        code, differing = said("diff", folder / "model-ckpt-3", folder)
+        assert code == 1
+        found = {line.split()[0] for line in differing.splitlines() if line.strip()}
+        assert found & state.keys() == {changed}
+        assert said("diff", folder, folder)[0] == 0
 
 
 @settings(max_examples=40, deadline=None)
