@@ -16,7 +16,7 @@ from csrun.records.huggingface.folder import METADATA
 from csrun.records.huggingface.tensors import FLOATS
 from csrun.records.model_dir import locked, opened
 from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
-from csrun.records.torch_names import state_dict_names, stored_name
+from csrun.records.torch_names import is_stored_name, state_dict_names, stored_name
 
 
 def names_in_state_dict(checkpoint: Checkpoint) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _blocks(stored: Stored) -> Blocks:
 def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -> Path:
     """Make a checkpoint, at step 0, of a state_dict's tensors, an array or `Blocks` each.
 
-    PyTorch's names become the store's; what has a slash in its name is a store's own already.
+    PyTorch's names become the store's; names of a native model's weights stay.
 
     Raises: UsageError where there are checkpoints already, or nothing to make one of, or of two
     tensors with one name
@@ -80,7 +80,7 @@ def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -
         raise UsageError(f"{source}: has no tensor of floats")
     ours: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        own = name if "/" in name else stored_name(name)
+        own = name if is_stored_name(name) else stored_name(name)
         if own in ours:
             raise UsageError(f"{source}: two of its tensors are {own} here: rename {name}")
         ours[own] = tensor

@@ -19,6 +19,14 @@ def stored_name(name: str) -> str:
     return quoted.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{quoted}"
 
 
+def is_stored_name(name: str) -> bool:
+    """True for the name of a native model's weight, h/0/ln_1/gamma: slashes, and no dot.
+
+    A PyTorch name with a slash, as of a ModuleDict's key, has dots beside it: layers.a/b.weight.
+    """
+    return "/" in name and "." not in name
+
+
 def same_stored_name(names: Iterable[str]) -> tuple[str, str] | None:
     """Two names that the store cannot tell apart, as `weight` and `model.weight`, if there are."""
     found: dict[str, str] = {}
