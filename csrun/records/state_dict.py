@@ -16,7 +16,7 @@ from csrun.records.huggingface.folder import METADATA
 from csrun.records.huggingface.tensors import FLOATS
 from csrun.records.model_dir import locked, opened
 from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
-from csrun.records.torch_names import is_stored_name, state_dict_names, stored_name
+from csrun.records.torch_names import are_stored_names, state_dict_names, stored_name
 
 
 def names_in_state_dict(checkpoint: Checkpoint) -> dict[str, str]:
@@ -79,8 +79,9 @@ def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -
     if not tensors:
         raise UsageError(f"{source}: has no tensor of floats")
     ours: dict[str, Any] = {}
+    is_native = are_stored_names(tensors)
     for name, tensor in tensors.items():
-        own = name if is_stored_name(name) else stored_name(name)
+        own = name if is_native else stored_name(name)
         if own in ours:
             raise UsageError(f"{source}: two of its tensors are {own} here: rename {name}")
         ours[own] = tensor

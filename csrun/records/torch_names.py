@@ -19,12 +19,12 @@ def stored_name(name: str) -> str:
     return quoted.replace(".", "/") if "." in name else f"{ROOT_LAYER}/{quoted}"
 
 
-def is_stored_name(name: str) -> bool:
-    """True for the name of a native model's weight, h/0/ln_1/gamma: slashes, and no dot.
+def are_stored_names(names: Iterable[str]) -> bool:
+    """True for the weights of a native model, all of which are `layer/weight`, as h/0/ln_1/gamma.
 
-    A PyTorch name with a slash, as of a ModuleDict's key, has dots beside it: layers.a/b.weight.
+    A PyTorch name may have a slash, too, in a ModuleDict's key: layers.a/b.weight.
     """
-    return "/" in name and "." not in name
+    return all("/" in name and "." not in name.rpartition("/")[2] for name in names)
 
 
 def same_stored_name(names: Iterable[str]) -> tuple[str, str] | None:

@@ -247,7 +247,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     words: tuple[str, ...], told: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = np.ones(1, np.float32)
-    save_file({"a": one, "model/a": one}, folder.parent / "twice.safetensors")
+    save_file({"a": one, "model.a": one}, folder.parent / "twice.safetensors")
     source, target, way = words
     paths = str(folder.parent / source), str(folder.parent / target)
     assert frame.run(csrun, ["checkpoint", "convert", *paths, way, "torch"]) == 2
