@@ -97,28 +97,19 @@ class KilledError(Exception):
 
 
 def test_a_killed_loop_resumes_with_all_slots(tmp_path):
-    """Optimizers whose slots no other one has, of one run killed between two checkpoints."""
-
-    def make(kind, **options):
-        return lambda p: kind(p, 0.05, **options)
-
     def kill(step):
         if step == 4:
             raise KilledError
 
-    for name, optimizer in {
-        "amsgrad": make(optim.AdamW, amsgrad=True),
-        "adamax": make(optim.Adamax),
-        "adadelta": make(optim.Adadelta),
-    }.items():
-        first, ours, theirs = (Kit(optimizer=optimizer) for _ in range(3))
-        folder = tmp_path / name
-        with suppress(KilledError), first.session(folder, save_checkpoints_steps=2):
-            first.train_once(kill)
-        with ours.session(folder):
-            ours.train_once()
-        theirs.train_once()
-        require_equal((theirs.model, theirs.optimizer), (ours.model, ours.optimizer))
+    first, ours, theirs = (
+        Kit(optimizer=lambda p: optim.AdamW(p, 0.05, amsgrad=True)) for _ in range(3)
+    )
+    with suppress(KilledError), first.session(tmp_path, save_checkpoints_steps=2):
+        first.train_once(kill)
+    with ours.session(tmp_path):
+        ours.train_once()
+    theirs.train_once()
+    require_equal((theirs.model, theirs.optimizer), (ours.model, ours.optimizer))
 
 
 def one_cycle(optimizer):
@@ -132,7 +123,6 @@ def cyclic(optimizer):
 CYCLES = {
     "sgd": (lambda p: optim.SGD(p, 0.1, 0.9, nesterov=True), one_cycle),
     "adamw": (lambda p: optim.AdamW(p, 0.1, amsgrad=True), one_cycle),
-    "radam": (lambda p: optim.RAdam(p, 0.1), one_cycle),
     "adamax": (lambda p: optim.Adamax(p, 0.1), cyclic),
     "rmsprop": (lambda p: optim.RMSprop(p, 0.1, momentum=0.9), cyclic),
 }

@@ -50,6 +50,7 @@ _OPTIMIZERS: Mapping[type[Any], type[Optimizer]] = {
 SLOTS = (
     "momentum",
     "gradient_sum",
+    "gradient_mean",
     "square_sum",
     "largest_square_sum",
     "infinity_norm",

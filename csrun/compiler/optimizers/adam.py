@@ -19,7 +19,8 @@ class Moments(Optimizer):
 
     The slots are sums, not means: a factor (1 - beta) smaller they are Adam's moments. That saves
     two passes over each array; the factors, and the correction of the moments' bias, go into the
-    step's `epsilon` and `rate`. A beta1 that comes with each step makes the first one a mean.
+    step's `epsilon` and `rate`. Where beta1 comes with each step the first one is a mean, and has
+    another name, so that no run takes the one for the other.
 
     Source: Kingma and Ba 2015, algorithm 1, with the order of operations of the end of section 2
     """
@@ -30,11 +31,16 @@ class Moments(Optimizer):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("gradient_sum", "square_sum")
+        return (self.first_slot, "square_sum")
 
     @property
     def cycled(self) -> StepNumber | None:
         return cycled_of(self.beta1)
+
+    @property
+    def first_slot(self) -> str:
+        """The name of the first slot."""
+        return "gradient_mean" if self.cycled else "gradient_sum"
 
     @property
     def first_factor(self) -> str:
@@ -53,14 +59,14 @@ class Moments(Optimizer):
 
     def first(self, g: Value, old: Values) -> Value:
         """The next value of the first slot."""
-        kept = old["gradient_sum"] * text_of(self.beta1)
+        kept = old[self.first_slot] * text_of(self.beta1)
         return kept + (g * "taken" if self.cycled else g)
 
     def direction(self, g: Value, old: Values) -> tuple[Value, Values]:
         """The direction times the step's rate, and the moments."""
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
-        return m / (v.root() + "epsilon") * "rate", {"gradient_sum": m, "square_sum": v}
+        return m / (v.root() + "epsilon") * "rate", {self.first_slot: m, "square_sum": v}
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class Adam(Corrected):
             return super().direction(g, old)
         m, v = self.first(g, old), old["square_sum"] * self.beta2 + g * g
         largest = old["largest_square_sum"].at_least(v)
-        slots = {"gradient_sum": m, "square_sum": v, "largest_square_sum": largest}
+        slots = {self.first_slot: m, "square_sum": v, "largest_square_sum": largest}
         return m / (largest.root() + "epsilon") * "rate", slots
 
 

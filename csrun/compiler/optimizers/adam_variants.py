@@ -15,7 +15,7 @@ class Adamax(Moments):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("gradient_sum", "infinity_norm")
+        return (self.first_slot, "infinity_norm")
 
     def factors(self) -> list[str]:
         return [f"rate = learning_rate{self.first_factor} / {self.first_bias}", *self.taken]
@@ -25,7 +25,7 @@ class Adamax(Moments):
         m = self.first(g, old)
         norm = (old["infinity_norm"] * self.beta2).at_least(g.magnitude() + self.epsilon)
         w = old["weights"] - m / norm * "rate"
-        return {"gradient_sum": m, "infinity_norm": norm, "weights": w}
+        return {self.first_slot: m, "infinity_norm": norm, "weights": w}
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class NAdam(Moments):
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
         u = (m * "rate" + g * "gradient_rate") / (v.root() + "epsilon")
-        return {"gradient_sum": m, "square_sum": v, "weights": w - u}
+        return {self.first_slot: m, "square_sum": v, "weights": w - u}
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,4 @@ class RAdam(Moments):
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
         u = m / (v.root() * "rectified" + "epsilon") * "rate"
-        return {"gradient_sum": m, "square_sum": v, "weights": w - u}
+        return {self.first_slot: m, "square_sum": v, "weights": w - u}

@@ -51,9 +51,10 @@ class Adam(Rule):
         return found
 
     def first_moment(self, slots: Slots, group: Group) -> torch.Tensor:
-        """Return the first moment, which is the slot where beta1 is cycled."""
-        is_moment = self.cycled_momentum(group) is not None
-        return slots["gradient_sum"] * (1 if is_moment else 1 - group["betas"][0])
+        """Return the first moment, which is a slot itself where beta1 is cycled."""
+        if "gradient_mean" in slots:
+            return slots["gradient_mean"]
+        return slots["gradient_sum"] * (1 - group["betas"][0])
 
 
 class AdamW(Adam):
