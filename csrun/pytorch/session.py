@@ -77,7 +77,7 @@ class Session:
         if active:
             raise UsageError(
                 f"{user_line()}: a Session is open already, since {active[-1].line}: leave that "
-                "block first"
+                "block first; models that train each other, as in a GAN, cannot be trained"
             )
         if not loaders:
             raise UsageError(

@@ -11,6 +11,7 @@ from csrun.runtime.wire.messages import StepsDone
 FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
 WORD_S = 60.0  # of steps between two words
 WORTH_A_WORD_S = 1.0  # less waiting than that is nobody's bottleneck
+MOST_ADVISED = 64  # streamers; a job of more for one system is nobody's remedy
 
 LOOK_AT_THE_STRAGGLER = "look at what is special about its node, or about its part of the data"
 BATCHES_UNEVEN = (
@@ -105,6 +106,9 @@ class InputLog:
         if self._is_in_vain(verdict):
             return STREAM_REPLAYED
         needed = verdict.needed
+        if needed > MOST_ADVISED:
+            step_ms = 1e3 / (verdict.asked * verdict.streamers)
+            return f"a step takes only {step_ms:.2g} ms: a larger batch, or cheaper samples, helps"
         if not self._feeding.streamers:  # one process makes a batch, then computes its step
             many = "1 streamer" if needed == 1 else f"{needed} streamers"
             return f"{many} of a csrun_wse run would make them beside the steps"

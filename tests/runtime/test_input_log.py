@@ -97,5 +97,13 @@ def test_one_process_hears_of_it_at_the_end_alone(caplog):
     assert "2 streamers of a csrun_wse run would make them beside the steps" in caplog.messages[0]
 
 
+def test_hundreds_of_streamers_are_not_advised(caplog):
+    input_log = InputLog(feeding(0))
+    for _ in range(2):
+        input_log.add(order(0.99, 0.99))
+    input_log.finish()
+    assert "a step takes only 1 ms: a larger batch, or cheaper samples, helps" in caplog.text
+
+
 def test_a_run_without_a_step_has_a_record(caplog):
     assert InputLog(feeding(3)).finish().verdict == "not bound"

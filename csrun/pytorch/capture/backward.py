@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.limits import NOT_IN_MODEL
 from csrun.pytorch.capture.recording import Ref
 from csrun.pytorch.capture.traced import Traced
 
@@ -68,6 +69,7 @@ class Backward:
                 parameter.grad = torch.zeros_like(parameter)
                 self.zeros.append(name)
         self.end = len(self._recorder.operators)
+        self._refuse_foreign()
         self.first_gradients = {
             name: parameter.grad.value
             for name, parameter in self._recorder.model.named_parameters()
@@ -86,6 +88,13 @@ class Backward:
                 )
             parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
             self._zeros[name] = parameter
+
+    def _refuse_foreign(self) -> None:
+        """Raises: CaptureError for a gradient of a tensor that is none of the model's"""
+        for tensor, leaf in self._recorder.constants:
+            if tensor.is_leaf and isinstance(tensor.grad, Traced):
+                tensor.grad = None
+                raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")
 
     def taken_gradients(self) -> dict[str, Ref]:
         """Gradients as they are after all edits; the parameters have none any more.

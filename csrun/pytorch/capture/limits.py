@@ -9,6 +9,34 @@ from csrun.pytorch.capture.errors import CaptureError
 
 _OF_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _DRAWS = torch.Tag.nondeterministic_seeded
+#: Operators that a script meets by an option of PyTorch's, and what to write instead.
+_INSTEAD = {
+    torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (
+        "an evaluation of nn.TransformerEncoder with src_key_padding_mask uses nested tensors, "
+        "which set padded rows to 0: call torch.backends.mha.set_fastpath_enabled(False) before it"
+    ),
+    torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default: (
+        "loss scaling is for float16, which csrun does not compute in: "
+        "use GradScaler(enabled=False), or leave it out"
+    ),
+}
+
+NOT_IN_MODEL = (
+    "a tensor that requires a gradient and is no parameter of the model: register it in the model "
+    "with nn.Parameter; call a teacher under torch.no_grad()"
+)
+FETCHED_AHEAD = (
+    "a batch is used after the loop has taken another one, as with a prefetch or zip(a, b): use "
+    "each batch before the next one is taken (streamers prefetch); two data sets: StackDataset"
+)
+LATE_BACKWARD = (
+    "backward() is called on a value of a step that is over: call it once a batch, before "
+    "optimizer.step() and before the loop takes another batch (streamers prefetch)"
+)
+EARLIER_STEP = (
+    "a value of an earlier step is an input of this one, as a hidden state or a gradient: a step's "
+    "inputs are its batch alone; read numbers by .item(), begin each batch with the same state"
+)
 
 
 class OfNumbersError(CaptureError):
@@ -17,6 +45,8 @@ class OfNumbersError(CaptureError):
 
 def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureError | None:
     """Why an operator on traced tensors cannot be recorded; None where it can."""
+    if func in _INSTEAD:
+        return CaptureError(f"{line}: {_INSTEAD[func]}")
     if _DRAWS in func.tags:
         return CaptureError(
             f"{line}: {func} draws random numbers in a way that is not known here: use "
@@ -45,18 +75,3 @@ def _is_by_places(func: Any, given: Sequence[torch.Tensor]) -> bool:
     truths = (torch.bool, torch.uint8)
     is_index = func is torch.ops.aten.index.Tensor
     return is_index and all(x.dtype not in truths for x in given[1:])
-
-
-def refusal_of_another(is_left: bool) -> str:
-    """Why a tensor of another step is not recorded. is_left: nothing was done with that one."""
-    if is_left:
-        return (
-            "a batch that was left for another one, as the first of zip(a, b) is: each step has "
-            "the batch of one loader; have one of both data sets, as over "
-            "torch.utils.data.StackDataset(a, b)"
-        )
-    return (
-        "a tensor of an earlier step, of which a step can read numbers alone, not tensors "
-        "(gradients that are accumulated over steps among them): use .item(), and call "
-        "optimizer.zero_grad() in each step"
-    )

@@ -16,8 +16,8 @@ from csrun.pytorch.capture.errors import CaptureError, user_line
 from csrun.pytorch.capture.functions import Functions
 from csrun.pytorch.capture.inplace import Writes, base_of, strided
 from csrun.pytorch.capture.limits import (
+    NOT_IN_MODEL,
     refusal_of,
-    refusal_of_another,
     refusal_of_constant,
 )
 from csrun.pytorch.capture.modes import onednn, outside
@@ -117,6 +117,7 @@ class Recorder(TorchDispatchMode):
         super().__exit__(*error)
         assert self._entered is not None, "entered before"
         self._entered.close()
+        self._entered = None
 
     def batch(self, batch: Any) -> Any:
         """The batch with a traced tensor for each of its tensors, an input each, in their order.
@@ -282,7 +283,7 @@ class Recorder(TorchDispatchMode):
         """
         if isinstance(tensor, Traced):
             if tensor.recorder is not self:
-                raise self.refused(refusal_of_another(is_left=not tensor.recorder.operators))
+                raise self.refused(tensor.stale_reason)
             return tensor
         if id(tensor) in self._known:
             return self._known[id(tensor)]
@@ -291,11 +292,8 @@ class Recorder(TorchDispatchMode):
                 return self._alias(self.traced(owned.tensor))
             stored = "a buffer of integers" if owned.source is Source.CONSTANT else owned.source
             return self._leaf(tensor, owned.source, owned.name, f"{stored} {owned.name}")
-        if tensor.requires_grad:
-            raise self.refused(
-                "a tensor that requires a gradient and is no parameter of the model: register it "
-                "in the model with nn.Parameter"
-            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise self.refused(NOT_IN_MODEL)
         return self._constant(real(tensor))
 
     def _constant(self, tensor: torch.Tensor) -> Traced:
@@ -326,6 +324,11 @@ class Recorder(TorchDispatchMode):
     def refused(self, what: str) -> CaptureError:
         """An error about the operator that is being recorded."""
         return CaptureError(f"{self.scopes.line}: {what}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it records."""
+        return self._entered is not None
 
     @property
     def is_finished(self) -> bool:

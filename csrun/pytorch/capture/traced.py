@@ -12,14 +12,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.limits import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.capture.recording import Ref, Source
 from csrun.pytorch.capture.tape import is_meta
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     from csrun.pytorch.capture.recorder import Recorder
-    from csrun.pytorch.capture.recording import Ref
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
 
@@ -142,6 +143,24 @@ class Traced(torch.Tensor):
         if self.became is not None:
             return self.became if isinstance(self.became, torch.Tensor) else self.became.numbers()
         return self.recorder.read(self)
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Compute gradients.
+
+        Raises: CaptureError where its step is over
+        """
+        if self.recorder.is_finished:
+            raise CaptureError(f"{user_line()}: {LATE_BACKWARD}")
+        super().backward(*args, **kwargs)
+
+    @property
+    def stale_reason(self) -> str:
+        """Why another step cannot compute with it."""
+        is_batch = any(
+            leaf.value == self.value and leaf.source is Source.INPUT
+            for leaf in self.recorder.leaves
+        )
+        return FETCHED_AHEAD if is_batch else EARLIER_STEP
 
     def become(self, value: Any) -> None:
         """The loop has written into it when its step was over: a tensor, or what has numbers.

@@ -271,6 +271,11 @@ def take_batch_norm(
     """In training; else PyTorch itself computes with the running statistics."""
     if not training:
         return NotImplemented
+    if running_mean is not None and not recorder.is_owned(running_mean):
+        raise recorder.refused(
+            "a batch norm outside of the model computes as in training, and would write its "
+            "statistics: call eval() of its module, as of a teacher"
+        )
     tensors = (input, running_mean, running_var, weight, bias)
     out, *running = BATCH_NORM.taken(recorder, tensors, momentum=float(momentum), eps=float(eps))
     for buffer, value in zip((running_mean, running_var), running, strict=False):

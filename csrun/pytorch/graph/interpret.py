@@ -30,7 +30,8 @@ def interpret(
     leaves = {leaf.value: leaf for leaf in recording.leaves}
     needed = _needed(recording, wanted)
     numbers = _Values(lambda ref: real(given.get(leaves[ref].name, leaves[ref].tensor)).detach())
-    masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
+    with _disable_current_modes():  # constants are imported for it, buffers among them
+        masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)

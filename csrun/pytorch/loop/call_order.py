@@ -18,20 +18,6 @@ def require_block(is_over: bool) -> None:
         )
 
 
-def require_call_of_model(found: Any) -> Any:
-    """What a call of the model gives in a step of tokens.
-
-    Raises: UsageError where it is another one than in step 1
-    """
-    if found is None:
-        raise UsageError(
-            f"{user_line()}: the model must be called as in step 1, on the tensors of the "
-            "Session's batch, got another call: of tensors of the loop's own call a copy.deepcopy "
-            "of it, made where it is called, or have a cbtorch.dataloader of them"
-        )
-    return found
-
-
 def other_modes() -> UsageError:
     """An error about modes of modules that were set behind a batch, and have no program."""
     return UsageError(
@@ -119,12 +105,3 @@ def require_training(optimization: Optimization | None) -> None:
             f"{user_line()}: cbtorch.summarize_scalar writes at a training's step, and this "
             'Session has none: print the value, or use mode="train"'
         )
-
-
-def another_loss(step: Step | None) -> UsageError:
-    """An error about backward() of another value."""
-    return UsageError(
-        f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
-        f"another value{step.strayed if step else ''}: compute it in the same way in each "
-        "step, of numbers and tensors that stay the same"
-    )

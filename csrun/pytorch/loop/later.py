@@ -24,12 +24,13 @@ from csrun.pytorch.loop.tokens import InStep, Numbers, Owner, Token, number_of
 class Computation:
     """A function of values of steps and of other computations. results: its tensors, flat."""
 
-    __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "owner", "results")
+    __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "is_settled", "owner", "results")
 
     def __init__(self, owner: Owner, func: Any, args: Any, kwargs: Any) -> None:
         self.owner, self._func = owner, func
         self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
         self.results: list[Any] | None = None
+        self.is_settled = False
         for leaf in self._leaves():
             if isinstance(leaf, InStep) and not leaf.step.is_over:
                 leaf.step.waiting.append(ref(self))
@@ -57,6 +58,18 @@ class Computation:
             waiting += new
         return found
 
+    def sources(self) -> list[Any]:
+        """Values of steps that it is made of in the end, and computations that had them."""
+        found: list[Any] = []
+        waiting: list[Computation] = [self]
+        while waiting:
+            each = waiting.pop()
+            found += [each] * each.is_settled
+            leaves = each._leaves()
+            found += [leaf for leaf in leaves if isinstance(leaf, InStep | Traced)]
+            waiting += [leaf.of for leaf in leaves if isinstance(leaf, Result)]
+        return found
+
     def own_places(self) -> list[InStep]:
         """The values of steps among its own arguments."""
         return [leaf for leaf in self._leaves() if isinstance(leaf, InStep)]
@@ -77,6 +90,7 @@ class Computation:
 
     def settle(self) -> None:
         """Have the numbers of values of recorded steps that are over."""
+        self.is_settled = True
         self._args, self._kwargs = tree_map(_settled, (self._args, self._kwargs))
 
     def compute(self) -> list[Any]:

@@ -158,6 +158,14 @@ class Expected:
                 return False
         return True
 
+    def first_difference(self, given: list[Any]) -> int:
+        """Return the index of the first argument that differs, in a call that is not this one."""
+        for index, (operand, argument) in enumerate(zip(self.operands, given, strict=True)):
+            value = argument.slot if isinstance(argument, Token) else argument
+            if operand is not value and not _is_equal(operand, value):
+                return index
+        raise AssertionError("the call differs in an argument")
+
     def tokens(self, owner: Owner, step: StepValues) -> Any:
         """Its results in a step."""
         if self.is_one:

@@ -16,6 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.capture.limits import LATE_BACKWARD
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
 from csrun.pytorch.loop.parameter_sets import ModuleSets, ParameterSets
@@ -137,6 +138,8 @@ class ParameterWatch(TorchDispatchMode):
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
         """Raises: UsageError where a function is to take a tensor of the model later"""
         if any(self.name_of(leaf) for leaf in leaves):
+            if torch._C._current_autograd_node() is not None:
+                raise UsageError(f"{user_line()}: {LATE_BACKWARD}")
             raise UsageError(
                 f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
                 "or not as in steps 1 to 3: have forward return it"

@@ -67,10 +67,9 @@ class Reading:
         for place in wanted:
             if place.step.is_over:
                 raise UsageError(
-                    f"{user_line()}: a value of step {place.step.number + 1} is read, whose turn "
-                    "is over, and which the loop did not compute with before: in a training read "
-                    "what is no loss before the loss and before the next batch, or in one of the "
-                    f"first {CHECKED_STEPS} steps"
+                    f"{user_line()}: step {place.step.number + 1} has already run without this "
+                    "output: read it before the loss in the same step, or once in steps 1 to "
+                    f"{CHECKED_STEPS}"
                 )
             place.step.asked[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():

@@ -350,7 +350,8 @@ def _require_evaluation(recording: Recording) -> None:
     for op in filter(is_of_training, recording.operators):
         what = op.name.partition("::")[2]
         raise UsageError(
-            f"{op.line}: an evaluation computes {what} as in training: call model.eval() before it"
+            f"{op.line}: an evaluation computes {what} as in training: call model.eval() before "
+            "it; in a training, call backward() before the next batch is taken"
         )
 
 

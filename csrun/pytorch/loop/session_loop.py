@@ -13,7 +13,7 @@ from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.guards import Guards
-from csrun.pytorch.loop import call_order
+from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.known_parts import KnownParts
 from csrun.pytorch.loop.later import later, now
 from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
@@ -272,17 +272,19 @@ class SessionLoop:
         """The loop calls the model."""
         step = self._step
         if step is not None and step.recorded is not None:
+            mismatch.require_open(step, args, kwargs)
             modes, state = self._modes(), self._guards.state()
             return step.recorded.call(self._forward, args, kwargs, modes, state)
         if step is not None and step.is_rechecking:  # by its own forward
             return self._forward(*args, **kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
-        return call_order.require_call_of_model(found)
+        if found is None:
+            raise mismatch.another_call(step, args, kwargs)
+        return found
 
     def _called_model(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         modes = self._modes()
         if step.part is not None and not step.calls and not step.is_over:
-            step.part.require_constants()
             self._switch(step, step.part, modes)
         return self._called(MODEL, self._forward, args, kwargs, (tuple(kwargs), modes))
 
@@ -334,6 +336,7 @@ class SessionLoop:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
         if not step.calls:
+            step.part.require_constants()
             step.again = self._rechecks.begun(step.part)
         step.calls += 1
         if step.again is not None:
@@ -346,10 +349,11 @@ class SessionLoop:
         loss = step.part.shape.loss if step is not None and step.part is not None else None
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
         if step is None or not is_loss or token.step is not step.values:
-            raise call_order.another_loss(step)
+            raise mismatch.another_loss(step, token)
         if step.is_backward:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.part is not None, "it has the loss"
+        step.part.require_constants()  # one may be written between two calls
         self._weight_calls.end()
         place = self._gradients.added_to()
         call_order.require_same_place(step, place)

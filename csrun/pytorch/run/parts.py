@@ -117,20 +117,17 @@ class KnownBatches:
         self._loaders = loaders
         self._found: dict[Loader, Batches] = {}
 
-    def of(self, loader: Loader, *, is_job: bool) -> Batches:
+    def of(self, loader: Loader) -> Batches:
         """A loader's batches.
 
-        Raises: UsageError in a job, for one that the other tasks have not made before the Session
+        Raises: UsageError for one that a job's other tasks have not made before the Session
         """
         if loader not in self._found:
             if loader not in self._loaders:
-                if is_job:
-                    raise UsageError(
-                        f"{user_line()}: call cbtorch.dataloader(...) before the first Session's "
-                        "block: the streamers, which make its batches, are in it until the script "
-                        "is over"
-                    )
-                self._loaders.append(loader)
+                raise UsageError(
+                    f"{user_line()}: call cbtorch.dataloader(...) before the first Session's "
+                    "block: the streamers of a job, which make its batches, do not run the block"
+                )
             self._found[loader] = Batches(loader, self._loaders.index(loader))
         return self._found[loader]
 

@@ -1,0 +1,107 @@
+"""Errors for calls of the loop that are not those of step 1: what differs, and what to write."""
+
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.capture import Traced, user_line
+from csrun.pytorch.capture.limits import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
+from csrun.pytorch.loop.later import Computation, Lazy
+from csrun.pytorch.loop.loop_shape import MODEL, Expected
+from csrun.pytorch.loop.recorded_step import Step
+from csrun.pytorch.loop.tokens import InStep, Numbers, StepValues, Token, leaves_of
+
+LONGEST = 40  # characters of an argument in a message
+CALLED_AGAIN = (
+    "the model is called more often than in step 1, or behind optimizer.step(): call it as often "
+    "in each step, or call copy.deepcopy(model), made here"
+)
+
+
+def require_open(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises: UsageError for a call of the model that a recorded step cannot take"""
+    if step.is_over:
+        raise UsageError(f"{user_line()}: {CALLED_AGAIN}")
+    require_current(leaves_of(args, kwargs), None)
+
+
+def require_current(leaves: list[Any], step: StepValues | None) -> None:
+    """Raises: UsageError where one of some arguments is of another step
+
+    step: this one, if it runs on tokens
+    """
+    for leaf in leaves:
+        if reason := _stale_reason(leaf, step):
+            raise UsageError(f"{user_line()}: {reason}")
+
+
+def another_call(step: Step | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UsageError:
+    """Error for a call of the model that step 1 has not made in this place."""
+    leaves = leaves_of(args, kwargs)
+    require_current(leaves, step.values if step else None)
+    return UsageError(f"{user_line()}: {_difference(step, leaves, tuple(kwargs))}")
+
+
+def another_loss(step: Step | None, loss: Numbers) -> UsageError:
+    """Error for backward() of a value that is not the loss of step 1."""
+    if isinstance(loss, Token) and (step is None or loss.step is not step.values):
+        return UsageError(f"{user_line()}: {LATE_BACKWARD}")
+    sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
+    require_current(sources, step.values if step else None)
+    return UsageError(
+        f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
+        f"another value{step.strayed if step else ''}: compute it in the same way in each step; "
+        "have forward use a number that changes, as an attribute of the model"
+    )
+
+
+def _stale_reason(leaf: Any, step: StepValues | None) -> str | None:
+    """Why the step cannot compute with a value; step: None where no value of tokens is its own."""
+    if isinstance(leaf, Traced):
+        return None if leaf.recorder.is_open else leaf.stale_reason
+    if isinstance(leaf, Token | InStep):
+        reason = FETCHED_AHEAD if leaf.slot.is_input else EARLIER_STEP
+        return None if leaf.step is step else reason
+    if isinstance(leaf, Computation):
+        return EARLIER_STEP
+    if isinstance(leaf, Lazy):
+        reasons = (_stale_reason(source, step) for source in leaf.result.of.sources())
+        return next(filter(None, reasons), None if step else EARLIER_STEP)
+    return None
+
+
+def _difference(step: Step | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
+    if not any(isinstance(leaf, Numbers | Traced) for leaf in leaves):
+        return (
+            "the model is called on tensors that are not of the Session's batch: iterate over the "
+            "cbtorch.dataloader inside the block; for a prediction call copy.deepcopy(model)"
+        )
+    if step is not None and step.strayed:
+        return f"the model's input is not computed as in step 1{step.strayed}"
+    expected = step.expected if step else None
+    if expected is None or expected.name != MODEL:
+        return CALLED_AGAIN
+    return _difference_of(expected, leaves, keywords)
+
+
+def _difference_of(expected: Expected, leaves: list[Any], keywords: tuple[str, ...]) -> str:
+    """What tells a call's arguments from those that are expected."""
+    if keywords != expected.how[0] or len(leaves) != len(expected.operands):
+        return "the model is called with other arguments than in step 1: give it the same in each"
+    index = expected.first_difference(leaves)
+    was, given = expected.operands[index], leaves[index]
+    if isinstance(given, torch.Tensor):
+        return (
+            f"argument {index} of the model is another tensor than in step 1, or computed in "
+            "another way: compute it in the dataset, or in the same way in each step"
+        )
+    return (
+        f"argument {index} of the model is {_text(given)}, and was {_text(was)} in step 1: set an "
+        "attribute that forward reads before the batch is taken, or put it into the batch"
+    )
+
+
+def _text(value: Any) -> str:
+    found = repr(value)
+    return found if len(found) <= LONGEST else f"{found[:LONGEST]}..."
