@@ -345,12 +345,6 @@ def twice(kit):
         kit.model(x).sum().item()
 
 
-def made_within(kit):
-    kit.train_once()
-    kit.train = cbtorch.dataloader(DataLoader(kit.val.dataset, 4))
-    kit.train_once()
-
-
 LATE = r"backward\(\) is called on a value of a step that is over"
 AHEAD = "a batch is used after the loop has taken another one"
 EARLIER = "a value of an earlier step is an input of this one"
@@ -370,7 +364,6 @@ EARLIER = "a value of an earlier step is an input of this one"
         (shifted, "the model's input is not computed as in step 1 .add in"),
         (flipped, "argument 0 of the model is another tensor than in step 1"),
         (twice, "the model is called more often than in step 1, or behind optimizer.step"),
-        (made_within, r"call cbtorch.dataloader\(...\) before the first Session"),
     ],
 )
 def test_a_loop_that_is_refused_is_told_why(tmp_path, loop, said):
@@ -426,3 +419,11 @@ def test_a_padded_evaluation_by_nested_tensors_is_refused(tmp_path):
         kit.model.eval()
         for x, _ in kit.val:
             kit.model(x).sum().item()
+
+
+def test_a_dataloader_made_within_the_block_is_warned_of(tmp_path, caplog):
+    kit = Kit()
+    with kit.session(tmp_path):
+        kit.train = cbtorch.dataloader(DataLoader(kit.val.dataset, 4))
+        kit.train_once()
+    assert "call cbtorch.dataloader(...) before the first Session's block" in caplog.text

@@ -1,5 +1,6 @@
 """The parts of a loop: a step of each is a program, and takes its batches from a loader."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,12 @@ from csrun.runtime.step.source import are_first_rows
 from csrun.runtime.wire.messages import Gathering
 
 Numbers = tuple[float, ...]  # that come with a step
+
+log = logging.getLogger("csrun")
+_MADE_LATE = (
+    "call cbtorch.dataloader(...) before the first Session's block: the streamers of a csrun_wse "
+    "run, which make its batches, do not run the block"
+)
 
 
 @dataclass(eq=False)
@@ -117,17 +124,17 @@ class KnownBatches:
         self._loaders = loaders
         self._found: dict[Loader, Batches] = {}
 
-    def of(self, loader: Loader) -> Batches:
+    def of(self, loader: Loader, *, is_job: bool) -> Batches:
         """A loader's batches.
 
-        Raises: UsageError for one that a job's other tasks have not made before the Session
+        Raises: UsageError in a job, for one that the other tasks have not made before the Session
         """
         if loader not in self._found:
             if loader not in self._loaders:
-                raise UsageError(
-                    f"{user_line()}: call cbtorch.dataloader(...) before the first Session's "
-                    "block: the streamers of a job, which make its batches, do not run the block"
-                )
+                if is_job:
+                    raise UsageError(f"{user_line()}: {_MADE_LATE}")
+                log.warning("%s: %s", user_line(), _MADE_LATE)
+                self._loaders.append(loader)
             self._found[loader] = Batches(loader, self._loaders.index(loader))
         return self._found[loader]
 

@@ -188,7 +188,7 @@ class ScriptRun:
 
         Raises: UsageError in a job, for one that the other tasks have not made before the Session
         """
-        return self._batches.of(loader)
+        return self._batches.of(loader, is_job=self.run.folder is not None)
 
     def look_at_data(self) -> None:
         """A pass begins: what the loop has changed of the loaders' data counts from here on.
