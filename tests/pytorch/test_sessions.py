@@ -126,6 +126,35 @@ def test_an_optimizer_that_was_changed_between_sessions_is_refused(tmp_path):
         script.train()
 
 
+READS = [
+    lambda script: script.model.state_dict(),
+    lambda script: script.optimizer.state_dict(),
+    lambda script: copy.deepcopy(script.model),
+    lambda script: pickle.dumps(script.model),
+    lambda script: sum(p.norm() for p in script.model.parameters()),
+    lambda script: script.model[0].weight.tolist(),
+    lambda script: optim.swa_utils.AveragedModel(script.model),
+]
+
+
+def test_weights_that_a_replayed_session_does_not_have_are_refused(tmp_path):
+    epochs(Script().on_csrun(tmp_path, keep_checkpoint_max=1), 2)
+    others = Script(9).model.state_dict()
+    ours, theirs = Script().on_csrun(tmp_path, keep_checkpoint_max=1), Script()
+    gone = r"step 8 was taken by an earlier run(.|\n)*is_replayed(.|\n)*keep_checkpoint_max"
+
+    def after(epoch):
+        if epoch == 0:
+            for read in READS:
+                with pytest.raises(UsageError, match=gone):
+                    read(ours)
+            ours.model.load_state_dict(others)  # what the checkpoint of step 16 has counts
+
+    epochs(ours, 3, after)
+    epochs(theirs, 3)
+    same_weights(ours, theirs)
+
+
 def test_another_model_is_evaluated_between_two_trainings(tmp_path):
     """As an average of weights; the training goes on from its checkpoint, bit for bit."""
 

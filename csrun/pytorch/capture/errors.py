@@ -68,3 +68,11 @@ def is_of_torch(filename: str) -> bool:
 def is_of_csrun(filename: str) -> bool:
     """Whether a file is csrun's."""
     return filename.startswith(_CSRUN)
+
+
+def is_users_call() -> bool:
+    """Whether the caller of a dispatch mode is the user's code, or a library's that it calls."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    return not is_of_csrun(frame.f_code.co_filename)

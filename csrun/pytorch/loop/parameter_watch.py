@@ -1,9 +1,7 @@
 """What the loop does with the model's own tensors beside its steps: they lie in the run's store."""
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import wraps
 from operator import is_
 from typing import Any, Self
 
@@ -15,36 +13,38 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.capture.errors import is_users_call
 from csrun.pytorch.capture.limits import LATE_BACKWARD
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
 from csrun.pytorch.loop.parameter_sets import ModuleSets, ParameterSets
 from csrun.pytorch.loop.tokens import Numbers
 from csrun.pytorch.weights.given_back import require_memory
+from csrun.pytorch.weights.hidden_reads import hidden_reads
 
 _MEMORY = torch.Tensor.data_ptr
 LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
-#: Methods that read numbers by no operator that a mode sees.
-_READS = ("tolist", "__repr__", "__reduce_ex__")
 
 
 class ParameterWatch(TorchDispatchMode):
     """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
 
     What writes into them is refused, as the store would not have it. is_apart: whether the store
-    has taken them over. give_back: has them be as the store is. sets, module_sets: of Parameters
-    and of modules in the block.
+    has taken them over. is_stale: whether they are not as the script's last step has left them.
+    give_back: has them be as the store is. sets, module_sets: of Parameters and of modules in the
+    block.
     """
 
     def __init__(
         self,
         model: torch.nn.Module,
         is_apart: Callable[[], bool],
+        is_stale: Callable[[], bool],
         give_back: Callable[[], None],
     ) -> None:
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
+        self._is_stale = is_stale
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
         self.module_sets = ModuleSets(model)
@@ -54,24 +54,17 @@ class ParameterWatch(TorchDispatchMode):
         super().__enter__()
         self._open.enter_context(self.sets.counted())
         self._open.enter_context(self.module_sets.counted())
-        for name in _READS:
-            self._open.callback(_put_back, name, torch.Tensor.__dict__.get(name))
-            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
+        self._open.enter_context(hidden_reads(self._read))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._open.close()
         super().__exit__(*error)
 
-    def _reading(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(own)
-        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.name_of(tensor) and self._is_apart():
-                require_memory(self._model)
-                self._give_back()
-            return own(tensor, *args, **kwargs)
-
-        return read
+    def _read(self, tensor: torch.Tensor) -> None:
+        if self.name_of(tensor) and self._is_stale():
+            require_memory(self._model)
+            self._give_back()
 
     def _learn(self) -> None:
         model = self._model
@@ -124,8 +117,10 @@ class ParameterWatch(TorchDispatchMode):
         """
         kwargs = kwargs or {}
         found = [name for leaf in tree_leaves((args, kwargs)) if (name := self.name_of(leaf))]
-        if found and _is_users() and self._is_apart():
+        if found and is_users_call() and self._is_stale():
             if func._schema.is_mutable and self.name_of(args[0]):
+                if not self._is_apart():  # before the block's first step
+                    return func(*args, **kwargs)
                 raise UsageError(
                     f"{user_line()}: {found[0]} is written inside of the Session's block, after "
                     "its first step: the run's store has the weights, and does not see it; write "
@@ -187,18 +182,3 @@ class WeightCalls(TorchFunctionMode):
             if found is not None:
                 return found
         return func(*args, **kwargs)
-
-
-def _put_back(name: str, had: Any) -> None:
-    if had is None:  # TensorBase's
-        delattr(torch.Tensor, name)
-    else:
-        setattr(torch.Tensor, name, had)
-
-
-def _is_users() -> bool:
-    """Whether the user's code, or a library's that it calls, is who computes."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
-        frame = frame.f_back
-    return not is_of_csrun(frame.f_code.co_filename)

@@ -61,7 +61,12 @@ class SessionLoop:
         self._step: Step | None = None
         self.optimizer_state: WatchedState | None = None  # of a block that trains
         self.has_begun = self._is_over = False
-        self.watch = ParameterWatch(model, lambda: self.is_apart, self.give_back)
+        self.watch = ParameterWatch(
+            model,
+            lambda: self.is_apart,
+            lambda: self.is_apart or run.replay.has_lost_weights,
+            self.give_back,
+        )
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
         self._forward = self._guards.forward

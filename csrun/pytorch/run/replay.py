@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -110,6 +111,19 @@ class Replay:
                 f"{user_line()}: the loop is in step {self._made + 1}, which an earlier run has "
                 "taken and whose weights are gone: skip it where the Session's is_replayed is true"
             )
+
+    @property
+    def has_lost_weights(self) -> bool:
+        """Whether the loop is behind a step that an earlier run has taken, without its weights."""
+        return self.is_on and self._made > 0 and not self.users.are_current
+
+    def refuse_lost_weights(self) -> NoReturn:
+        """Raises: UsageError where the script reads the model between two Sessions"""
+        raise UsageError(
+            f"{user_line()}: step {self._made} was taken by an earlier run, and its checkpoint is "
+            "not kept: its weights are gone; skip the line where the Session's is_replayed is "
+            "true, or have initialize(keep_checkpoint_max=...) keep more"
+        )
 
     def takes(self, step: Queued) -> bool:
         """Whether a step that the loop has made is an earlier run's: it has that one's loss."""

@@ -113,6 +113,9 @@ def _new_run(
 
 def _require_another_folder(wanted: Wanted) -> None:
     """Raises: UsageError for a second training in a model_dir: it would replay the first"""
+    for one, run in _runs:
+        if one.settings is not wanted.settings:
+            run.end()
     _runs[:] = [one for one in _runs if one[0].settings is wanted.settings]
     if wanted.optimizer is not None and any(one.optimizer is not None for one, _ in _runs):
         raise UsageError(
@@ -128,6 +131,7 @@ def end() -> None:
     while _runs:
         _, run = _runs.pop()
         run.suspend({SCRIPT_IS_OVER: 1.0})
+        run.end()
 
 
 def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Loader]) -> None:

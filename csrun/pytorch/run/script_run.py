@@ -25,6 +25,7 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
@@ -63,6 +64,7 @@ class ScriptRun:
     _results: Results = field(default_factory=dict)
     _broken_by: BaseException | None = None
     _in_block: ExitStack = field(default_factory=ExitStack)
+    _between_blocks: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self._target, self._batches = target_of(self.run), KnownBatches(self.loaders)
@@ -74,6 +76,7 @@ class ScriptRun:
 
     def enter(self) -> None:
         """A Session's block begins."""
+        self._between_blocks.close()
         with ExitStack() as opened:
             opened.enter_context(model_dir.opened(self.run.model_dir))
             if self.users.optimization is not None:
@@ -144,6 +147,11 @@ class ScriptRun:
         with self._in_block:
             if self._machine is not None:
                 self._machine.leave_block()
+        optimization = self.users.optimization
+        if optimization is not None and self.replay.has_lost_weights:
+            refuse = self.replay.refuse_lost_weights
+            gone = GoneWeights(self.users.model, optimization.optimizer, refuse)
+            self._between_blocks.enter_context(gone)
 
     def train_with(self, optimization: Optimization) -> None:
         """What was evaluated so far is trained from here on, in another store."""
@@ -160,6 +168,10 @@ class ScriptRun:
         """Let go of the system until another Session of this run; `word`: for the other tasks."""
         if self.is_open:
             self._let_go({**self._results, **word})
+
+    def end(self) -> None:
+        """No Session of this run comes any more."""
+        self._between_blocks.close()
 
     def _let_go(self, results: Results | None) -> None:
         self.is_open, self._broken_by = False, None
