@@ -31,8 +31,7 @@ def cluster_place(tmp_path: Path, testbed: Testbed) -> Iterator[Workplace]:
         site=site_file(tmp_path, "slurm"),
         variables=(("SLURM_CONF", str(testbed.conf)),),
     )
-    testbed.call("scancel", "--user=root", "--quiet", check=False)
-    assert not testbed.queue() or _settled(testbed)
+    testbed.end_jobs()
 
 
 @pytest.fixture(params=SCHEDULERS)
@@ -42,10 +41,3 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Workplace:
         found: Workplace = request.getfixturevalue("cluster_place")
         return found
     return Workplace(tmp_path, site=site_file(tmp_path, "local"))
-
-
-def _settled(testbed: Testbed) -> bool:
-    from support.jobs import until
-
-    until(lambda: not testbed.queue())
-    return True

@@ -3,8 +3,9 @@
 import io
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,6 +38,25 @@ def shared(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Iterator[FcMnis
                                 ("SLURM_CONF", str(testbed.conf))):  # fmt: skip
             monkeypatch.setenv(variable, value)
         yield FcMnist(folder, site=site, variables=(("SLURM_CONF", str(testbed.conf)),))
+        testbed.end_jobs()
+
+
+@contextmanager
+def training(place: FcMnist) -> Iterator["subprocess.Popen[str]"]:
+    """A training that has begun; it is interrupted in the end, whatever happens."""
+    arguments = "--max_steps", str(MANY_STEPS)
+    with place.start_wse(*arguments, layout=LAYOUT, interpreter="python") as launcher:
+        try:
+            assert launcher.stdout is not None
+            next(line for line in launcher.stdout if "global_step = " in line)
+            yield launcher
+        finally:
+            launcher.send_signal(signal.SIGINT)
+            try:
+                launcher.communicate(timeout=STALL_S)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                raise
 
 
 def as_bob(act: Callable[[], object]) -> object:
@@ -62,10 +82,7 @@ def bob_reads(command: click.Command, *words: str) -> str:
 @needs_two_accounts
 def test_another_account_reads_how_far_a_job_is(shared: FcMnist, testbed: Testbed) -> None:
     place = Path("state/testbed/board/0")
-    start = shared.start_wse("--max_steps", str(MANY_STEPS), layout=LAYOUT, interpreter="python")
-    with start as launcher:
-        assert launcher.stdout is not None
-        next(line for line in launcher.stdout if "global_step = " in line)
+    with training(shared) as launcher:
         (shown,) = place.iterdir()
         until((shown / "telemetry.json").exists)
         telemetry = bob_reads(cs.cs, "telemetry", "--once", "--system", "cs2-01")
@@ -77,8 +94,6 @@ def test_another_account_reads_how_far_a_job_is(shared: FcMnist, testbed: Testbe
             lambda: (shown / "record.json").write_text("{}"),
         ):
             assert isinstance(as_bob(attempt), PermissionError)
-        launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 130
     assert not list(place.iterdir())
     until(lambda: not testbed.queue())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import yaml
+from support.jobs import until
 from support.sites import SHIPPED
 
 SCRIPT = Path(__file__).with_name("slurm-testbed")
@@ -71,6 +72,11 @@ class Testbed:
     def queue(self) -> list[str]:
         """The states and names of the jobs that Slurm has."""
         return self.call("squeue", "--noheader", "--format=%T %i").splitlines()
+
+    def end_jobs(self) -> None:
+        """Cancel what is queued or runs, and wait until it is gone."""
+        self.call("scancel", "--user=root", "--quiet", check=False)
+        until(lambda: not self.queue())
 
     def kill_node(self, node: str) -> None:
         """The node loses its power: its slurmd and what it has started are gone at once."""
