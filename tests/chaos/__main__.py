@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chaos import disks
-from chaos.configurations import CONFIGURATIONS, Configuration, undisturbed
+from chaos.configurations import CONFIGURATIONS, Configuration, Results, undisturbed
 from chaos.figures import Row, table
 from chaos.rounds import Round, kill_round
 from support.testbed import IS_INSTALLED, Testbed, new_testbed
@@ -50,7 +50,9 @@ def _arguments() -> argparse.Namespace:
 
 def _rounds(given: argparse.Namespace, rows: dict[str, Row]) -> Iterator[tuple[str, str]]:
     """The configurations in turn, until so many kills have come; then the disks."""
-    is_there = {"slurm": IS_INSTALLED, "torch": find_spec("torch") is not None}
+    has_torch = find_spec("torch") is not None
+    is_there = {name: has_torch for name, found in CONFIGURATIONS.items() if found.is_torch}
+    is_there["slurm"] = IS_INSTALLED
     there = [name for name in CONFIGURATIONS if is_there.get(name, True)]
     wanted = given.only.split(",") if given.only else [*there, DISK]
     names, number = [name for name in wanted if name != DISK], 0
@@ -66,7 +68,7 @@ class Bench:
 
     def __init__(self, folder: Path, resources: ExitStack) -> None:
         self._folder, self._resources = folder, resources
-        self._references: dict[str, bytes] = {}
+        self._references: dict[str, Results] = {}
         self._cluster: Testbed | None = None
         self._library: Path | None = None
 
@@ -83,8 +85,8 @@ class Bench:
         reference = self._reference(CONFIGURATIONS[name])
         return kill_round(self._folder, name, seed, reference, self._cluster)
 
-    def _reference(self, configuration: Configuration) -> bytes:
-        """The bytes that nobody has disturbed."""
+    def _reference(self, configuration: Configuration) -> Results:
+        """What comes of it when nobody disturbs it."""
         key = configuration.reference
         if key not in self._references:
             folder = self._folder / f"undisturbed-{len(self._references)}"

@@ -17,10 +17,13 @@ GOAL = 1200  # steps: a few seconds of training
 EVERY = 20  # steps between two checkpoints: so that many a kill comes while one is written
 PER_NODE = ("--tasks-per-node", "2", "--cpus-per-task", "1")
 RUN_TORCH = str(FOLDER / "run_torch.py")
+EARLY_STOPPING = str(Path(__file__).with_name("early_stopping.py"))
 SMALL = {"usable_cores": 48, "sram_kb_per_core": 1}  # a batch has no room, nor has a first kernel
 WAFERS = tuple(f"wafer-cs2-{number:02}" for number in range(1, 6))
 DEEP = {"model__hidden_sizes": [50] * 8, "runconfig__max_group_bytes": 8192}  # of several groups
 CUT = {**DEEP, "runconfig__micro_batch_size": 16}
+
+Results = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Configuration:
 
     wafers: how their logs' names begin. words: behind the script's others. options: in params.yaml,
     beside what all have. is_own: its bits are those of as many systems, so that a job is what it is
-    compared with.
+    compared with. An interpreter of "": one process, without a job.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Configuration:
     @property
     def roles(self) -> tuple[str, ...]:
         """What can be killed."""
+        if not self.interpreter:
+            return ("launcher",)
         streaming = ("memoryx",) if self.interpreter == "python-ws" else ()
         server = () if self.name == "slurm" else ("forkserver",)
         between = ("swarmx",) if self.swarmx else ()
@@ -71,17 +76,42 @@ class Configuration:
         return ("memory", "disk") if is_told else (None,)
 
     @property
+    def is_torch(self) -> bool:
+        return self.script in (RUN_TORCH, EARLY_STOPPING)
+
+    @property
+    def tells_phases(self) -> bool:
+        """Whether the script writes into `phase` which epoch it is in, and what it does there."""
+        return self.script == EARLY_STOPPING
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The files that come of the training; the last one is there when it is over."""
+        if self.script == EARLY_STOPPING:
+            return "best.pt", "final.pt", "history.json"
+        return (f"model_dir/model-ckpt-{GOAL}.safetensors",)
+
+    @property
     def arguments(self) -> tuple[str, ...]:
+        if self.script == EARLY_STOPPING:
+            return self.words
         common = "--params", "params.yaml", "--mode", "train", "--model_dir", "model_dir"
         return *common, *self.words
 
     def command(self) -> tuple[str, ...]:
         return *self.layout, self.interpreter, self.script, *self.arguments
 
+    def start(self, place: FcMnist) -> "subprocess.Popen[str]":
+        """Start the training, by its launcher if it is a job."""
+        if self.interpreter:
+            return place.start(*self.command())
+        command = (sys.executable, self.script, *self.arguments)
+        return place.start("--alloc-node", "False", *command, command="csrun_cpu")
+
     @property
     def reference(self) -> str:
         """What it is compared with; that of all that train alike is one."""
-        return f"{self.is_own} {self.script} {sorted(self.options.items())}"
+        return f"{self.is_own} {self.script} {self.words} {sorted(self.options.items())}"
 
 
 CONFIGURATIONS = {
@@ -147,6 +177,23 @@ CONFIGURATIONS = {
             (2, 3),
             script=RUN_TORCH,
         ),
+        Configuration("stopping-process", "", (), (), script=EARLY_STOPPING, words=("one",)),
+        Configuration(
+            "stopping",
+            "python-ws",
+            ("--total-nodes", "3", *PER_NODE),
+            (2, 3),
+            script=EARLY_STOPPING,
+            words=("several",),
+        ),
+        Configuration(
+            "stopping-pipelined",
+            "python-pt",
+            ("--total-nodes", "2", *PER_NODE),
+            (1, 2, 3),
+            script=EARLY_STOPPING,
+            words=("several",),
+        ),
         Configuration("slurm", "python-ws", ("--total-nodes", "3", *PER_NODE), (2, 3)),
     )
 }
@@ -188,8 +235,8 @@ def _small_site(folder: Path) -> None:
     (folder / "small.yaml").write_text(yaml.safe_dump(site))
 
 
-def undisturbed(folder: Path, configuration: Configuration) -> bytes:
-    """The last checkpoint of the training that nobody disturbs, in one process if it may be."""
+def undisturbed(folder: Path, configuration: Configuration) -> Results:
+    """What comes of the training that nobody disturbs, in one process if it may be."""
     place = place_of(folder, configuration)
     if configuration.is_own:
         command = [sys.executable, "-m", "csrun.cli.csrun_wse", *configuration.command()]
@@ -201,4 +248,14 @@ def undisturbed(folder: Path, configuration: Configuration) -> bytes:
     )
     if done.returncode:
         sys.exit(f"the undisturbed training failed:\n{done.stderr}")
-    return place.checkpoint(GOAL).read_bytes()
+    return results_in(place, configuration)
+
+
+def results_in(place: FcMnist, configuration: Configuration) -> Results:
+    """The files that have come of the training so far, by their names."""
+    paths = {name: place.path / name for name in configuration.results}
+    return {name: path.read_bytes() for name, path in paths.items() if path.exists()}
+
+
+def is_over(place: FcMnist, configuration: Configuration) -> bool:
+    return (place.path / configuration.results[-1]).exists()

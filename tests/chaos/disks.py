@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from chaos.configurations import CONFIGURATIONS, GOAL, place_of
+from chaos.configurations import CONFIGURATIONS, Results, is_over, place_of
 from chaos.rounds import BYTES, CAUSE, CODE, HUNG, Round, end_of, finish, judge_left
 
 SOURCE = Path(__file__).with_name("failing_disk.c")
@@ -29,7 +29,7 @@ def compiled(folder: Path) -> Path:
     return library
 
 
-def disk_round(folder: Path, seed: str, reference: bytes, library: Path) -> Round:
+def disk_round(folder: Path, seed: str, reference: Results, library: Path) -> Round:
     """A training whose disk fails, and what it leaves is resumed on a sound one."""
     found = Round(f"scripts/chaos --again disk:{seed}")
     chance = random.Random(f"disk {seed}")
@@ -45,7 +45,7 @@ def disk_round(folder: Path, seed: str, reference: bytes, library: Path) -> Roun
         "CHAOS_FOR_GOOD": for_good,
     }
     place = replace(sound, variables=tuple(variables.items()))
-    with place.start(*configuration.command()) as launcher:
+    with configuration.start(place) as launcher:
         ended = end_of(place, launcher)
     what = f"{os.strerror(number)} at call {call}{' and all later' * int(for_good)}"
     said = ended.out + ended.err
@@ -54,7 +54,7 @@ def disk_round(folder: Path, seed: str, reference: bytes, library: Path) -> Roun
         found.blame(HUNG, f"{what}: {said[-4000:]}")
     elif "Traceback" in ended.err:
         found.blame(CAUSE, f"{what}: {ended.err}")
-    elif ended.code == 0 and not place.checkpoint(GOAL).exists():
+    elif ended.code == 0 and not is_over(place, configuration):
         found.blame(BYTES, f"{what}: exit code 0 without the last checkpoint")
     elif ended.code not in (0, 1):
         found.blame(CODE, f"exit code {ended.code}: {what}: {ended.err}")

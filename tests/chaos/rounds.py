@@ -12,16 +12,27 @@ from glob import glob
 from pathlib import Path
 
 import psutil
-from chaos.configurations import CONFIGURATIONS, GOAL, Configuration, place_of
+from chaos.configurations import (
+    CONFIGURATIONS,
+    Configuration,
+    Results,
+    is_over,
+    place_of,
+    results_in,
+)
 from support.fc_mnist import FcMnist
 from support.testbed import Testbed
 
 KILLS = 3  # of one training, which resumes after each
 AMID = 0.5  # of the kills wait until a checkpoint is copied, or brought to the disk
+IN_PHASE = 0.6  # of the others wait for a phase of an epoch, where the script tells them
+PHASES = ("training", "evaluation", "end")  # of an epoch, as the script writes them
+EPOCHS = 10  # that a kill may wait for
+PHASE_S = 0.2  # from a phase's begin to its kill
 LONGEST_S = 1.8  # from a process's birth to its kill: launch, compile and training fall into it
 HUNG_S = 300.0  # no run takes as long, on a very busy machine either
 GONE_S = 20.0  # for what ended to be gone
-BORN_S = 60.0
+BORN_S = 300.0  # on a very busy machine
 HUNG, BYTES, CODE, CAUSE, LEFT = "hung", "wrong bytes", "wrong exit code", "cause not named", "left"
 FAULTS = (HUNG, BYTES, CODE, CAUSE, LEFT)
 INTERRUPTED = "csrun_wse: error: interrupted"
@@ -30,16 +41,21 @@ TO_LAUNCHER = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Kill:
-    """A signal to a role, so long after its birth; or from then on, amid the next checkpoint."""
+    """A signal to a role, so long after its birth; or from then on, amid the next checkpoint.
+
+    phase: of an epoch, after whose begin it comes; the number of the epoch, and the phase's name.
+    """
 
     role: str
     signum: signal.Signals
     after_s: float
     is_amid: bool = False
+    phase: tuple[int, str] | None = None
 
     def __str__(self) -> str:
         amid = ", amid a checkpoint" if self.is_amid else ""
-        return f"{self.signum.name} to {self.role} after {self.after_s} s{amid}"
+        of = f" of {self.phase[1]} in epoch {self.phase[0]}" if self.phase else ""
+        return f"{self.signum.name} to {self.role} after {self.after_s} s{of}{amid}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ class Round:
 
 
 def kill_round(
-    folder: Path, name: str, seed: str, reference: bytes, cluster: Testbed | None
+    folder: Path, name: str, seed: str, reference: Results, cluster: Testbed | None
 ) -> Round:
     """Kill at random moments, resume after each, and see that nothing is lost."""
     found = Round(f"scripts/chaos --again {name}:{seed}")
@@ -78,12 +94,12 @@ def kill_round(
     place = place_of(folder / f"{name}-{seed}", configuration, cluster, store=store)
     shared_memory = set(os.listdir("/dev/shm"))
     for _ in range(KILLS):
-        if place.checkpoint(GOAL).exists():
+        if is_over(place, configuration):
             break
         kill = _drawn(configuration, chance)
         ended, came = _disturbed(place, configuration, kill, chance)
         found.disturbed += came
-        judge_kill(found, place, kill, ended, came)
+        judge_kill(found, kill, ended, came, is_over=is_over(place, configuration))
         judge_left(found, place, f"after {kill}")
     finish(found, place, configuration, reference)
     for name in sorted(set(os.listdir("/dev/shm")) - shared_memory):
@@ -93,9 +109,14 @@ def kill_round(
 
 def _drawn(configuration: Configuration, chance: random.Random) -> Kill:
     role = chance.choice(configuration.roles)
-    signum = chance.choice(TO_LAUNCHER) if role == "launcher" else signal.SIGKILL
+    of_launcher = TO_LAUNCHER if configuration.interpreter else (signal.SIGKILL,)
+    signum = chance.choice(of_launcher) if role == "launcher" else signal.SIGKILL
     after_s, is_amid = round(chance.uniform(0, LONGEST_S), 3), chance.random() < AMID
-    return Kill(role, signum, after_s, is_amid)
+    if is_amid or not configuration.tells_phases or chance.random() >= IN_PHASE:
+        return Kill(role, signum, after_s, is_amid)
+    after_s = round(chance.uniform(0, PHASE_S), 3)
+    phase = chance.randrange(EPOCHS), chance.choice(PHASES)
+    return Kill(role, signum, after_s, phase=phase)
 
 
 def _disturbed(
@@ -103,10 +124,13 @@ def _disturbed(
 ) -> tuple[Ended, bool]:
     """A run with this kill; false when the run was over before."""
     log = chance.choice(configuration.logs_of(kill.role))
-    with place.start(*configuration.command()) as launcher:
+    (place.path / "phase").unlink(missing_ok=True)
+    with configuration.start(place) as launcher:
         pid = launcher.pid if kill.role == "launcher" else _born(place, launcher, log)
         came = False
         if pid is not None:
+            if kill.phase is not None:
+                await_phase(place, launcher, kill.phase)
             time.sleep(kill.after_s)
             if kill.is_amid:
                 await_checkpoint(place, launcher)
@@ -118,6 +142,18 @@ def await_checkpoint(place: FcMnist, launcher: "subprocess.Popen[str]") -> None:
     """Until one is being written, or the run is over."""
     temporary = str(place.model_dir / ".csrun-*.tmp")
     _wait(lambda: bool(glob(temporary)) or launcher.poll() is not None, BORN_S, look_s=0.0005)
+
+
+def await_phase(place: FcMnist, launcher: "subprocess.Popen[str]", wanted: tuple[int, str]) -> None:
+    """Until the script is in that phase of that epoch, or of a later one, or the run is over."""
+
+    def is_there() -> bool:
+        words = (
+            (place.path / "phase").read_text().split() if (place.path / "phase").exists() else ()
+        )
+        return len(words) == 2 and int(words[0]) >= wanted[0] and words[1] == wanted[1]
+
+    _wait(lambda: is_there() or launcher.poll() is not None, HUNG_S, look_s=0.0005)
 
 
 def _send(pid: int, signum: signal.Signals) -> bool:
@@ -166,14 +202,14 @@ def end_of(place: FcMnist, launcher: "subprocess.Popen[str]") -> Ended:
     return Ended(launcher.returncode, out, err)
 
 
-def judge_kill(found: Round, place: FcMnist, kill: Kill, ended: Ended, came: bool) -> None:
+def judge_kill(found: Round, kill: Kill, ended: Ended, came: bool, *, is_over: bool) -> None:
     """Whether the run ended as it must, and said why."""
     if ended.code is None:
         found.blame(HUNG, f"{kill}: {ended.out[-2000:]}{ended.err}")
         return
     if "Traceback" in ended.err:
         found.blame(CAUSE, f"{kill}: {ended.err}")
-    if ended.code == 0 and place.checkpoint(GOAL).exists():
+    if ended.code == 0 and is_over:
         return  # it came when all was done
     if not came:
         found.blame(CODE, f"exit code {ended.code} before {kill}: {ended.err}")
@@ -209,19 +245,26 @@ def judge_left(found: Round, place: FcMnist, when: str) -> None:
         process.kill()
 
 
-def finish(found: Round, place: FcMnist, configuration: Configuration, reference: bytes) -> None:
-    """Let the training end, and compare it with the undisturbed one; see what lies about."""
-    if not place.checkpoint(GOAL).exists():
-        with place.start(*configuration.command()) as launcher:
-            ended = end_of(place, launcher)
-        if ended.code is None:
-            found.blame(HUNG, f"the last run: {ended.out[-2000:]}{ended.err}")
-        elif ended.code:
-            found.blame(CODE, f"exit code {ended.code} of the last run: {ended.err}")
+def finish(found: Round, place: FcMnist, configuration: Configuration, reference: Results) -> None:
+    """Let the training end; one that is over is started again, and nothing changes by that."""
+    with configuration.start(place) as launcher:
+        ended = end_of(place, launcher)
+    if ended.code is None:
+        found.blame(HUNG, f"the last run: {ended.out[-2000:]}{ended.err}")
+    elif ended.code:
+        found.blame(CODE, f"exit code {ended.code} of the last run: {ended.err}")
+    judge_end(found, place, configuration, reference)
+
+
+def judge_end(
+    found: Round, place: FcMnist, configuration: Configuration, reference: Results
+) -> None:
+    """Compare what has come of it with the undisturbed training's; see what lies about."""
     judge_left(found, place, "after the last run")
-    last = place.checkpoint(GOAL)
-    if not last.exists() or last.read_bytes() != reference:
-        found.blame(BYTES, f"{last.name} is {'another' if last.exists() else 'not there'}")
+    results = results_in(place, configuration)
+    for name in configuration.results:
+        if results.get(name) != reference[name]:
+            found.blame(BYTES, f"{name} is {'another' if name in results else 'not there'}")
     for path in place.model_dir.rglob(".*"):
         found.blame(LEFT, f"{path.relative_to(place.path)}")
     for system in json.loads(place.csctl("get", "systems", "-o", "json").stdout):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from chaos import disks, rounds
-from chaos.configurations import CONFIGURATIONS, GOAL, Configuration, place_of, undisturbed
+from chaos.configurations import CONFIGURATIONS, GOAL, Configuration, Results, place_of, undisturbed
 from chaos.figures import Row, table
 from chaos.rounds import BYTES, CAUSE, CODE, HUNG, LEFT, Ended, Kill, Round
 from support.fc_mnist import FcMnist
@@ -22,11 +22,11 @@ needs_compiler = pytest.mark.skipif(not disks.HAS_COMPILER, reason="there is no 
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Configuration], bytes]:
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Configuration], Results]:
     """What the undisturbed training of a configuration leaves; that of most is one."""
-    found: dict[str, bytes] = {}
+    found: dict[str, Results] = {}
 
-    def of(configuration: Configuration) -> bytes:
+    def of(configuration: Configuration) -> Results:
         key = configuration.reference
         if key not in found:
             folder = tmp_path_factory.mktemp("chaos") / "undisturbed"
@@ -39,8 +39,8 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Configurat
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", LOCAL)
-def test_kills(tmp_path: Path, references: Callable[[Configuration], bytes], name: str) -> None:
-    if name == "torch":
+def test_kills(tmp_path: Path, references: Callable[[Configuration], Results], name: str) -> None:
+    if CONFIGURATIONS[name].is_torch:
         pytest.importorskip("torch")
     reference = references(CONFIGURATIONS[name])
     found = rounds.kill_round(tmp_path, name, SEED, reference, None)
@@ -52,7 +52,7 @@ def test_kills(tmp_path: Path, references: Callable[[Configuration], bytes], nam
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("number", range(4))
 def test_failing_disks(
-    tmp_path: Path, references: Callable[[Configuration], bytes], number: int
+    tmp_path: Path, references: Callable[[Configuration], Results], number: int
 ) -> None:
     library = disks.compiled(tmp_path)
     seed = f"{SEED}.{number}"
@@ -132,11 +132,9 @@ RIGHT = named("chief", "rank 0 (chief) on node1")
         (INTERRUPT, Ended(130, "", "csrun_wse: error: it was full\n"), True, [CAUSE]),
     ],
 )
-def test_the_judge_of_a_kill(
-    tmp_path: Path, kill: Kill, ended: Ended, came: bool, kinds: list[str]
-) -> None:
+def test_the_judge_of_a_kill(kill: Kill, ended: Ended, came: bool, kinds: list[str]) -> None:
     found = Round("")
-    rounds.judge_kill(found, FcMnist(tmp_path), kill, ended, came)
+    rounds.judge_kill(found, kill, ended, came, is_over=False)
     assert [kind for kind, _ in found.faults] == kinds
 
 
@@ -154,6 +152,16 @@ def test_a_kill_amid_a_checkpoint_waits_for_one(tmp_path: Path) -> None:
     assert len(looks) == 3
 
 
+def test_a_kill_in_a_phase_waits_for_it_or_that_of_a_later_epoch(tmp_path: Path) -> None:
+    place, left = FcMnist(tmp_path), ["4 training", "", "3 evaluation", "4 end", "6 evaluation"]
+
+    def poll() -> None:
+        (tmp_path / "phase").write_text(left.pop(0))
+
+    rounds.await_phase(place, SimpleNamespace(poll=poll), (4, "evaluation"))
+    assert not left
+
+
 def test_the_judge_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other bytes, a temporary file and a process that lives on are all seen."""
     monkeypatch.setattr(rounds, "GONE_S", 0.1)
@@ -163,7 +171,7 @@ def test_the_judge_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (place.model_dir / ".csrun-1.tmp").touch()
     left = subprocess.Popen(["sleep", "600"], cwd=place.path)
     found = Round("")
-    rounds.finish(found, place, STREAMING, b"these")
+    rounds.judge_end(found, place, STREAMING, dict.fromkeys(STREAMING.results, b"these"))
     assert left.wait() == -signal.SIGKILL
     assert [kind for kind, _ in found.faults] == [LEFT, BYTES, LEFT]
     assert found.faults[0][1].startswith(f"process {left.pid}")
