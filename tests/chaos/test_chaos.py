@@ -1,10 +1,13 @@
 """Some of what `scripts/chaos` does: kills and failing disks, and the undisturbed run's bytes."""
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +48,27 @@ def test_kills(tmp_path: Path, references: Callable[[Configuration], Results], n
     reference = references(CONFIGURATIONS[name])
     found = rounds.kill_round(tmp_path, name, SEED, reference, None)
     assert not found.faults, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", ["stopping", "stopping-process"])
+def test_an_undisturbed_training_is_pytorchs(
+    tmp_path: Path, references: Callable[[Configuration], Results], name: str
+) -> None:
+    """To rounding: losses, accuracies, rates, the epoch that it stops in, its best weights."""
+    torch = pytest.importorskip("torch")
+    configuration = CONFIGURATIONS[name]
+    ours = references(configuration)
+    command = [sys.executable, configuration.script, *configuration.arguments]
+    plain = {**os.environ, "PYTHONPATH": str(Path(__file__).parent / "plain")}
+    subprocess.run(command, cwd=tmp_path, env=plain, check=True, stdout=subprocess.DEVNULL)
+    history = json.loads((tmp_path / "history.json").read_text())
+    found = json.loads(ours["history.json"])
+    assert len(found) == len(history)
+    torch.testing.assert_close(found, history, rtol=1e-4, atol=1e-6)
+    best = torch.load(tmp_path / "best.pt")
+    torch.testing.assert_close(torch.load(BytesIO(ours["best.pt"])), best, rtol=1e-4, atol=1e-6)
 
 
 @needs_compiler

@@ -1,0 +1,28 @@
+"""A stand-in of csrun's front end that leaves a script as plain PyTorch has it."""
+
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+save, master_print = torch.save, print
+
+
+def initialize(**unused: Any) -> None:
+    pass
+
+
+def module(wrapped: Any) -> Any:
+    return wrapped
+
+
+dataloader = module
+
+
+def env() -> SimpleNamespace:
+    return SimpleNamespace(is_chief=True)
+
+
+def Session(*unused: Any, **others: Any) -> AbstractContextManager[SimpleNamespace]:  # noqa: N802
+    return nullcontext(SimpleNamespace(is_replayed=False))
