@@ -105,8 +105,7 @@ class Configuration:
         """Start the training, by its launcher if it is a job."""
         if self.interpreter:
             return place.start(*self.command())
-        command = (sys.executable, self.script, *self.arguments)
-        return place.start("--alloc-node", "False", *command, command="csrun_cpu")
+        return place.start_python(self.script, *self.arguments)
 
     @property
     def reference(self) -> str:

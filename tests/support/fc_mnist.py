@@ -42,9 +42,13 @@ class FcMnist(Workplace):
 
     def start_cpu(self, *arguments: str) -> "subprocess.Popen[str]":
         """The same, started."""
+        return self.start_python(RUN, *self.own(arguments))
+
+    def start_python(self, *arguments: str) -> "subprocess.Popen[str]":
+        """A script in one process, started."""
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
         return subprocess.Popen(
-            [sys.executable, RUN, *self.own(arguments)],
+            [sys.executable, *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
