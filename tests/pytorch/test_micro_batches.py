@@ -24,6 +24,10 @@ def one_hot(y):
     return f.one_hot(y, 4).double()
 
 
+def scattered(x, y):
+    return torch.zeros_like(x).scatter(1, y[:, None], 1.0)
+
+
 CRITERIA = {
     "cross entropy": f.cross_entropy,
     "ignored": lambda x, y: f.cross_entropy(x, y, ignore_index=1),
@@ -32,7 +36,7 @@ CRITERIA = {
     "a mean of each": lambda x, y: f.cross_entropy(x, y, reduction="none").mean(),
     "squares": lambda x, y: f.mse_loss(x, one_hot(y)),
     "a mean of the user's own": lambda x, y: ((x - one_hot(y)) ** 2).sum(1).sum() / len(y),
-    "logistic": lambda x, y: f.binary_cross_entropy_with_logits(x, one_hot(y)),
+    "logistic": lambda x, y: f.binary_cross_entropy_with_logits(x, scattered(x, y)),
     "two means": lambda x, y: f.cross_entropy(x, y) + 0.1 * x.square().mean(),
 }
 

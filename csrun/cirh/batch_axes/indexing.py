@@ -50,6 +50,8 @@ def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Summed over the samples where they were looked up along their axis."""
     dim = integer(op.properties, "dim")
     grad, indices = of
+    if grad.axis is None and indices.axis is not None:
+        return _put_alike(op.operands[0], grad, indices, dim)
     if grad.axis is None or (indices.axis is not None and indices.place != grad.place):
         return OF_THE_BATCH if grad.axis is indices.axis is None else LOST
     if grad.axis == dim:
@@ -58,6 +60,15 @@ def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
         return LOST
     over = SAMPLES if grad.over is SAMPLES and indices.over in (SAMPLES, SAME) else MIXED
     return as_the_gradient(Dependence(over).at(grad.place), grad)
+
+
+def _put_alike(value: SSAValue, grad: Dependence, indices: Dependence, dim: int) -> Dependence:
+    """Values that all samples have alike, as ones, at places of each sample."""
+    axis = indices.axis
+    if axis is None or axis == dim or not _is_alike_on(value, axis):
+        return LOST
+    alone = grad.over is SAME and indices.over is SAMPLES
+    return Dependence(SAMPLES if alone else MIXED).at(indices.place)
 
 
 def selected(op: Operation, of: Sequence[Dependence]) -> Dependence:

@@ -95,18 +95,24 @@ def match_indexing(operation: Operation, graph: Graph) -> Kernel:
     graph.take(operation)
     x, indices = map(graph.array, operation.operands)
     dim = integer(operation.properties, "dim")
-    is_forward = isinstance(operation, IndexingOp)
-    is_checked = source_of_labels(operation.indices) is not None
+    phase, out = graph.phase_of(operation), graph.array(operation.out)
+    looked_into = x if isinstance(operation, IndexingOp) else out
     return Indexing(
         graph.layer_of(operation),
         FUNCTIONS[operation.name],
         x,
         indices,
-        graph.array(operation.out),
+        out,
         dim,
-        x.shape[dim] if is_forward and not is_checked else None,
-        graph.phase_of(operation),
+        None if _is_checked(operation, phase) else looked_into.shape[dim],
+        phase,
     )
+
+
+def _is_checked(operation: IndexingOp | IndexingBackwardOp, phase: Phase) -> bool:
+    """Whether indices are known to be in the axis: by the streamers, or by the forward pass."""
+    is_gradient = isinstance(operation, IndexingBackwardOp) and phase is not Phase.FORWARD
+    return is_gradient or source_of_labels(operation.indices) is not None
 
 
 MATCHERS: dict[str, Matcher] = dict.fromkeys(FUNCTIONS, match_indexing)

@@ -138,6 +138,14 @@ def embedding_bag(
     return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
 
 
+def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
+    """By places, whose range is checked; PyTorch's own compares each label with each class."""
+    if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():
+        return NotImplemented
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype)
+    return zeros.scatter(-1, tensor[..., None], 1)
+
+
 def _reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
@@ -151,4 +159,5 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.nll_loss: nll_loss,
     functional.bilinear: bilinear,
     functional.embedding_bag: embedding_bag,
+    functional.one_hot: one_hot,
 }

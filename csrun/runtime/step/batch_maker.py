@@ -220,7 +220,7 @@ def _count_in(one: LabelRange, array: npt.NDArray[Any], spec: str, name: BatchNa
 
 
 def require_known(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
-    """See that all that is looked up in a table is in it.
+    """Check that indices are in the table or axis that they are of.
 
     Raises: CsrunError naming the first place with another number
     """
@@ -237,7 +237,7 @@ def _require_in(one: NumberRange, array: npt.NDArray[Any], spec: str, name: Batc
     _cut(marks, one.cuts)[...] = (numbers < 0) | (numbers > last)
     at, where = name.place(marks)
     raise CsrunError(
-        f"{where}: {spec} must be in 0..{last}, the numbers that the model has a vector for, got "
+        f"{where}: {spec} must be in 0..{last}, as an index into {one.count} elements, got "
         f"{array[at]}"
     )
 

@@ -73,8 +73,8 @@ def test_a_number_that_the_table_does_not_have(wrong):
     with pytest.raises(CsrunError) as caught:
         source.take()
     assert str(caught.value) == (
-        "batch 1, row 2 (sample 6), position 3: features must be in 0..6, the numbers that the "
-        f"model has a vector for, got {wrong}"
+        "batch 1, row 2 (sample 6), position 3: features must be in 0..6, as an index into 7 "
+        f"elements, got {wrong}"
     )
 
 
