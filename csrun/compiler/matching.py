@@ -228,5 +228,5 @@ def _no_kernel(operation: Operation, graph: Graph) -> CompileError:
     return refused(
         operation,
         f"layer {graph.layer_of(operation)}: no kernel computes {operation.name} of "
-        f"{' and '.join(kinds)} here; compose the model of other functions of csrun.nn",
+        f"{' and '.join(kinds)} here: compose the layer of other operators",
     )

@@ -10,6 +10,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.backward import backward_as_method
 from csrun.pytorch.capture.modes import inference_as_no_grad
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.taken_over import TakenOver
@@ -96,6 +97,7 @@ class Session:
             run.enter()
             opened.callback(run.leave_block)
             opened.enter_context(inference_as_no_grad())
+            opened.enter_context(backward_as_method())
             loop = SessionLoop(run, self.line, self._model, optimization, self._model.forward)
             opened.enter_context(TakenOver(loop, self._model, optimization))
             opened.enter_context(loop.watch)

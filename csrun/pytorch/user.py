@@ -39,6 +39,12 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
         raise UsageError(
             f"{user_line()}: cbtorch.module takes a torch.nn.Module, got {type(model).__name__}"
         )
+    if scripted := [m for m in model.modules() if isinstance(m, torch.jit.ScriptModule)]:
+        raise UsageError(
+            f"{user_line()}: the model has a torch.jit.ScriptModule "
+            f"({scripted[0].original_name}), whose code a Session cannot record: give the module "
+            "without torch.jit"
+        )
     if lazy := [n for n, p in model.named_parameters() if is_lazy(p)]:
         raise UsageError(
             f"{user_line()}: {lazy[0]} of the model has no shape yet, as in a Lazy module: run a "

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import distributions, nn, optim  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
@@ -18,6 +19,8 @@ class Model(nn.Module):
     def __init__(self, function):
         super().__init__()
         self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)
+        self.register_buffer("slopes", torch.ones(4))
+        self.register_buffer("bias", None)
         self.function = function
 
     def forward(self, x):
@@ -25,7 +28,8 @@ class Model(nn.Module):
 
 
 def losses(folder, function, read=None, clip=None):
-    """Of 5 steps, in a Session, or in PyTorch without a folder."""
+    """Of 5 steps, in a Session, or in PyTorch without a folder. read: the first step of which
+    the model's other output is read, behind `optimizer.step()`."""
     torch.manual_seed(0)
     model = Model(function).double()
     optimizer = optim.SGD(model.parameters(), 0.1)
@@ -33,16 +37,16 @@ def losses(folder, function, read=None, clip=None):
     found = []
 
     def loop(batches):
-        for x, y in batches:
+        for step, (x, y) in enumerate(batches):
             optimizer.zero_grad()
             out = model(x)
             loss = out[0] if isinstance(out, tuple) else f.cross_entropy(out, y)
-            loss.backward()
+            torch.autograd.backward([loss])
             if clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             found.append(loss.detach())
-            if read:
+            if read is not None and step >= read:
                 found.append(out[1].sum().item())
 
     if folder is None:
@@ -64,7 +68,14 @@ def has_places(self, h):
     return values.square().mean(), places
 
 
+def makes_a_buffer(self, h):
+    if self.bias is None:
+        self.register_buffer("bias", torch.arange(4.0).double() * self.slopes)
+    return h + self.bias
+
+
 REFUSED = {
+    makes_a_buffer: "forward makes the buffer bias, which it had not before: make it in __init__",
     has_a_view_of_a_weight: "a view of parameter linear.weight is read after optimizer.step",
     has_places: "the places of a pooling's largest values are not given to the loop",
     lambda self, h: self.norm(h): "number of buffer norm.num_batches_tracked.*momentum",
@@ -74,13 +85,75 @@ REFUSED = {
 @pytest.mark.parametrize("function", REFUSED)
 def test_it_is_refused_with_its_line(tmp_path, function):
     with pytest.raises(CsrunError, match=r"test_clear_lines.py:\d+: .*" + REFUSED[function]):
-        losses(tmp_path, function, read=True)
+        losses(tmp_path, function, read=0)
+
+
+class Views(nn.Linear):
+    """Returns a view of its weight, too."""
+
+    def forward(self, x):
+        return super().forward(x), self.weight.view(-1, 3)
+
+
+def train(kit, before, behind):
+    """One pass; what is read of the view from step 4 on, before and behind its update."""
+    found, seen = [], []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        out, view = kit.model(x)
+        kit.criterion(out, y).backward()
+        if step > 3:
+            seen.append(before(view))
+        kit.optimizer.step()
+        if step > 3:
+            found += behind(view, seen)
+    return found
+
+
+def test_a_view_of_a_weight_is_pytorchs_before_its_update(tmp_path):
+    def loop(kit):
+        return train(
+            kit,
+            lambda view: (view.detach().mean(), view[1].sum().item()),
+            lambda view, seen: [*seen[-1], *seen[0]],
+        )
+
+    beside(loop, tmp_path, Views(6, 4))
+
+
+STALE = {
+    "itself": (lambda view: view, lambda view, seen: [view.sum().item()]),
+    "kept": (lambda view: view.detach(), lambda view, seen: [float(x.numpy()[0, 0]) for x in seen]),
+    "a view of it": (lambda view: view[0], lambda view, seen: [seen[-1].detach().sum()]),
+}
+
+
+@pytest.mark.parametrize("read", STALE.values(), ids=STALE)
+def test_a_view_of_a_weight_is_refused_behind_its_update(tmp_path, read):
+    kit = Kit(Views(6, 4))
+    said = r"test_clear_lines.py:\d+: a view of parameter 0.weight is read after optimizer.step"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        train(kit, *read)
 
 
 def test_a_lazy_module_is_refused_before_it_has_shapes(tmp_path):
     cbtorch.initialize(model_dir=tmp_path)
     with pytest.raises(UsageError, match=r"weight of the model has no shape.*run a batch through"):
         cbtorch.module(nn.LazyLinear(4))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
+def test_a_scripted_module_is_refused(tmp_path):
+    cbtorch.initialize(model_dir=tmp_path)
+    with pytest.raises(UsageError, match=r"test_clear_lines.py:\d+: .*torch.jit.ScriptModule"):
+        cbtorch.module(nn.Sequential(torch.jit.script(nn.Linear(4, 4))))
+
+
+def test_a_bound_of_the_optimizer_that_pytorch_lacks_is_named(tmp_path):
+    kit = Kit(optimizer=lambda p: optim.AdamW(p, eps=0))
+    said = r"param_groups\[0\]: epsilon must be > 0, got 0.0; PyTorch allows it, csrun does not"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
 
 
 def scores_by_distributions(self, h):
@@ -95,6 +168,12 @@ def spreads_more_than_it_has(self, h):
     return h.var(1, correction=3).mean(), h
 
 
+def has_a_row(self, h):
+    """A vector by a matrix, which PyTorch squeezes in place."""
+    row = h[0] @ self.linear.weight
+    return (h * row).square().mean() * row.dim(), row
+
+
 def has_truths(self, h):
     return h.square().mean(), torch.ones_like(h, dtype=torch.bool)
 
@@ -103,13 +182,14 @@ def has_truths(self, h):
     ("function", "clip"),
     [
         (has_truths, None),
+        (has_a_row, None),
         (scores_by_distributions, None),
         (spreads_more_than_it_has, None),
         (lambda self, h: h, 0.0),
     ],
-    ids=["truths", "distributions", "correction", "clipped to zero"],
+    ids=["truths", "row", "distributions", "correction", "clipped to zero"],
 )
 def test_it_is_pytorchs(tmp_path, function, clip):
-    read = function is has_truths
+    read = 0 if function is has_truths else None
     expected = losses(None, function, read, clip)
     assert losses(tmp_path, function, read, clip) == pytest.approx(expected, rel=1e-9)

@@ -249,3 +249,29 @@ def test_state_of_a_namespace_is_its_attributes():
         guards.forward(torch.ones(2, 6))
         args.tau = 2.0
         assert guards.state() == 1
+
+
+@pytest.mark.parametrize("first", [0, 4], ids=["from step 1", "from step 5"])
+def test_what_changes_between_two_calls_in_a_step(tmp_path, first):
+    """In each step it is recorded; in a late one it is refused with the line."""
+
+    def loop(kit):
+        found = []
+        for step, (x, y) in enumerate(kit.train):
+            kit.optimizer.zero_grad()
+            SETTINGS["tau"] = 1.0
+            one = kit.model(x)
+            SETTINGS["tau"] = 0.5 if step >= first else 1.0
+            loss = kit.criterion(one + kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            found.append(loss.detach())
+        return found
+
+    if not first:
+        beside(loop, tmp_path, Scaled(in_dict))
+        return
+    kit = Kit(Scaled(in_dict))
+    said = r"test_guards.py:\d+: SETTINGS.* has changed between two calls"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        loop(kit)

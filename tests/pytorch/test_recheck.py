@@ -95,6 +95,17 @@ def test_a_forward_that_changes_silently_is_refused_behind_the_next_checkpoint(t
         both(kit, before)
 
 
+def test_a_forward_that_changes_behind_the_last_checkpoint_is_refused_at_the_blocks_end(tmp_path):
+    kit = Kit(Changing(scales))
+
+    def before(step):
+        kit.model[0].switch["on"] = step >= 16
+
+    said = rf"test_recheck.py:{MARKED}: aten.mul.Tensor .* in step 18, the last one of the block"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        both(kit, before)
+
+
 def test_what_stays_the_same_is_pytorchs_and_forward_runs_once_a_checkpoint(tmp_path):
     kits = []
 
@@ -105,7 +116,8 @@ def test_what_stays_the_same_is_pytorchs_and_forward_runs_once_a_checkpoint(tmp_
     beside(loop, tmp_path, Changing(), settings={"save_checkpoints_steps": EVERY})
     ours, theirs = (next(kit.model[0].calls) for kit in kits)
     assert theirs == 3 * (6 + 5)
-    assert ours == 3 + 2 + 3 + 2  # the first ones, and behind two checkpoints; of both loops
+    # the first ones, behind two checkpoints, and at the block's end; of both loops but the last
+    assert ours == 3 + 2 + 1 + 3 + 2
 
 
 def test_calls_of_the_loop_and_edits_of_gradients_are_made_as_they_were(tmp_path):
@@ -183,4 +195,4 @@ def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
     beside(loop, tmp_path, Scaling())
     ours, theirs = (next(kit.model[0].calls) for kit in kits)
     assert theirs == 5 * 6
-    assert ours == 3 + 1 + (30 - 4) // SETS_EVERY
+    assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end

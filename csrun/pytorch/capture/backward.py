@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +15,27 @@ from csrun.pytorch.capture.traced import Traced
 
 if TYPE_CHECKING:
     from csrun.pytorch.capture.recorder import Recorder
+
+
+@contextmanager
+def backward_as_method() -> Iterator[None]:
+    """`torch.autograd.backward([loss])` is `loss.backward()`, which a Session follows."""
+    own = torch.autograd.backward
+
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        one = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
+        is_traced = isinstance(one, Traced) and not one.recorder.backward.is_under_way
+        is_token = isinstance(one, torch.Tensor) and type(one).backward != torch.Tensor.backward
+        if is_traced or is_token:
+            one.backward(grad_tensors, *args, **kwargs)
+        else:
+            own(tensors, grad_tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = own
 
 
 class Backward:
@@ -40,6 +62,11 @@ class Backward:
     def loss(self) -> Ref | None:
         """What it was called on."""
         return None if self._loss is None else self._loss.value
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether PyTorch is computing gradients."""
+        return self.forward_end is not None and not self.end
 
     def begins(self, loss: torch.Tensor) -> None:
         """The loop calls `loss.backward()`: here forward ends.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
 from csrun.pytorch.capture.traced import Traced, ViewOf
@@ -37,6 +38,8 @@ class Writes:
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Write the form without a write down, and give the written tensor its result."""
         targets = self._targets(func, args, kwargs)
+        if torch.Tag.inplace_view in func.tags:
+            return self._reshape(func, targets[0], args, kwargs)
         for target in targets:
             self._check(func, target)
         call, arguments = self._functional(func, args)
@@ -50,6 +53,18 @@ class Writes:
         if len(made) == len(targets):
             return targets[0] if returned == 1 else targets
         return tuple(made[:returned])
+
+    def _reshape(self, func: Any, target: Traced, args: Any, kwargs: Any) -> Traced:
+        """`x.squeeze_()` and its like: the tensor is a view of what it was from then on.
+
+        Source: torch.utils._python_dispatch.return_and_correct_aliasing
+        """
+        call, arguments = self._functional(func, args)
+        new = self._recorder.record(str(call), call, arguments, kwargs)
+        with no_dispatch():
+            func(*args, **kwargs)  # of the shape that autograd and the user see
+        target.fake, target.held, target.view_of = new.fake, new.held, new.view_of
+        return target
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises: CaptureError for a write into what is not traced, whose views would not see it"""

@@ -56,6 +56,11 @@ class OwnedTensors:
             "csrun keeps the values: take parts of it in forward, from the model itself"
         )
 
+    def find_name(self, module: str, name: str) -> Owned | None:
+        """Find what a module, by its path, had by a name when the step began."""
+        path = f"{module}.{name}" if module else name
+        return next((owned for owned in self._by_id.values() if owned.name == path), None)
+
     def is_counter(self, tensor: torch.Tensor) -> str | None:
         """The name of a buffer of integers."""
         found = self._by_id.get(id(tensor))

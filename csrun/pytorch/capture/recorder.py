@@ -23,6 +23,7 @@ from csrun.pytorch.capture.limits import (
 from csrun.pytorch.capture.modes import onednn, outside
 from csrun.pytorch.capture.owned import OwnedTensors
 from csrun.pytorch.capture.recording import (
+    STRIDED,
     Kind,
     Leaf,
     Operator,
@@ -30,6 +31,7 @@ from csrun.pytorch.capture.recording import (
     Recording,
     Ref,
     Source,
+    returns_view,
 )
 from csrun.pytorch.capture.scopes import Scopes
 from csrun.pytorch.capture.tape import is_made, real
@@ -143,6 +145,7 @@ class Recorder(TorchDispatchMode):
         Raises: CaptureError for a gradient that is not of this step
         """
         self._is_finished = True
+        self._require_no_new_buffers()
         gradients = self.backward.taken_gradients()
         for leaf in self.leaves:
             if leaf.name in self.counters:
@@ -153,6 +156,19 @@ class Recorder(TorchDispatchMode):
         for owned, now in self._owned.replaced():
             self.traced(owned.tensor).value = self.traced(now).value
         return self.so_far(gradients)
+
+    def _require_no_new_buffers(self) -> None:
+        """Raises: CaptureError for a buffer that forward has made of traced tensors, once"""
+        for prefix, module in self.model.named_modules():
+            for name, buffer in module._buffers.items():
+                if isinstance(buffer, Traced) and self._owned.find_name(prefix, name) is None:
+                    module._buffers[name] = None
+                    made = (op.line for op in self.operators if buffer.value in op.results)
+                    raise CaptureError(
+                        f"{next(made, user_line())}: forward makes the buffer {name}, which it had "
+                        "not before: make it in __init__, or run a batch through the model before "
+                        "cbtorch.module"
+                    )
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """What is recorded until now."""
@@ -222,7 +238,7 @@ class Recorder(TorchDispatchMode):
                 "as_strided, or a write into a view, of a tensor whose elements do not lie row by "
                 "row: call .contiguous() before it"
             )
-        return self.record("aten.as_strided.default", strided, (base, sizes, strides, start), {})
+        return self.record(STRIDED, strided, (base, sizes, strides, start), {})
 
     def record(
         self,
@@ -415,12 +431,8 @@ class Recorder(TorchDispatchMode):
     @staticmethod
     def _memories(call: Any, args: Any, results: int) -> list[Memory]:
         """The operand's for views of it, their own for others."""
-        returns = call._schema.returns if isinstance(call, torch._ops.OpOverload) else ()
-        views = call is strided or any(
-            r.alias_info is not None and not r.alias_info.is_write for r in returns
-        )
         viewed = next((a for a in leaves_of(args, {}) if isinstance(a, Traced)), None)
-        if views and viewed is not None:
+        if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results
         return [Memory() for _ in range(results)]
 

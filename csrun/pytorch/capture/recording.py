@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+STRIDED = "aten.as_strided.default"  # recorded with a function of csrun's own
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -77,6 +79,12 @@ class Operator:
         return tuple(leaf for leaf in leaves if isinstance(leaf, Ref))
 
 
+def returns_view(call: Any) -> bool:
+    """Return whether an operator of ATen's gives a view of its operand."""
+    returns = call._schema.returns if isinstance(call, torch._ops.OpOverload) else ()
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
 @dataclass(frozen=True)
 class Read:
     """A value that the loop asked for, and where."""
@@ -118,6 +126,16 @@ class Recording:
     def of(self, source: Source) -> tuple[Leaf, ...]:
         """The leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
+
+    def viewed_parameter(self, value: Ref) -> str:
+        """Return the name of the parameter that a value is a view of, or empty text."""
+        names = {leaf.value: leaf.name for leaf in self.of(Source.PARAMETER)}
+        while value not in names:
+            op = self.maker.get(value)
+            if op is None or not (op.name == STRIDED or returns_view(op.call)):
+                return ""
+            value = op.operands[0]
+        return names[value]
 
     @cached_property
     def maker(self) -> Mapping[Ref, Operator]:

@@ -18,6 +18,14 @@ def require_block(is_over: bool) -> None:
         )
 
 
+def changed_between_calls(name: str) -> UsageError:
+    """The error of a change of what forward reads, between two calls of the model in a step."""
+    return UsageError(
+        f"{user_line()}: {name}, which forward reads, has changed between two calls of the model "
+        "in one step, and had not in steps 1 to 3: change it before the loop takes a batch"
+    )
+
+
 def other_modes() -> UsageError:
     """An error about modes of modules that were set behind a batch, and have no program."""
     return UsageError(

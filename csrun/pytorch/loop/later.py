@@ -126,12 +126,21 @@ class Computation:
 
 
 class Result:
-    """One of the tensors that a computation gives. is_shared: others may be views of it."""
+    """One of the tensors that a computation gives. is_shared: others may be views of it.
 
-    __slots__ = ("is_shared", "number", "of")
+    viewed: the views of weights that it is a view of.
+    """
 
-    def __init__(self, of: Computation, number: int, is_shared: bool = False) -> None:
-        self.of, self.number, self.is_shared = of, number, is_shared
+    __slots__ = ("is_shared", "number", "of", "viewed")
+
+    def __init__(
+        self,
+        of: Computation,
+        number: int,
+        is_shared: bool = False,
+        viewed: tuple[InStep, ...] = (),
+    ) -> None:
+        self.of, self.number, self.is_shared, self.viewed = of, number, is_shared, viewed
 
     def numbers(self) -> Any:
         """Its numbers."""
@@ -149,8 +158,15 @@ class Lazy(Numbers):
         made._owner, made.result = owner, result
         return made
 
+    @property
+    def viewed(self) -> tuple[InStep, ...]:
+        """Those of its result."""
+        return self.result.viewed
+
     def tensor(self) -> Any:
         """The numbers."""
+        if self.viewed:
+            self._owner.require_current(self.viewed)
         return self.result.numbers()
 
     def detach(self) -> "Lazy":
@@ -179,6 +195,7 @@ def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     """
     if is_write(func):
         return _written(owner, func, args, kwargs)
+    viewed = _viewed(owner, args, kwargs)
     metas = _metas(func, args, kwargs)
     if metas is None:
         return now(owner, func, args, kwargs)
@@ -189,8 +206,27 @@ def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
         for leaf in leaves_of(args, kwargs):
             if isinstance(leaf, Lazy):
                 leaf.result.is_shared = True
-    results = [Lazy(owner, Result(made, n, shared), m.tensor) for n, m in enumerate(leaves)]
+    results = [
+        Lazy(owner, Result(made, n, shared, viewed if m.is_view else ()), m.tensor)
+        for n, m in enumerate(leaves)
+    ]
     return tree_unflatten(results, spec)
+
+
+def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[InStep, ...]:
+    """The views of weights among arguments.
+
+    Raises: UsageError for one that the optimizer has changed
+    """
+    found = tuple(
+        place
+        for leaf in leaves_of(args, kwargs)
+        if isinstance(leaf, Numbers)
+        for place in leaf.viewed
+    )
+    if found:
+        owner.require_current(found)
+    return found
 
 
 def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
@@ -51,13 +51,15 @@ class Call:
     """A call of step 1 whose results are traced.
 
     operands: a Ref for each that was traced, and each tensor of the loop's own as it was. how: the
-    names of keywords, and of the model's the modes of its modules.
+    names of keywords, and of the model's the modes of its modules and what its guards say. spec:
+    the structure of the model's arguments.
     """
 
     name: str
     operands: tuple[Any, ...]
     results: Any
     how: tuple[Any, ...] = ()
+    spec: TreeSpec | None = None
 
 
 class Calls(TorchFunctionMode):
@@ -115,11 +117,16 @@ class Calls(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def note(
-        self, name: str, operands: tuple[Any, ...], results: Any, how: tuple[Any, ...]
+        self,
+        name: str,
+        operands: tuple[Any, ...],
+        results: Any,
+        how: tuple[Any, ...],
+        spec: TreeSpec | None = None,
     ) -> None:
         """Keep a call if it gave something that is traced."""
         if any(isinstance(r, Traced) for r in tree_leaves(results)):
-            self.found.append(Call(name, operands, tree_map(self._ref, results), how))
+            self.found.append(Call(name, operands, tree_map(self._ref, results), how, spec))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """What a call is given, flat, as it is before it."""
@@ -143,6 +150,7 @@ class Expected:
     results: Any
     how: tuple[Any, ...]
     is_one: bool = False
+    spec: TreeSpec | None = None
 
     def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
         """Whether a call is this one."""
@@ -249,7 +257,8 @@ class LoopShape:
     def _expected(self, call: Call) -> Expected:
         operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
         results = self._with_slots(call.results)
-        return Expected(call.name, operands, results, call.how, isinstance(results, Slot))
+        is_one = isinstance(results, Slot)
+        return Expected(call.name, operands, results, call.how, is_one, call.spec)
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)
@@ -260,8 +269,9 @@ class LoopShape:
             meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
             if value in self._differentiable and kind.dtype.is_floating_point:
                 meta.requires_grad_()
-            is_input = not self._is_batch_known
-            self._slots[value] = Slot(value, meta, value == self._recording.loss, is_input)
+            is_input, is_loss = not self._is_batch_known, value == self._recording.loss
+            weight = self._recording.viewed_parameter(value)
+            self._slots[value] = Slot(value, meta, is_loss, is_input, weight)
         return self._slots[value]
 
     def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:

@@ -160,6 +160,25 @@ class Modes:
             self._required = tuple(map(_REQUIRES_GRAD, self._parameters))
         return (*map(_TRAINS, self._modules), *self._required)
 
+    @contextmanager
+    def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:
+        """The modules are in the train() and eval() of other modes; nothing counts that."""
+        now = self()
+        self._train(modes)
+        try:
+            yield
+        finally:
+            self._train(now)
+
+    def _train(self, modes: tuple[bool, ...]) -> None:
+        for module, is_training in zip(self._modules, modes, strict=False):
+            vars(module)["training"] = is_training
+
+    def have_same_gradients(self, modes: tuple[bool, ...]) -> bool:
+        """Whether requires_grad is as it was in other modes."""
+        first = len(self._modules)
+        return self()[first:] == modes[first:]
+
 
 def _put_back(kind: type, name: str, had: Any) -> None:
     if had is None:

@@ -21,6 +21,14 @@ READ_IN_A_ROW = 20  # steps, before it is said
 log = logging.getLogger("csrun")
 
 
+def view_is_stale(weight: str) -> UsageError:
+    """The error of a view of a weight, whose values the optimizer has changed."""
+    return UsageError(
+        f"{user_line()}: a view of parameter {weight} is read after optimizer.step(), which has "
+        "changed it: return the weight itself, or .clone() of the view"
+    )
+
+
 class Loop(Owner, Protocol):
     """The Session, as it is asked for the step that the loop is in."""
 
@@ -82,6 +90,12 @@ class Reading:
                     "loop has left before it was computed: read it in its step"
                 )
         self._count(wanted[-1].step.number)
+
+    def require_current(self, places: Sequence[InStep]) -> None:
+        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
+        for place in places:
+            if place.step.updates != self._run.updates:
+                raise view_is_stale(place.slot.weight)
 
     def settle_later(self, computation: OfRecorded) -> None:
         """It is to be settled behind the recorded step that the loop is in."""

@@ -1,5 +1,5 @@
 """Some steps are compared with step 1 again, while the loop has tokens of them: those behind a
-checkpoint, and behind what the loop sets in the model.
+checkpoint, and behind what the loop sets in the model. At the end of a block forward is.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.capture import Recorder, Ref, Traced, user_line
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.graph.position_check import difference
+from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import MODEL, Expected, LoopShape
-from csrun.pytorch.loop.parameter_sets import ModuleSets
+from csrun.pytorch.loop.parameter_sets import Modes, ModuleSets
 from csrun.pytorch.loop.tokens import Slot, Token
 from csrun.pytorch.run.parts import Part
 from csrun.pytorch.run.script_run import ScriptRun
@@ -35,19 +36,25 @@ class Rechecks:
         self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
         self._required: dict[LoopShape, str] = {}
+        self._unseen: dict[LoopShape, tuple[Part, int]] = {}  # and the state of the last step
 
     def saw(self, part: Part) -> Part:
         """Forward's Python has run for a part, which was recorded."""
         self._set[part.shape], self._steps[part.shape] = self._sets.seen, SETS_EVERY
+        self._unseen.pop(part.shape, None)
         return part
 
     def require(self, part: Part, changed: str) -> None:
         """Have the step that begins be compared: the loop has changed what forward reads."""
         self._required[part.shape] = changed
 
-    def begun(self, part: Part) -> "Recheck | None":
-        """A step of a part begins: what compares it, unless an earlier run has taken it."""
+    def begun(self, part: Part, state: int) -> "Recheck | None":
+        """A step of a part begins: what compares it, unless an earlier run has taken it.
+
+        state: of the guards
+        """
         shape, now = part.shape, self._replay.made // self._every
+        self._unseen[shape] = part, state
         is_behind = self._at.setdefault(shape, now) != now
         is_set, changed = self._is_set(shape), self._required.pop(shape, "")
         if not (is_behind or is_set or changed) or self._replay.is_on:
@@ -62,8 +69,26 @@ class Rechecks:
         where = f"{self._replay.made + 1}, {where}"
         return Recheck(self._model, part, where, remedy, self._saw_again)
 
+    def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
+        """The block is left: compare forward of the parts whose last steps have not run it.
+
+        Those of another state of the guards than the loop has left behind cannot be compared.
+
+        Raises: UsageError where it computes something else than in step 1
+        """
+        if self._replay.is_on:
+            return
+        for part, last in list(self._unseen.values()):
+            own = part.shape.modes
+            if part.trains and last == state and own and modes.have_same_gradients(own):
+                where = f"{self._replay.made}, the last one of the block"
+                again = Recheck(self._model, part, where, _REMEDY, self._saw_again)
+                with modes.trained_as(own):
+                    again.run_forward(forward)
+
     def _saw_again(self, part: Part) -> None:
         self._set[part.shape], self._steps[part.shape] = self._sets.seen, 0
+        self._unseen.pop(part.shape, None)
 
     def _is_set(self, shape: LoopShape) -> bool:
         self._steps[shape] += 1
@@ -126,6 +151,26 @@ class Recheck:
             self._values[loss].backward()
         self._finish()
 
+    def run_forward(self, forward: Callable[..., Any]) -> None:
+        """Make the calls of the model alone, if they are on the batch and what is constant.
+
+        Raises: UsageError where they compute something else than in step 1
+        """
+        calls = [call for call in self._part.shape.calls if call.name == MODEL]
+        for expected in calls:
+            slots = {o for o in expected.operands if isinstance(o, Slot)}
+            if expected.spec is None or not slots <= self._values.keys():
+                return
+            args, kwargs = tree_unflatten(map(self._operand, expected.operands), expected.spec)
+            with torch.enable_grad():
+                self.call(expected, forward, args, kwargs)
+        self._saw(self._part)
+        results = (leaf for call in calls for leaf in tree_leaves(call.results))
+        goals = [leaf.value for leaf in results if isinstance(leaf, Slot)]
+        first, again = self._part.recording, self._recorder.finish()
+        if what := difference(first, goals, again, self._results):
+            raise self._refused(what)
+
     def _finish(self) -> None:
         """Raises: UsageError where it computes something else than step 1 did"""
         self._saw(self._part)
@@ -151,6 +196,11 @@ class Recheck:
             return argument
         found = self._values[argument.slot]
         return found if argument.requires_grad or not found.requires_grad else found.detach()
+
+    def _operand(self, operand: Any) -> Any:
+        if isinstance(operand, Slot):
+            return self._values[operand]
+        return operand.tensor if isinstance(operand, Given) else operand
 
     def _refused(self, what: str) -> UsageError:
         return UsageError(f"{what}, as is seen in step {self._step}: {self._remedy}")

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.capture import Recorder, Recording, Ref, Source, Traced, user_line
+from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.containers import open_containers
 from csrun.pytorch.capture.whole import is_of_training
@@ -21,6 +21,7 @@ from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.loop.given_tensors import Constant
 from csrun.pytorch.loop.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
+from csrun.pytorch.loop.reading import view_is_stale
 from csrun.pytorch.loop.recheck import Recheck
 from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues
 from csrun.pytorch.run.parts import Batches, Part
@@ -136,10 +137,10 @@ class RecordedStep:
         if not self.calls.depth:
             self._forwards.append(slice(begin, len(self._recorder.operators)))
             open_containers(results)
-            how = (tuple(kwargs), modes)
             if not self.modes:
                 self.modes, self.state = modes, state
-            self.calls.note(MODEL, operands, results, how)
+            how = (tuple(kwargs), modes, None if state == self.state else state)
+            self.calls.note(MODEL, operands, results, how, tree_structure((args, kwargs)))
         return results
 
     def draw_as(self, place: int) -> None:
@@ -263,7 +264,9 @@ class RecordedStep:
             if traced.value == recording.loss and (found := loss()) is not None:
                 return found
             _require_forward(recording, traced.value)
-            _require_no_view_of_weight(recording, traced)
+            weight = recording.viewed_parameter(traced.value)
+            if weight and self._before.values.updates != run.updates:
+                raise view_is_stale(weight)
             self._require_returned(recording, traced.value)
             part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
             return self._before.number_of(traced.value, lambda: computed(traced.value))
@@ -363,16 +366,6 @@ def _require_forward(recording: Recording, value: Ref) -> None:
     """Raises: UsageError for a value of the gradients, which later steps do not give either"""
     if not _is_of_forward(recording, value):
         raise refused()
-
-
-def _require_no_view_of_weight(recording: Recording, traced: Traced) -> None:
-    """Raises: UsageError for a view of a weight, which would show what the optimizer has written"""
-    is_of_weight = traced.memory.stored.startswith(Source.PARAMETER)
-    if recording.loss is not None and traced.view_of is not None and is_of_weight:
-        raise UsageError(
-            f"{user_line()}: a view of {traced.memory.stored} is read after optimizer.step(), "
-            "which has changed it: return the weight itself, or .clone() of the view"
-        )
 
 
 def _is_of_forward(recording: Recording, value: Ref) -> bool:

@@ -82,6 +82,7 @@ class SessionLoop:
         """The loop is over: its last step is, too."""
         self._end_step()
         if self.has_begun:
+            self._rechecks.end(self._forward, self._modes, self._guards.state())
             self.watch.require_in_place()
         if self.optimizer_state is not None:
             self.optimizer_state.look()
@@ -138,7 +139,8 @@ class SessionLoop:
             self.optimizer_state.look()
         key = (loader, rows, self._modes(), self._guards.state())
         part = self._parts.at(*key)
-        values = StepValues(run.count, batch=partial(loader.batch, number, loader.changes.taken))
+        batch = partial(loader.batch, number, loader.changes.taken)
+        values = StepValues(run.count, batch=batch, updates=run.updates)
         self._step = step = Step(values, batches, number, part, state=key[-1])
         run.count += 1
         if part is not None and self._parts.is_checked(part):
@@ -201,6 +203,7 @@ class SessionLoop:
         """The loop calls `optimizer.step()`."""
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
+        self._run.updates += 1
         if self._step is None and closure is None and (left := self._several.take_left()):
             self._queue(left, optimization.numbers(), is_computed=True)
             return
@@ -288,16 +291,21 @@ class SessionLoop:
         return found
 
     def _called_model(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        modes = self._modes()
+        modes, state = self._modes(), self._guards.state()
         if step.part is not None and not step.calls and not step.is_over:
-            self._switch(step, step.part, modes)
-        return self._called(MODEL, self._forward, args, kwargs, (tuple(kwargs), modes))
+            self._switch(step, step.part, modes, state)
+            step.state = state
+        how = (tuple(kwargs), modes, None if state == step.state else state)
+        found = self._called(MODEL, self._forward, args, kwargs, how)
+        if found is None and state != step.state:
+            raise call_order.changed_between_calls(self._guards.changed)
+        return found
 
-    def _switch(self, step: Step, part: Part, modes: tuple[bool, ...]) -> None:
+    def _switch(self, step: Step, part: Part, modes: tuple[bool, ...], state: int) -> None:
         """Have the step be of the part with these modes and what forward reads now, which may have
         changed since its batch.
         """
-        expected, state = part.shape.modes, self._guards.state()
+        expected = part.shape.modes
         if expected is None or (modes == expected and state == step.state):
             return
         loader = step.batches.loader
@@ -342,7 +350,7 @@ class SessionLoop:
             return None
         if not step.calls:
             step.part.require_constants()
-            step.again = self._rechecks.begun(step.part)
+            step.again = self._rechecks.begun(step.part, step.state)
         step.calls += 1
         if step.again is not None:
             step.again.call(expected, func, args, kwargs)
@@ -387,6 +395,10 @@ class SessionLoop:
     def want(self, places: Sequence[InStep]) -> None:
         """Have values; where the program does not give them so far, it is compiled once more."""
         self._reading.want(places)
+
+    def require_current(self, places: Sequence[InStep]) -> None:
+        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
+        self._reading.require_current(places)
 
     def run_early(self, values: StepValues) -> None:
         """Have the step that the loop is in run before `optimizer.step()`, if it is this one."""

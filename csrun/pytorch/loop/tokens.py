@@ -25,14 +25,15 @@ class Slot:
     """A place of the loop that has a value in each step: an array of the batch, or a result.
 
     meta: a tensor of its shape and type, without numbers, which requires a gradient if that does.
-    is_loss: backward() is called on it. is_input: it is an array of the batch. made: the tokens
-    of it that were made last.
+    is_loss: backward() is called on it. is_input: it is an array of the batch. weight: the name of
+    the parameter that it is a view of. made: the tokens of it that were made last.
     """
 
     value: Ref
     meta: torch.Tensor
     is_loss: bool = False
     is_input: bool = False
+    weight: str = ""
     made: list["Token"] = field(default_factory=list)
 
 
@@ -44,7 +45,8 @@ class StepValues:
     run has taken it (is_taken). trained: the training steps behind it, once it is made. waiting:
     what is to be computed of its values, while anybody has that. asked: values that are read. kept:
     values that the loop has detached, which it may have for later. others: all that is made of
-    it, the loss and the batch aside. batch: gives it as the loader does.
+    it, the loss and the batch aside. batch: gives it as the loader does. updates: how often the
+    optimizer had stepped before it.
     """
 
     number: int
@@ -58,6 +60,7 @@ class StepValues:
     kept: list["ReferenceType[Token]"] = field(default_factory=list)
     others: list["ReferenceType[Token]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
+    updates: int = 0
 
     def wanted(self) -> dict[Ref, None]:
         """The values that are needed of it, the loss aside."""
@@ -129,6 +132,9 @@ class Owner(Protocol):
     def want(self, places: Sequence["InStep"]) -> None:
         """These are about to be read, all of them."""
 
+    def require_current(self, places: Sequence["InStep"]) -> None:
+        """Views of weights are read, or computed with."""
+
     def backward(self, token: "Numbers") -> None:
         """The loop calls `backward()`."""
 
@@ -164,6 +170,11 @@ class Numbers(torch.Tensor):
     def tensor(self) -> torch.Tensor:
         """The numbers."""
         raise NotImplementedError
+
+    @property
+    def viewed(self) -> "tuple[InStep, ...]":
+        """The views of weights that it shows, which change when the optimizer steps."""
+        return ()
 
     @classmethod
     def __torch_function__(
@@ -296,7 +307,13 @@ class Token(Numbers):
             step.others.append(ref(made))
         return made
 
+    @property
+    def viewed(self) -> tuple[InStep, ...]:
+        return (InStep(self.step, self.slot),) if self.slot.weight else ()
+
     def tensor(self) -> torch.Tensor:
+        if self.slot.weight:
+            self._owner.require_current(self.viewed)
         return self._owner.read(self.step, self.slot)
 
     def detach(self) -> "Token":

@@ -66,7 +66,10 @@ class Optimization:
             try:
                 algorithm = self._rule.algorithm(group, each)
             except VerifyException as error:
-                raise UsageError(f"{self._line}: param_groups[{number}]: {error}") from error
+                raise UsageError(
+                    f"{self._line}: param_groups[{number}]: {error}; PyTorch allows it, csrun "
+                    "does not"
+                ) from error
             for parameter in group["params"]:
                 found[self._name(parameter, number)] = algorithm
         return found

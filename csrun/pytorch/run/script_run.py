@@ -47,7 +47,7 @@ class ScriptRun:
 
     The wafer is leased by the first order, and kept from Session to Session until `suspend`;
     model_dir is held while a Session's block runs. folder: gives where the job's tasks meet next.
-    count: the steps of all loops.
+    count: the steps of all loops. updates: how often their optimizer has stepped.
     """
 
     run: Run
@@ -55,6 +55,7 @@ class ScriptRun:
     users: GivenBack
     loaders: list[Loader]
     count: int = 0
+    updates: int = 0
     is_open: bool = False
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
