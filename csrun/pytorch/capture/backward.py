@@ -95,6 +95,7 @@ class Backward:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
                 self.zeros.append(name)
+        self._take_constants()
         self.end = len(self._recorder.operators)
         self._refuse_foreign()
         self.first_gradients = {
@@ -102,6 +103,12 @@ class Backward:
             for name, parameter in self._recorder.model.named_parameters()
             if isinstance(parameter.grad, Traced)
         }
+
+    def _take_constants(self) -> None:
+        """Record gradients that autograd makes of no tensor of the step, as zeros."""
+        for parameter in self._recorder.model.parameters():
+            if parameter.grad is not None and not isinstance(parameter.grad, Traced):
+                parameter.grad = self._recorder.traced(parameter.grad)
 
     def _refuse_others(self) -> None:
         for name, parameter in self._recorder.model.named_parameters():

@@ -148,6 +148,8 @@ _tapes: dict[int, Tape] = {}  # by a storage of theirs, which they keep
 
 def address(x: torch.Tensor) -> int:
     """What tells a tensor's storage from others; 0 where there are no bytes."""
+    if x._is_zerotensor():  # autograd's zeros, which PyTorch makes no memory for
+        return 0
     storage = x.untyped_storage()
     found: int = storage._cdata if is_meta(x) else storage.data_ptr()
     return found

@@ -168,12 +168,15 @@ def take_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Not where the mask is trained: PyTorch takes it apart. Keys that heads share come again."""
+    """Not where the mask is trained: PyTorch takes it apart. Shared keys are repeated."""
     if attn_mask is not None and attn_mask.requires_grad:
         return NotImplemented
     if enable_gqa:
         heads = query.shape[-3]
         key, value = (x.repeat_interleave(heads // x.shape[-3], -3) for x in (key, value))
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        first = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+        query, key, value = (x.expand(*first, *x.shape[-2:]) for x in (query, key, value))
     tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
     options = {"dropout_p": float(dropout_p), "is_causal": bool(is_causal), "scale": scale}
     return ATTENTION.taken(recorder, tensors, **options)

@@ -63,8 +63,11 @@ def decomposed(
         return None
     known = {c: f for c, f in table.items() if str(c) not in EMITTERS or c is op.call}
     refs = [leaf for leaf in tree_leaves((op.arguments, dict(op.keywords))) if _is_ref(leaf)]
-    made = _Inlined(emission, _graph(op, [kind(ref) for ref in refs], known))
-    return made.results([value(ref) for ref in refs])
+    try:
+        graph = _graph(op, [kind(ref) for ref in refs], known)
+    except Exception:  # PyTorch's own, as where it needs a tensor's numbers
+        return None
+    return _Inlined(emission, graph).results([value(ref) for ref in refs])
 
 
 @cache

@@ -132,8 +132,8 @@ class _Import:
         if len(found) > 1 or not set(found) <= {"float32", "float64"}:
             got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
             raise CaptureError(
-                "parameters, buffers and batches must all be of float32, or all of float64, "
-                f"got {got}: cast the model, or the batches in the dataset"
+                f"{user_line()}: parameters, buffers and batches must all be of float32, or all of "
+                f"float64, got {got}: cast the model, or the batches in the dataset"
             )
         return next(iter(found), "float32")
 

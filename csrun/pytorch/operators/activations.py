@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import activation as ops
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp
-from csrun.cirh.ops.comparison import GtOp, WhereOp
+from csrun.cirh.ops.comparison import GtOp, LtOp, WhereOp
+from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.trigonometry import Expm1Op
 from csrun.pytorch.operators.base import Emission, Emitter, Private, dtype
 
@@ -115,6 +117,16 @@ def hardtanh_backward(
     return e.emit(ops.HardtanhBackwardOp, grad, saved, min_val=float(low), max_val=float(high))
 
 
+#: PyTorch's slope of a hardsigmoid, which it rounds to float32 for float64 as well.
+_SIXTH = float(np.float32(1 / 6))
+
+
+def hardsigmoid_backward(e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
+    is_inside = e.emit(LtOp, e.emit(AbsOp, x), e.full(3, dtype(x)))
+    scaled = e.emit(MulOp, grad, e.full(_SIXTH, dtype(x)))
+    return e.emit(WhereOp, is_inside, scaled, e.full(0, dtype(x)))
+
+
 EMITTERS: dict[str, Emitter] = {
     "aten.relu.default": relu,
     "aten.threshold_backward.default": threshold_backward,
@@ -136,4 +148,5 @@ EMITTERS: dict[str, Emitter] = {
     "aten.leaky_relu_backward.default": leaky_relu_backward,
     "aten.hardtanh.default": hardtanh,
     "aten.hardtanh_backward.default": hardtanh_backward,
+    "aten.hardsigmoid_backward.default": hardsigmoid_backward,
 }

@@ -144,11 +144,33 @@ def axis(dim: int, x: SSAValue) -> int:
 
 
 def axes(dims: Any, x: SSAValue) -> tuple[int, ...]:
-    """Several of them, in order; all where none is named."""
-    if dims is None or (isinstance(dims, list | tuple) and not dims):
+    """Several of them, in order; all where none is named, and of a number, which has none."""
+    if not rank(x) or dims is None or (isinstance(dims, list | tuple) and not dims):
         return tuple(range(rank(x)))
     given = dims if isinstance(dims, list | tuple) else [dims]
     return tuple(sorted(axis(d, x) for d in given))
+
+
+def at_least_1d(emitter: Emitter) -> Emitter:
+    """An emitter along an axis that takes a number as a row of one, as PyTorch does.
+
+    Its results have the shape of the first one.
+    """
+
+    def emit(e: Emission, x: SSAValue, *arguments: Any, **options: Any) -> Any:
+        if rank(x):
+            return emitter(e, x, *arguments, **options)
+        found: Any = emitter(e, *(_row(e, a) for a in (x, *arguments)), **options)
+        if isinstance(found, tuple):
+            return tuple(e.view(one, e.sizes) for one in found)
+        return e.view(found, e.sizes)
+
+    return emit
+
+
+def _row(e: Emission, argument: Any) -> Any:
+    is_number = isinstance(argument, SSAValue) and not rank(argument)
+    return e.view(argument, (1,)) if is_number else argument
 
 
 def name_of(kind: torch.dtype) -> str:

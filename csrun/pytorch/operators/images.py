@@ -42,6 +42,9 @@ def convolution(
     options = _windows(x, stride, padding, dilation)
     operands = [_image(e, v) for v in (x, weight)]
     if transposed:
+        if any(more >= step for more, step in zip(output_padding, stride, strict=False)):
+            rule = "a transposed convolution has an output_padding below its stride"
+            raise unsupported(rule, f"{list(output_padding)} and {list(stride)}")
         size = e.sizes if rank(x) == 4 else (*e.sizes[:2], 1, *e.sizes[2:])
         kind = ops.ConvolutionBackwardInputOp
         found = e.emit(kind, *operands, input_size=size, groups=groups, **options)

@@ -14,7 +14,16 @@ from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, PermuteOp, SliceBackwardOp, SliceOp
-from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    at_least_1d,
+    axis,
+    dtype,
+    rank,
+    shape,
+    unsupported,
+)
 
 
 def embedding(
@@ -245,9 +254,9 @@ EMITTERS: dict[str, Emitter] = {
     "aten.constant_pad_nd.default": pad,
     "aten.stack.default": stack,
     "aten.repeat.default": repeat,
-    "aten.index_select.default": index_select,
+    "aten.index_select.default": at_least_1d(index_select),
     "aten.index.Tensor": index,
-    "aten.gather.default": gather,
+    "aten.gather.default": at_least_1d(gather),
     "aten.tril.default": lambda e, x, diagonal=0: triangle(False, e, x, diagonal),
     "aten.triu.default": lambda e, x, diagonal=0: triangle(True, e, x, diagonal),
 }

@@ -184,6 +184,8 @@ def running_norm_backward(
     eps: float,
     wanted: Any,
 ) -> tuple[Wanted, ...]:
+    if training:
+        raise unsupported("a batch norm in training is torch.nn.functional's", "another")
     scale, apart = _by_statistics(e, x, mean, var, eps)
     own = e.emit(MulOp, grad, scale)
     if weight is not None:

@@ -16,6 +16,7 @@ from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
+    at_least_1d,
     axes,
     axis,
     dtype,
@@ -191,15 +192,15 @@ EMITTERS: dict[str, Emitter] = {
     "aten.amin.default": extremum(AminOp),
     "aten.max.default": extremum(AmaxOp),
     "aten.min.default": extremum(AminOp),
-    "aten.max.dim": extremum_and_place(True),
-    "aten.min.dim": extremum_and_place(False),
-    "aten.topk.default": largest,
-    "aten.sort.default": in_order,
+    "aten.max.dim": at_least_1d(extremum_and_place(True)),
+    "aten.min.dim": at_least_1d(extremum_and_place(False)),
+    "aten.topk.default": at_least_1d(largest),
+    "aten.sort.default": at_least_1d(in_order),
     "aten.sort.stable": lambda e, x, stable=None, dim=-1, descending=False: in_order(
         e, x, dim, descending
     ),
-    "aten.argmax.default": place_of_extremum(True),
-    "aten.argmin.default": place_of_extremum(False),
+    "aten.argmax.default": at_least_1d(place_of_extremum(True)),
+    "aten.argmin.default": at_least_1d(place_of_extremum(False)),
     "aten.linalg_vector_norm.default": norm,
     "aten.logsumexp.default": logsumexp,
 }
