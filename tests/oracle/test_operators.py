@@ -1,50 +1,43 @@
-"""PyTorch's own samples of operators, by the front end: equal numbers, or a refusal with a line."""
+"""PyTorch's own samples of its operators: equal numbers, or the refusals that the table names."""
+
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.oracle import Outcome, Report, operators, samples_of  # noqa: E402
+from support import oracle_tables  # noqa: E402
+from support.oracle import operators  # noqa: E402
+from support.oracle_tables import OPERATORS  # noqa: E402
 
-#: None of whose samples is refused, a few of each family.
-EQUAL = (
-    "sin",
-    "cos",
+# The databases' own warnings, of samples that use what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+#: A few of each family, and refusals of several forms.
+QUICK = (
     "atan2",
-    "erf",
-    "expm1",
-    "logaddexp",
-    "remainder",
-    "fmod",
-    "div.floor_rounding",
-    "round.decimals_3",
-    "nn.functional.softplus",
-    "nn.functional.celu",
-    "nn.functional.linear",
-    "take",
-    "put",
-    "unfold",
-    "diagonal_scatter",
-    "select_scatter",
-    "slice_scatter",
-    "prod",
     "logcumsumexp",
-    "cdist",
-    "nn.functional.adaptive_avg_pool2d",
-    "nn.functional.adaptive_max_pool2d",
-    "nn.functional.pad.reflect",
-    "nn.functional.pad.circular",
-    "nn.functional.interpolate.bicubic",
-    "nn.functional.interpolate.area",
-    "nn.functional.gaussian_nll_loss",
+    "logsumexp",
+    "max.reduction_with_dim",
+    "nn.functional.hardsigmoid",
+    "slice_scatter",
+    "masked_scatter",
+    "masked_select",
 )
-REFUSED = ("masked_scatter", "linalg.matrix_rank", "scatter_reduce.amax")
+BLOCKS = 32  # of all operators
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_samples_of_operators_are_pytorchs_or_refused(tmp_path):
-    known, report = operators(), Report(tmp_path)
-    report.run({name: samples_of(known[name], 2) for name in (*EQUAL, *REFUSED)})
-    assert not report.wrong
-    assert {n: report.outcome(n) for n in EQUAL} == dict.fromkeys(EQUAL, Outcome.EQUAL)
-    assert {n: report.outcome(n) for n in REFUSED} == dict.fromkeys(REFUSED, Outcome.REFUSED)
+def test_some_operators_are_pytorchs_or_refused(tmp_path: Path) -> None:
+    assert not oracle_tables.problems(OPERATORS, QUICK, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_operators_are_pytorchs_or_refused(block: int, tmp_path: Path) -> None:
+    names = list(operators())[block::BLOCKS]
+    assert not oracle_tables.problems(OPERATORS, names, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_table_names_operators_of_the_database() -> None:
+    assert set(oracle_tables.read(OPERATORS)) <= set(operators())

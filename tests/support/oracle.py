@@ -1,18 +1,19 @@
 """PyTorch's own databases of operators and modules, run through the front end.
 
-A sample is a function of tensors; its floats are trained parameters, or activations: parameters
-times what a batch has. Those that are not refused are compiled as one program, whose loss and
-gradients are compared with PyTorch's.
+A sample is a function of tensors. Its float tensors are trained parameters, activations
+(parameters times a number of the batch) or inputs (constants times that number). The samples that
+are not refused are compiled as one program, whose loss and gradients are compared with PyTorch's.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import unittest
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from support.recorded import Beside, record
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from csrun.base.errors import UsageError
@@ -33,8 +35,9 @@ if "expecttest" not in sys.modules:  # the databases import it, and use nothing 
     sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
 SEED = 5
-DRAWING = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "exponential")
-DRAWING += ("cauchy", "geometric", "empty", "rrelu", "resize", "fractional_max_pool")
+LINE = re.compile(r"\.py:\d+: ")
+#: Operators whose results are whatever lies in memory.
+UNDEFINED = ("empty", "resize")
 
 
 class Role(Enum):
@@ -42,15 +45,16 @@ class Role(Enum):
 
     PARAMETER = "parameter"
     ACTIVATION = "activation"
+    INPUT = "input"
 
 
 class Outcome(Enum):
-    """What becomes of all samples of an operator or module."""
+    """Result of all samples of an operator or module."""
 
     EQUAL = "equal"
-    PARTLY = "partly refused"
+    PARTLY = "partly"  # some samples are equal, the others are refused
     REFUSED = "refused"
-    NOTHING = "nothing to compare"
+    NOTHING = "nothing"  # PyTorch itself computes no finite numbers of float64, or draws them
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,14 @@ class Called(torch.nn.Module):
         self.floats = torch.nn.ParameterDict()
         for number, leaf in enumerate(self.leaves):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                self.floats[str(number)] = torch.nn.Parameter(leaf.clone())
+                is_trained = role is not Role.INPUT
+                self.floats[str(number)] = torch.nn.Parameter(leaf.clone(), is_trained)
 
     def forward(self, one: torch.Tensor) -> torch.Tensor:
         """The sum of all results, each number with a slope of its own."""
         leaves = list(self.leaves)
         for number, parameter in self.floats.items():
-            is_activation = self.role is Role.ACTIVATION
-            leaves[int(number)] = parameter * one if is_activation else parameter * 1
+            leaves[int(number)] = parameter * (1 if self.role is Role.PARAMETER else one)
         args, kwargs = tree_unflatten(leaves, self.spec)
         found = self.function(*args, **kwargs)
         numbers = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
@@ -123,7 +127,10 @@ def _step(model: Any, batch: Any) -> Any:
 
 @dataclass
 class Report:
-    """What became of the samples of several operators or modules, by name."""
+    """What became of the samples of several operators or modules, by name.
+
+    refused: the errors' texts; wrong: what is neither PyTorch's numbers nor a refusal with a line.
+    """
 
     root: Path
     equal: Counter[str] = field(default_factory=Counter)
@@ -131,54 +138,54 @@ class Report:
     wrong: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def outcome(self, name: str) -> Outcome:
-        """All samples of a name in one word."""
+        """Return the outcome of all samples of a name."""
         if self.equal[name]:
             return Outcome.PARTLY if self.refused[name] else Outcome.EQUAL
         return Outcome.REFUSED if self.refused[name] else Outcome.NOTHING
 
-    def run(
-        self, samples: Mapping[str, Sequence[Sample]], roles: Sequence[Role] = (*Role,)
-    ) -> None:
-        """Compare samples with PyTorch's numbers; those that PyTorch refuses are left out."""
+    def run(self, samples: Mapping[str, Sequence[Sample]], roles: Sequence[Role]) -> None:
+        """Compare samples with PyTorch's numbers, with each of the roles in turn."""
         parts = [
             part
             for name, own in samples.items()
             for number, sample in enumerate(own)
-            if (part := self._made(name, sample, roles[number % len(roles)]))
+            if (part := self._recordable(name, sample, roles[number % len(roles)]))
         ]
         if parts:
             self._compare(parts)
 
-    def _made(self, name: str, sample: Sample, role: Role) -> Called | None:
+    def _recordable(self, name: str, sample: Sample, role: Role) -> Called | None:
+        """Return a part of the common model, or None where PyTorch or csrun refuses the sample."""
         part = Called(name, sample, role)
         model = Model([part])
-        if not _is_finite(model):
+        if not _is_comparable(model):
             return None
         try:
             _imported(model)
-        except UsageError as error:
-            self._refuse(name, str(error))
-            return None
-        except Exception as error:  # as the loop that records has it said
-            said = failure_of(error, model)
-            found = self.refused if said else self.wrong
-            found[name].append(str(said or f"crashed: {type(error).__name__}: {error}"))
+        except Exception as error:
+            self._refuse(name, error, model)
             return None
         return part
 
-    def _refuse(self, name: str, text: str) -> None:
-        names_line = ".py:" in text
-        (self.refused if names_line else self.wrong)[name].append(text)
+    def _refuse(self, name: str, error: Exception, model: Model) -> None:
+        """Note a refusal, worded as the Session words it."""
+        said = error if isinstance(error, UsageError) else failure_of(error, model)
+        if said is None:
+            self.wrong[name].append(f"crashed: {type(error).__name__}: {error}")
+        elif not LINE.search(str(said)):
+            self.wrong[name].append(f"refused without a line: {said}")
+        else:
+            self.refused[name].append(str(said))
 
     def _compare(self, parts: Sequence[Called]) -> None:
         try:
             _check(Beside(Model(parts), BATCH, _step, self.root))
             self.equal.update(part.name for part in parts)
         except (Exception, AssertionError) as error:
-            self._halves(parts, f"{type(error).__name__}: {error}")
+            self._blame(parts, f"{type(error).__name__}: {error}")
 
-    def _halves(self, parts: Sequence[Called], what: str) -> None:
-        """The part that is to blame, by halves."""
+    def _blame(self, parts: Sequence[Called], what: str) -> None:
+        """Find the parts that fail, by halves."""
         if len(parts) == 1:
             args = ", ".join(map(_said, parts[0].leaves))
             self.wrong[parts[0].name].append(f"{parts[0].role.value}s ({args}): {what}")
@@ -202,17 +209,40 @@ def _said(leaf: Any) -> str:
     return str(list(leaf.shape)) if isinstance(leaf, torch.Tensor) else repr(leaf)
 
 
-def _is_finite(model: Model) -> bool:
-    """Whether PyTorch computes it, with numbers; it is scaled to about 1 on the way."""
+#: PyTorch tags it as one that draws; on the CPU it is called without dropout alone.
+_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+class _Draws(TorchDispatchMode):
+    """Notes whether an operator draws random numbers, whose seeds are csrun's own."""
+
+    has_drawn = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.has_drawn |= draws and func is not _ATTENTION
+        return func(*args, **(kwargs or {}))
+
+
+def _is_comparable(model: Model) -> bool:
+    """Return whether PyTorch computes finite numbers of one float type, and draws none.
+
+    The part's result is scaled to about 1 on the way.
+    """
+    if any(x.dtype is not torch.float64 for x in (*model.parameters(), *model.buffers())
+           if x.is_floating_point()):  # fmt: skip
+        return False
+    draws = _Draws()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), draws:
             warnings.simplefilter("ignore")
             loss = _step(model, BATCH)
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        model.parts[0].scale = 1 / max(1.0, abs(float(loss.detach())))
-        return all(bool(x.isfinite().all()) for x in (loss, *gradients))
-    except Exception:  # of PyTorch's or of the sample's
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            is_finite = all(bool(x.isfinite().all()) for x in (loss, *gradients))
+    except Exception:  # PyTorch's or the sample's own, as of sparse tensors
         return False
+    model.parts[0].scale = 1 / max(1.0, abs(float(loss.detach())))
+    return is_finite and not draws.has_drawn
 
 
 def _imported(model: Model) -> None:
@@ -221,52 +251,51 @@ def _imported(model: Model) -> None:
 
 
 def operators() -> dict[str, Any]:
-    """PyTorch's operators that have gradients of float64 and draw nothing, by name."""
+    """Return PyTorch's operators of float64 by name, as `div.floor_rounding`."""
     from torch.testing._internal.common_methods_invocations import op_db  # which is slow
 
     named = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
     return {
         name: op
-        for name, op in named.items()
-        if torch.float64 in op.dtypes and not any(word in name for word in DRAWING)
+        for name, op in sorted(named.items())
+        if torch.float64 in op.dtypes and not any(word in name for word in UNDEFINED)
     }
 
 
 def samples_of(op: Any, most: int) -> list[Sample]:
-    """Samples of an operator, spread over all that PyTorch has."""
+    """Return at most so many samples of an operator, spread over PyTorch's first 200."""
     torch.manual_seed(SEED)
-    given = list(islice(_given(op), 200))
-    chosen = given[:: max(1, -(-len(given) // most))]
+    inputs = op.sample_inputs("cpu", torch.float64, requires_grad=False)
+    chosen = _spread(list(islice(inputs, 200)), most)
     return [Sample(op.op, (s.input, *s.args), dict(s.kwargs)) for s in chosen]
 
 
-def _given(op: Any) -> Iterator[Any]:
-    yield from op.sample_inputs("cpu", torch.float64, requires_grad=False)
-
-
 def modules() -> dict[str, Any]:
-    """PyTorch's modules that have inputs of float64, by name."""
+    """Return PyTorch's modules that have inputs of float64, by name."""
     from torch.testing._internal.common_modules import module_db  # which is slow
 
-    return {
-        info.name.removeprefix("nn."): info
-        for info in module_db
-        if torch.float64 in info.dtypes and not any(w in info.name.lower() for w in DRAWING)
-    }
+    named = {info.name.removeprefix("nn."): info for info in module_db}
+    return {name: info for name, info in sorted(named.items()) if torch.float64 in info.dtypes}
 
 
 def samples_of_module(info: Any, most: int) -> list[Sample]:
-    """Its constructor's and forward's samples, in training and not."""
+    """Return at most so many samples of a module, half of them in training, half in evaluation."""
     found = []
     for training in (True, False):
         torch.manual_seed(SEED)
         given = info.module_inputs_func(
             info, device="cpu", dtype=torch.float64, requires_grad=False, training=training
         )
-        for one in given:
-            made = one.constructor_input
-            module = info.module_cls(*made.args, **made.kwargs).double().train(training)
-            forward = one.forward_input
-            if forward is not None:
-                found.append(Sample(module, tuple(forward.args), dict(forward.kwargs)))
+        own = [_of_module(info, one, training) for one in given if one.forward_input is not None]
+        found += _spread(own, most // 2)
+    return found
+
+
+def _of_module(info: Any, given: Any, training: bool) -> Sample:
+    made, forward = given.constructor_input, given.forward_input
+    module = info.module_cls(*made.args, **made.kwargs).double().train(training)
+    return Sample(module, tuple(forward.args), dict(forward.kwargs))
+
+
+def _spread(found: list[Any], most: int) -> list[Any]:
     return found[:: max(1, -(-len(found) // most))]
