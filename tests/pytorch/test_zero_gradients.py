@@ -1,5 +1,7 @@
 """zero_grad(set_to_none=False): zeros are gradients, by which momentum and decay go on."""
 
+from contextlib import nullcontext
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -37,6 +39,21 @@ def freezing(set_to_none):
 )
 def test_a_frozen_parameter_is_updated_by_zeros_and_not_by_none(tmp_path, optimizer, set_to_none):
     beside(freezing(set_to_none), tmp_path, optimizer=optimizer)
+
+
+def test_zeros_go_on_in_the_next_session(tmp_path):
+    kits = Kit(), Kit()
+    session = kits[0].session(tmp_path)
+    for kit, block in zip(kits, (lambda: session, nullcontext), strict=True):
+        for epoch in range(3):
+            kit.model[0].weight.requires_grad_(epoch == 0)
+            with block():
+                for x, y in kit.train:
+                    kit.optimizer.zero_grad(set_to_none=False)
+                    kit.criterion(kit.model(x), y).backward()
+                    kit.optimizer.step()
+    ours, theirs = (kit.model.state_dict() for kit in kits)
+    torch.testing.assert_close(dict(ours), dict(theirs), rtol=1e-10, atol=1e-12)
 
 
 def test_zeros_that_become_none_amid_a_part_are_refused(tmp_path):

@@ -24,9 +24,7 @@ def backward_as_method() -> Iterator[None]:
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         one = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
-        is_traced = isinstance(one, Traced) and not one.recorder.backward.is_under_way
-        is_token = isinstance(one, torch.Tensor) and type(one).backward != torch.Tensor.backward
-        if is_traced or is_token:
+        if _is_followed(one):
             one.backward(grad_tensors, *args, **kwargs)
         else:
             own(tensors, grad_tensors, *args, **kwargs)
@@ -36,6 +34,14 @@ def backward_as_method() -> Iterator[None]:
         yield
     finally:
         torch.autograd.backward = own
+
+
+def _is_followed(tensor: Any) -> bool:
+    """Whether a Session follows backward() of a tensor: that of its own values, once."""
+    if isinstance(tensor, Traced):
+        return not tensor.recorder.backward.is_under_way
+    own = torch.Tensor.backward
+    return isinstance(tensor, torch.Tensor) and type(tensor).backward != own
 
 
 class Backward:

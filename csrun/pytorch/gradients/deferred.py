@@ -116,7 +116,8 @@ class Gradients:
     """Those of the parameters that are trained, while a loop runs ahead.
 
     optimized: the parameters that the optimizer has: another one's gradient does nothing.
-    name_of: the name of a tensor of the model, if it lies in the memory of one.
+    name_of: the name of a tensor of the model, if it lies in the memory of one. left: parameters
+    to which the Session before has left a gradient, which the first zero_grad() clears.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class Gradients:
         optimized: Iterable[torch.Tensor],
         name_of: Callable[[Any], str | None],
         sets: ParameterSets,
+        left: frozenset[str] = frozenset(),
     ) -> None:
+        self._left = left
         self._name_of, self._optimized = name_of, set(map(id, optimized))
         self._parameters = dict(model.named_parameters())
         self._names: Mapping[str, Any] = {}
@@ -225,11 +228,19 @@ class Gradients:
 
     def _keep_zeros(self, set_to_none: bool) -> None:
         """Remember which gradients are zeros from here on, and not None."""
+        left, self._left = self._left, frozenset()
         if set_to_none:
             self.zeros = frozenset()
+        elif left:
+            self.zeros = left
         elif not self.zeros.issuperset(self._names):
-            there = (n for n in self._names if self._parameters[n].grad is not None)
-            self.zeros = self.zeros.union(there)
+            self.zeros = self.kept
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The parameters that have a gradient, or zeros for one."""
+        there = (n for n in self._names if self._parameters[n].grad is not None)
+        return self.zeros.union(self._left, there)
 
     def require_same_zeros(self, recording: Recording) -> None:
         """Raises: UsageError where other parameters than in the part's first step have zeros"""

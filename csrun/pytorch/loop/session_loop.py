@@ -72,7 +72,9 @@ class SessionLoop:
         self._forward = self._guards.forward
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
-        self._gradients = Gradients(model, trained, self.watch.name_of, self.watch.sets)
+        self._gradients = Gradients(
+            model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
+        )
         self._several = SeveralBatches(model, optimization, self._gradients)
         self._reading = Reading(self, run)
         self._rechecks = Rechecks(model, run, self.watch.module_sets)
@@ -106,7 +108,8 @@ class SessionLoop:
         return said
 
     def forget_gradients(self) -> None:
-        """The parameters have none any more that only the loop knows of."""
+        """The parameters have none any more that only the loop knows of; the run keeps whose."""
+        self._run.left_gradients = self._gradients.kept
         self._gradients.vanish()
 
     def batches(self, loader: Loader) -> Iterator[Any]:

@@ -57,6 +57,7 @@ class ScriptRun:
     count: int = 0
     updates: int = 0
     is_open: bool = False
+    left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
