@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
@@ -274,3 +275,31 @@ def test_what_an_emitter_did_not_expect_is_said_with_line_and_layer(tmp_path, mo
     script = Script()
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         script.loop(plain)
+
+
+@pytest.mark.parametrize("last", [2, None])
+def test_a_pass_that_is_left_early_has_no_next_one_by_its_own_generator(tmp_path, last):
+    def loop(kit):
+        losses = []
+        for _ in range(2):
+            for step, (x, y) in enumerate(kit.train):
+                kit.optimizer.zero_grad()
+                loss = kit.criterion(kit.model(x), y)
+                loss.backward()
+                kit.optimizer.step()
+                losses.append(loss.detach())
+                if step == last:
+                    break
+        return losses
+
+    class Shuffled(Kit):
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(2)
+            self.train = DataLoader(self.train.dataset, 8, shuffle=True, generator=generator)
+
+    if last is None:  # as in PyTorch
+        beside(loop, tmp_path, kit=Shuffled)
+        return
+    with pytest.raises(UsageError, match=r"test_bad_loops.py:\d+: the pass before was left"):
+        beside(loop, tmp_path, kit=Shuffled)

@@ -47,7 +47,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 class Orders:
     """The passes over one loader: begun here, in the chief, or told by it.
 
-    begun: how many have begun.
+    begun: how many have begun. is_under_way: whether the last one has not been read to its end.
     """
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
@@ -60,6 +60,16 @@ class Orders:
         self._between = 0  # draws of others between two passes
         self._kept: dict[int, PassOrder] = {}  # those that are read now
         self.begun = 0
+        self.is_under_way = False
+
+    @property
+    def draws_as_it_goes(self) -> bool:
+        """Whether the next pass depends on how much of the last one was read.
+
+        So it is with a RandomSampler that has a generator of its own; csrun draws a pass at once.
+        """
+        sampler = _samples_of(self._loader)
+        return type(sampler) is RandomSampler and sampler.generator is not None
 
     def begin(self, before: Callable[[], None] = lambda: None) -> bool:
         """Begin the next pass, as torch's iterator does; whether it had been told already.
@@ -68,6 +78,7 @@ class Orders:
         """
         told = self._begin(self.begun, before)
         self.begun += 1
+        self.is_under_way = True
         return told
 
     def _begin(self, number: int, before: Callable[[], None]) -> bool:
@@ -248,11 +259,9 @@ def cut_of(loader: "DataLoader[Any]") -> SeededCut | None:
     So it is with `shuffle`, with these samplers, and with a BatchSampler of them that is given as
     `batch_sampler`, or as `sampler` with `batch_size=None`.
     """
-    batches = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    size = None
-    sampler: Any = batches
-    if type(batches) is BatchSampler:
-        sampler, size = batches.sampler, batches.batch_size
+    batches = _batches_of(loader)
+    size = batches.batch_size if type(batches) is BatchSampler else None
+    sampler = _samples_of(loader)
     if type(sampler) is SequentialSampler:
         return SeededCut(sampler, size)
     if type(sampler) is RandomSampler and sampler.generator is None:
@@ -285,3 +294,13 @@ def _plain(index: Any) -> Any:
         f"DataLoader: its sampler must give numbers, got {type(index).__name__}: look up what they "
         "stand for in the dataset's __getitem__"
     )
+
+
+def _batches_of(loader: "DataLoader[Any]") -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def _samples_of(loader: "DataLoader[Any]") -> Any:
+    """The sampler of single samples, below a BatchSampler."""
+    batches = _batches_of(loader)
+    return batches.sampler if type(batches) is BatchSampler else batches

@@ -4,6 +4,7 @@ from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.loader.order import Orders
 from csrun.pytorch.loop.recorded_step import Step
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.parts import Part
@@ -24,6 +25,16 @@ def changed_between_calls(name: str) -> UsageError:
         f"{user_line()}: {name}, which forward reads, has changed between two calls of the model "
         "in one step, and had not in steps 1 to 3: change it before the loop takes a batch"
     )
+
+
+def require_read_to_end(orders: Orders) -> None:
+    """Raises: UsageError for a new pass whose order depends on how far the last one was read"""
+    if orders.is_under_way and orders.draws_as_it_goes:
+        raise UsageError(
+            f"{user_line()}: the pass before was left before its end, and the DataLoader shuffles "
+            "by a generator of its own: leave out generator= and call torch.manual_seed(...), or "
+            "read each pass to its end"
+        )
 
 
 def other_modes() -> UsageError:

@@ -118,6 +118,7 @@ class SessionLoop:
         Raises: UsageError where it is read behind the block
         """
         self._end_step()
+        call_order.require_read_to_end(loader.orders)
         batches = self._run.batches_of(loader)
         self._run.look_at_data()
         batches.begin(self._run.flush)
@@ -128,6 +129,7 @@ class SessionLoop:
                 yield self._begin_step(batches, epoch * length + position, rows)
             self._end_step()
             self._run.look_at_data()
+        loader.orders.is_under_way = False
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
