@@ -23,7 +23,8 @@ class Choice(click.Choice[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words as they are documented, not as click normalizes them to compare."""
-        typed = incomplete if self.case_sensitive else incomplete.lower()
-        words = {str(each): each if self.case_sensitive else each.lower() for each in self.choices}
-        return [CompletionItem(word) for word, each in words.items() if each.startswith(typed)]
+        """Return the words as they are documented, or in lower case where it is typed."""
+        words = [str(each) for each in self.choices]
+        if not self.case_sensitive and incomplete.islower():
+            words = [word.lower() for word in words]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
