@@ -44,16 +44,17 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean over all axes, or along those given; over samples, that of all the global batch's.
 
-    Raises: ShapeError for an axis that x does not have, the same one twice, or no element
+    Raises: ShapeError for an axis that x does not have, the same one twice, or samples
+        without an element
     """
     x = require_tensor("mean", x).as_floats()
     axes = axes_of("mean", x, axis)
-    if not prod(x.shape):
-        raise ShapeError(f"{user_line()}: mean: {list(x.shape)} has no element")
     total, dependence = _total("mean", x, axes, keepdims), x.tracer.dependence(x)
     if dependence.axis not in axes:
         return total / float(prod(x.shape[a] for a in axes))
     others = prod(x.shape[a] for a in axes if a != dependence.axis)
+    if not others:
+        raise ShapeError(f"{user_line()}: mean: {list(x.shape)} has no element")
     return total / (sample_count(x) * float(others * dependence.place.count))
 
 
