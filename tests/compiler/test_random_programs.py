@@ -154,6 +154,6 @@ def test_random_programs_give_what_pytorch_gives(tmp_path, first):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(150, 1350, 300))
+@pytest.mark.parametrize("first", range(150, 750, 300))
 def test_more_random_programs_give_what_pytorch_gives(tmp_path, first):
     check(range(first, first + 300), tmp_path)

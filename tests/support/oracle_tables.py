@@ -47,6 +47,7 @@ REASONS: Mapping[str, re.Pattern[str]] = {
         "pooling": "the places of a pooling's largest values|a pooling over three axes has",
         "axes": "a convolution is over one axis or two",
         "limit": "eps must be >= 0|a batch norm in training is torch.nn.functional's"
+        "|a batch norm outside of the model computes as in training"
         "|has an output_padding below its stride|a scatter_reduce is a sum or mean"
         "|an instance norm with track_running_stats is not trained",
         # PyTorch itself fails on tensors without numbers, or refuses what it otherwise lets pass.
