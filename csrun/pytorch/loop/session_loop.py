@@ -84,8 +84,8 @@ class SessionLoop:
         """The loop is over: its last step is, too."""
         self._end_step()
         if self.has_begun:
-            self._rechecks.end(self._forward, self._modes, self._guards.state())
             self.watch.require_in_place()
+            self._rechecks.end(self._forward, self._modes, self._guards.state())
         if self.optimizer_state is not None:
             self.optimizer_state.look()
         self._several.say_rest()
