@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
+from support.jobs import until
 from support.pages import CHECKOUT, blocks, section
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
@@ -21,6 +22,7 @@ def test_the_commands_of_csctl_run_as_they_are_printed(tmp_path: Path) -> None:
         place.wait_for_state(3, "RUNNING")
         with place.start("--total-nodes", ALL_NODES, "true") as waiting:
             place.wait_for_state(4, "PENDING")
+            until(lambda: "global_step" in place.csctl("logs", "3").stdout)  # it has what to save
             lines = next(blocks(section(PAGE, "csctl"))).splitlines()
             shown = [line.removeprefix("$ csctl ") for line in lines if line.startswith("$ ")]
             follower = place.start("logs", "3", "--follow", command="csctl")
