@@ -5,6 +5,8 @@ import re
 
 from support.fc_mnist import FOLDER, FcMnist
 
+from csrun.runtime.input_log import MOST_ADVISED
+
 THREE_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "3", "--cpus-per-task", "1")
 DATA_TEXT = (FOLDER / "data.py").read_text()
 LOAD = "        variant, sample = np.divmod("
@@ -61,14 +63,19 @@ def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
     lines, record = run(place, ("2", "3", "4"))
     line = lines[-1]  # the steps of a loaded machine take more than 10 s: one line is said before
     assert all("each of 3 streamers delivered" in each for each in lines)
-    delivered, _, needed = numbers(
+    delivered, _ = numbers(
         r"each of 3 streamers delivered ([\d.]+) batches/s, the wafer asked for ([\d.]+): its "
-        r"stage 'map load' takes [\d.]+ ms a batch; (\d+) streamers would feed it",
+        r"stage 'map load' takes [\d.]+ ms a batch; ",
         line,
     )
     assert delivered <= 1 / SLEEP_S
-    assert f"(--tasks-per-node {needed:.0f})" in line  # one node has them all
-    assert record["streamers_needed"] == needed
+    needed = record["streamers_needed"]
+    assert isinstance(needed, int)
+    assert needed > 3
+    if needed > MOST_ADVISED:  # on a fast machine a step is that short
+        assert "a step takes only" in line
+    else:  # one node has them all
+        assert f"{needed} streamers would feed it (--tasks-per-node {needed})" in line
 
 
 def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> None:
