@@ -91,6 +91,8 @@ def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if flags & os.O_CREAT:
+        allow_owner(descriptor)
     return descriptor
 
 
@@ -198,6 +200,35 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that are missing above it, which their owner may enter and write.
+
+    Nobody else gets a right that the umask takes. A folder that is there is left as it is.
+
+    Raises: FileExistsError where anything else lies there; another OSError
+    """
+    try:
+        _make_entered(folder, 0o777)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        make_folder(folder.parent)
+        with suppress(FileExistsError):  # made just now by another process, as we would
+            _make_entered(folder, 0o777)
+
+
+def make_temporary_folder(parent: Path, prefix: str) -> Path:
+    """Make a folder of a name that was not there, which is this account's alone."""
+    import tempfile  # takes milliseconds, which no --help should wait for
+
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    _let_owner_enter(folder)
+    return folder
+
+
 def make_private(folder: Path) -> None:
     """Make a folder that is this account's alone, and those that are missing above it.
 
@@ -207,19 +238,29 @@ def make_private(folder: Path) -> None:
     Raises: UsageError for a folder of another account, or one that others may write; OSError
     """
     try:
-        _make_own(folder)
+        _make_entered(folder, 0o700)
     except FileExistsError:
         require_own(folder)
     except FileNotFoundError:
         make_private(folder.parent)
         with suppress(FileExistsError):  # made just now by another process, as we would
-            _make_own(folder)
+            _make_entered(folder, 0o700)
 
 
-def _make_own(folder: Path) -> None:
-    os.mkdir(folder, 0o700)
-    if os.lstat(folder).st_mode & 0o700 != 0o700:  # of a umask that takes its owner's rights
-        os.chmod(folder, 0o700)
+def _make_entered(folder: Path, mode: int) -> None:
+    os.mkdir(folder, mode)
+    _let_owner_enter(folder)
+
+
+def _let_owner_enter(folder: Path) -> None:
+    """Give its owner the rights to a folder made just now, which a umask may have taken."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)  # needs no right to it
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | 0o700)
+    finally:
+        os.close(descriptor)
 
 
 SHARED = 0o2770  # a folder where a group may make and remove files; they are the group's, too
@@ -230,7 +271,7 @@ SHOWN = 0o2750  # one that its owner alone writes, and the group reads
 def make_for_group(folder: Path, mode: int) -> None:
     """Make a folder with this mode, whatever the umask; one that is there is left as it is."""
     try:
-        os.mkdir(folder, 0o700)
+        _make_entered(folder, 0o700)
     except FileExistsError:
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

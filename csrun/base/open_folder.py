@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from csrun.base.errors import UsageError
+from csrun.base.files import make_folder
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)  # open(2): the second of a link in some file systems
@@ -41,9 +42,9 @@ def open_folder(folder: Path, *, make: bool = True) -> Iterator[Path]:
 
 def _opened(folder: Path, make: bool) -> int:
     if make:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkdir(folder)
+        make_folder(folder.parent)
+        with suppress(FileExistsError):  # what lies there is looked at below
+            make_folder(folder)
     try:
         return os.open(folder, _FLAGS)
     except OSError as error:

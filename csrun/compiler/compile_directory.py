@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ import msgspec
 
 import csrun
 from csrun.base.errors import CsrunError
-from csrun.base.files import create_new, make_private
+from csrun.base.files import create_new, make_folder, make_private, make_temporary_folder
 from csrun.base.open_folder import open_folder
 from csrun.base.version import VERSION
 from csrun.compiler.options import CompileOptions
@@ -120,7 +119,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
     Raises: CsrunError when the file system refuses
     """
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(directory.parent)
         _sweep(directory.parent)
         with _temporary(directory) as temporary:
             _fill(temporary, files)
@@ -135,7 +134,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
 def _temporary(directory: Path) -> Iterator[Path]:
     """A locked folder beside `directory`; the lock says that its writer lives."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        folder = make_temporary_folder(directory.parent, f".{directory.name}.")
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -185,7 +184,7 @@ def _rename(temporary: Path, directory: Path) -> None:
 
 def _remove(directory: Path) -> None:
     """Remove what lies there; nobody finds half of it."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    aside = make_temporary_folder(directory.parent, f".{directory.name}.")
     try:
         with suppress(FileNotFoundError):  # another compiler has moved it
             os.rename(directory, aside / directory.name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from csrun.base.files import create_new, writing
+from csrun.base.files import create_new, make_folder, writing
 from csrun.base.open_folder import open_folder
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class EventWriter:
         name = f"events.out.tfevents.{int(started)}.{gethostname()}.{os.getpid()}.{next(_numbers)}"
         with writing(self._folder), ExitStack() as opened:
             place = opened.enter_context(open_folder(self._folder)) if run else model_dir
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             descriptor = create_new(place / name)
             opened.callback(os.close, descriptor)
             self._writer = RecordWriter(f"/proc/self/fd/{descriptor}")  # the file that we made

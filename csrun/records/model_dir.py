@@ -44,7 +44,7 @@ def prepare(model_dir: Path) -> None:
     Raises: UsageError when it cannot.
     """
     try:
-        model_dir.mkdir(parents=True, exist_ok=True)
+        files.make_folder(model_dir)
         probe = files.temporary_beside(model_dir / LOCK_FILE)  # swept if we are killed here
         os.close(files.create_new(probe))
         probe.unlink()

@@ -11,7 +11,15 @@ from support.accounts import OTHER, needs_two_accounts
 
 import csrun
 from csrun.base.errors import UsageError
-from csrun.base.files import make_private, read_whole, replace_link, sweep_temporaries, write_whole
+from csrun.base.files import (
+    make_folder,
+    make_private,
+    make_temporary_folder,
+    read_whole,
+    replace_link,
+    sweep_temporaries,
+    write_whole,
+)
 
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {
@@ -153,6 +161,32 @@ def test_a_private_folder_is_private_from_the_start(tmp_path, umask):
     for folder in (tmp_path / "a", tmp_path / "a" / "b"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     make_private(tmp_path / "a" / "b")  # ours, and there
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode"),
+    [(0o002, 0o775), (0o077, 0o700), (0o177, 0o700), (0o750, 0o727), (0o777, 0o700)],
+)
+def test_a_umask_leaves_a_folder_to_its_owner_and_binds_all_others(tmp_path, umask, mode):
+    (tmp_path / "there").mkdir(0o500)
+    before = os.umask(umask)
+    try:
+        make_folder(tmp_path / "there")
+        make_folder(tmp_path / "a" / "b")
+        temporary = make_temporary_folder(tmp_path, ".t")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "there")]
+    assert modes == [mode, mode, 0o500]
+    assert stat.S_IMODE(temporary.stat().st_mode) == 0o700
+
+
+def test_a_folder_is_not_made_where_something_else_lies(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for taken in ("file", "link", "link/below"):
+        with pytest.raises(FileExistsError):
+            make_folder(tmp_path / taken)
 
 
 def test_a_folder_that_others_may_write_is_refused_and_left_as_it_is(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.accounts import OTHER, as_account, needs_two_accounts
 from support.programs import Network, options_of
 
 from csrun.base.errors import CsrunError
@@ -194,6 +195,20 @@ def test_under_umask_002_a_compile_is_ours_alone_and_reused(tmp_path, private):
     assert again.cached
     assert {path.stat().st_mode & 0o777 for path in again.executable.directory.iterdir()} == {0o644}
     assert not private.exists()
+
+
+@needs_two_accounts
+def test_a_compile_is_written_under_umask_777(own_folder):
+    own_folder.chmod(0o777)
+    directory = Path("model_dir", "tfcs_1")
+
+    def write():
+        os.umask(0o777)
+        compile_directory.write(directory, {"plan.json": "{}"})
+        return (directory / "plan.json").read_text()
+
+    assert as_account(OTHER, write) == "{}"
+    assert os.listdir("model_dir") == ["tfcs_1"]
 
 
 @pytest.mark.parametrize("name", ["", "program.py", "plan.json", "manifest.json"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.accounts import OTHER, as_account, needs_two_accounts
 
 from csrun.base.errors import UsageError
 from csrun.records import model_dir
@@ -50,6 +51,21 @@ def test_a_folder_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
     with model_dir.opened(tmp_path / "used"):
         (tmp_path / "used" / "file").touch()
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["file"]
+
+
+@needs_two_accounts
+def test_a_umask_that_takes_its_owners_rights_hinders_no_run(own_folder: Path) -> None:
+    own_folder.chmod(0o777)
+    folder = Path("new", "model_dir")
+
+    def write() -> None:
+        os.umask(0o777)
+        with model_dir.opened(folder), model_dir.locked(folder, "job 1"):
+            path = model_dir.write_params(folder, "train", {"seed": 1})
+            assert path.read_text() == "seed: 1\n"
+
+    assert as_account(OTHER, write) is None
+    assert sorted(path.name for path in folder.iterdir()) == ["train"]
 
 
 def test_what_a_killed_chief_left_of_its_look_at_the_folder_is_swept(tmp_path: Path) -> None:

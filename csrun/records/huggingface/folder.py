@@ -103,7 +103,7 @@ def write_folder(
     Raises: UsageError when there is a model already; CsrunError when it cannot be written
     """
     with files.writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path)
     names = (*sorted(file.name for file in path.glob("*.safetensors")), INDEX, CONFIG)
     if there := next((name for name in names if (path / name).exists()), None):
         raise UsageError(f"{path}: there is a model already ({there}): choose another folder")
