@@ -1,18 +1,20 @@
 """Loops that are wrong, or look so, and what a Session says of them: file, line and remedy."""
 
 import re
+from traceback import walk_tb
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
-from csrun.pytorch.operators import EMITTERS  # noqa: E402
+from csrun.pytorch.capture import Recorder  # noqa: E402
+from csrun.pytorch.operators import EMITTERS, Emission, emitted  # noqa: E402
+from csrun.pytorch.operators.base import Unsupported  # noqa: E402
 
 STEPS = 8
 PLACE = r"test_bad_loops\.py:{line}: "
@@ -249,9 +251,13 @@ def has_an_error_of_its_own(script, number, x, y):
         (
             does_not_fit,
             UsageError,
-            r"test_bad_loops\.py:{forward}: layer inner: RuntimeError .*8, 12",
+            r"test_bad_loops\.py:{forward}: layer inner: PyTorch raises RuntimeError: .*8, 12",
         ),
-        (does_not_fit_outside, UsageError, PLACE + r"RuntimeError .*must match the existing size"),
+        (
+            does_not_fit_outside,
+            UsageError,
+            PLACE + r"PyTorch raises RuntimeError: .*must match the existing size",
+        ),
         (has_an_error_of_its_own, KeyError, "of the user's"),
     ],
 )
@@ -265,41 +271,40 @@ def test_what_pytorch_refuses_in_a_recorded_step_is_said_with_line_and_layer(
         script.loop(step)
 
 
-def test_what_an_emitter_did_not_expect_is_said_with_line_and_layer(tmp_path, monkeypatch):
-    def fails(*given, **options):
-        raise IndexError("what nobody has thought of")
+def bug(*given, **options):
+    raise IndexError("of csrun's own")
 
-    monkeypatch.setitem(EMITTERS, "aten.tanh.default", fails)
-    line = Network.forward.__code__.co_firstlineno + 1
-    said = f"test_bad_loops.py:{line}: aten.tanh.default .*IndexError: what nobody has thought of"
+
+def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(EMITTERS, "aten.tanh.default", bug)
+    place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: aten.tanh.default"
     script = Script()
-    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+    with pytest.raises(IndexError, match="of csrun's own") as error, script.session(tmp_path):
         script.loop(plain)
+    assert re.search(place, error.value.__notes__[0]), error.value.__notes__
+    assert any(frame.f_code is bug.__code__ for frame, _ in walk_tb(error.value.__traceback__))
 
 
-@pytest.mark.parametrize("last", [2, None])
-def test_a_pass_that_is_left_early_has_no_next_one_by_its_own_generator(tmp_path, last):
-    def loop(kit):
-        losses = []
-        for _ in range(2):
-            for step, (x, y) in enumerate(kit.train):
-                kit.optimizer.zero_grad()
-                loss = kit.criterion(kit.model(x), y)
-                loss.backward()
-                kit.optimizer.step()
-                losses.append(loss.detach())
-                if step == last:
-                    break
-        return losses
+def test_a_bug_of_the_recorder_keeps_its_traceback_and_notes_line_and_layer(tmp_path, monkeypatch):
+    monkeypatch.setattr(Recorder, "_memories", None)  # which is called
+    place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: layer inner: "
+    script = Script()
+    with pytest.raises(TypeError, match="not callable") as error, script.session(tmp_path):
+        script.loop(plain)
+    assert re.search(place, error.value.__notes__[0]), error.value.__notes__
 
-    class Shuffled(Kit):
-        def __init__(self):
-            super().__init__()
-            generator = torch.Generator().manual_seed(2)
-            self.train = DataLoader(self.train.dataset, 8, shuffle=True, generator=generator)
 
-    if last is None:  # as in PyTorch
-        beside(loop, tmp_path, kit=Shuffled)
-        return
-    with pytest.raises(UsageError, match=r"test_bad_loops.py:\d+: the pass before was left"):
-        beside(loop, tmp_path, kit=Shuffled)
+def test_arguments_that_pytorch_refuses_as_well_are_refused_in_its_words(tmp_path):
+    def step(script, number, x, y):
+        nn.functional.cross_entropy(script.model(x), y.tolist()).backward()
+
+    script, place = Script(), rf"test_bad_loops\.py:{step.__code__.co_firstlineno + 1}: "
+    said = place + r"PyTorch raises TypeError: cross_entropy_loss\(\).*must be Tensor"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(step)
+
+
+def test_an_option_that_an_emitter_does_not_have_is_refused():
+    emission = Emission(None, "float32")
+    with pytest.raises(Unsupported, match=r"this form .*'saturates'"):
+        emitted(emission, "aten.tanh.default", (None,), {"saturates": True})

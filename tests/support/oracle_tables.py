@@ -51,7 +51,7 @@ REASONS: Mapping[str, re.Pattern[str]] = {
         "|has an output_padding below its stride|a scatter_reduce is a sum or mean"
         "|an instance norm with track_running_stats is not trained",
         # PyTorch itself fails on tensors without numbers, or refuses what it otherwise lets pass.
-        "recording": "Error while the step is recorded: ",
+        "recording": r"PyTorch raises \w+: ",
     }.items()
 }
 

@@ -2,10 +2,12 @@
 
 import logging
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -23,23 +25,45 @@ class CaptureError(UsageError):
     """A mistake in the user's loop or model, found while it is recorded."""
 
 
-def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | None:
-    """What a step that is recorded has met in PyTorch or csrun, with the user's line and the layer.
+def call_for_user(
+    func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """Call a function in the place of the user's code: its errors are the user's to correct.
 
-    None for what the user's own code raises, and what csrun has said already.
+    All that csrun calls on a user's behalf goes through here, by which `failure_of` tells PyTorch's
+    refusals from bugs of csrun.
+    """
+    return func(*args, **(kwargs or {}))
+
+
+def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | None:
+    """Word what PyTorch refuses in a recorded step as an error with the user's line and the layer.
+
+    Returns None for what csrun has worded already, for what the user's own code raises, and for a
+    bug of csrun, which keeps its traceback and gets a note with line and layer.
     """
     frames = list(walk_tb(error.__traceback__))
     users = [n for n, (frame, _) in enumerate(frames) if not _is_inside(_file(frame))]
     if not isinstance(error, Exception) or isinstance(error, CsrunError) or not users:
         return None
     frame, number = frames[users[-1]]
-    if not any(is_of_csrun(_file(behind)) for behind, _ in frames[users[-1] + 1 :]):
+    behind = [each for each, _ in frames[users[-1] + 1 :] if is_of_csrun(_file(each))]
+    if not behind:
         return None
     names = {id(module): name for name, module in model.named_modules()}
     called = [names.get(id(frame.f_locals.get("self"))) for frame, _ in frames]
     layer = next((f"layer {name}: " for name in reversed(called) if name), "")
-    what = f"{type(error).__name__} while the step is recorded: {error}"
-    return CaptureError(f"{_file(frame)}:{number}: {layer}{what}")
+    place = f"{_file(frame)}:{number}: {layer}"
+    if behind[-1].f_code is not call_for_user.__code__:
+        note_bug(error, place)
+        return None
+    return CaptureError(f"{place}PyTorch raises {type(error).__name__}: {error}")
+
+
+def note_bug(error: BaseException, place: str) -> None:
+    """Add the user's line to an error that csrun did not expect, once; a full disk is no bug."""
+    if not isinstance(error, OSError) and not hasattr(error, "__notes__"):
+        error.add_note(f"{place}csrun failed here, which is a bug of csrun: please report it")
 
 
 def _file(frame: FrameType) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.whole import TAKEN, take
 
 if TYPE_CHECKING:
@@ -49,18 +50,18 @@ class Functions(TorchFunctionMode):
         if func is torch.Tensor.backward:
             self._recorder.backward.begins(args[0])
             with torch.autograd.set_detect_anomaly(False):  # which looks at numbers
-                func(*args, **kwargs)
+                call_for_user(func, args, kwargs)
             self._recorder.backward.ends()
             return None
         taken = take(self._recorder, func, args, kwargs)
-        return func(*args, **kwargs) if taken is NotImplemented else taken
+        return call_for_user(func, args, kwargs) if taken is NotImplemented else taken
 
     def _taken(self, func: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(func)
         def called(*args: Any, **kwargs: Any) -> Any:
             if self in _get_current_function_mode_stack():
-                return func(*args, **kwargs)  # which asks the modes, ours among them
+                return call_for_user(func, args, kwargs)  # which asks the modes, ours among them
             taken = take(self._recorder, func, args, kwargs)
-            return func(*args, **kwargs) if taken is NotImplemented else taken
+            return call_for_user(func, args, kwargs) if taken is NotImplemented else taken
 
         return called

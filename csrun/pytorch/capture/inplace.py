@@ -13,6 +13,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.traced import Traced, ViewOf
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Writes:
         call, arguments = self._functional(func, args)
         new = self._recorder.record(str(call), call, arguments, kwargs)
         with no_dispatch():
-            func(*args, **kwargs)  # of the shape that autograd and the user see
+            call_for_user(func, args, kwargs)  # of the shape that autograd and the user see
         target.fake, target.held, target.view_of = new.fake, new.held, new.view_of
         return target
 
@@ -156,7 +157,7 @@ def base_of(tensor: Traced) -> Traced:
 
 def strided(x: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
     """as_strided of what lies row by row."""
-    return x.contiguous().as_strided(sizes, strides, offset)
+    return call_for_user(torch.as_strided, (x.contiguous(), sizes, strides, offset))
 
 
 Call = tuple[Any, tuple[Any, ...]]  # an operator and its arguments

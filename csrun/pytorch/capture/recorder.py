@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from csrun.pytorch.capture.arguments import leaves_of, map_arguments
 from csrun.pytorch.capture.backward import Backward
-from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.capture.functions import Functions
 from csrun.pytorch.capture.inplace import Writes, base_of, strided
 from csrun.pytorch.capture.limits import (
@@ -251,7 +251,7 @@ class Recorder(TorchDispatchMode):
         """Write an operator down and give its results, as it has them."""
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
         with outside(), self.fake:
-            found = call(*fakes, **fake_kwargs)
+            found = call_for_user(call, fakes, fake_kwargs)
         several = isinstance(found, tuple | list)
         each = list(found) if several else [found]
         memories = self._memories(call, args, len(each))
@@ -275,6 +275,16 @@ class Recorder(TorchDispatchMode):
         )
         self._note_views(results, call, args, kwargs)
         return type(found)(results) if several else results[0]
+
+    def require_accepted(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raises: what PyTorch's own form of a function raises for these arguments"""
+        fakes, fake_kwargs = map_arguments(
+            lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
+        )
+        with outside(), self.fake, torch.no_grad():
+            call_for_user(func, fakes, fake_kwargs)
 
     @staticmethod
     def _note_views(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -368,7 +378,7 @@ class Recorder(TorchDispatchMode):
         if why := refusal_of_constant(func):
             raise self.refused(why)
         args, kwargs = map_arguments(_real, args, kwargs)
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)
 
     def read(self, traced: Traced) -> torch.Tensor:
         """The loop asks for a value's numbers.

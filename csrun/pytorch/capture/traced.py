@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from csrun.pytorch.capture.errors import CaptureError, user_line
+from csrun.pytorch.capture.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.capture.limits import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.capture.recording import Ref, Source
@@ -123,7 +123,8 @@ class Traced(torch.Tensor):
         if func._schema.is_mutable and isinstance(args[0], Traced):
             target = args[0]
             written = target.numbers().clone()
-            func(written, *tree_map(_number, args[1:]), **tree_map(_number, kwargs or {}))
+            rest, options = tree_map(_number, (args[1:], kwargs or {}))
+            call_for_user(func, (written, *rest), options)
             target.become(written)
             return target
         kwargs = kwargs or {}
@@ -131,7 +132,7 @@ class Traced(torch.Tensor):
         if later is not None and (found := later(func, args, kwargs)) is not None:
             return found
         args, kwargs = tree_map(_number, (args, kwargs))
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)
 
     @property
     def geometry(self) -> Geometry:

@@ -15,7 +15,9 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from csrun.base.errors import CsrunError
 from csrun.pytorch.capture.composed import COMPOSED
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.recording import Operator
 from csrun.pytorch.capture.traced import Traced
 
@@ -109,7 +111,7 @@ def _attention(
     q: Any, k: Any, v: Any, mask: Any = None, kept: Any = None, **options: Any
 ) -> torch.Tensor:
     if kept is None:
-        return functional.scaled_dot_product_attention(q, k, v, mask, **options)
+        return call_for_user(functional.scaled_dot_product_attention, (q, k, v, mask), options)
     rate, scale = options["dropout_p"], options["scale"]
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     if options["is_causal"]:
@@ -123,20 +125,20 @@ def _attention(
 
 
 def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> torch.Tensor:
-    return functional.cross_entropy(x, labels, **options)
+    return call_for_user(functional.cross_entropy, (x, labels), options)
 
 
 def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
     """By a mask that was drawn; without one, what it is like."""
     if kept is None:
-        return functional.dropout(x, p)
+        return call_for_user(functional.dropout, (x, p))
     return (x * (1 / (1 - p))).masked_fill(~kept, 0)  # with the strides of x
 
 
 def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
     """The same of [N, C, ...], by a mask [N, C]."""
     if kept is None:
-        return torch.feature_dropout(x, p, True)
+        return call_for_user(torch.feature_dropout, (x, p, True))
     scales = kept.to(x.dtype) * (1 / (1 - p))
     return x * scales.view(*kept.shape, *(1 for _ in x.shape[2:]))
 
@@ -146,7 +148,8 @@ def _batch_norm(
 ) -> tuple[Any, ...]:
     """The result, and the next running statistics where there are some."""
     mean, var = (None if r is None else r.clone() for r in (mean, var))
-    out = functional.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
+    given = (x, mean, var, weight, bias, True, momentum, eps)
+    out = call_for_user(functional.batch_norm, given)
     return (out,) if mean is None else (out, mean, var)
 
 
@@ -369,9 +372,18 @@ TAKEN: Mapping[Any, Callable[..., Any]] = {
 
 
 def take(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The function's results where it is taken whole, NotImplemented where it is not."""
+    """The function's results where it is taken whole, NotImplemented where it is not.
+
+    Raises: PyTorch's own error for arguments that it refuses
+    """
     found = TAKEN.get(func)
     given = tree_leaves((args, dict(kwargs)))
     if found is None or not any(isinstance(a, Traced) for a in given):
         return NotImplemented
-    return found(recorder, *args, **kwargs)
+    try:
+        return found(recorder, *args, **kwargs)
+    except CsrunError:
+        raise
+    except Exception:
+        recorder.require_accepted(func, args, kwargs)
+        raise

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recording, user_line
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.loop.given_tensors import Given
@@ -89,7 +90,7 @@ class Gradient(torch.Tensor):
             if func == _DATA:
                 return args[0]
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
+                return call_for_user(func, args, kwargs or {})
         if name in _READS:
             raise refused()
         if name in _NO_EDITS:
@@ -404,6 +405,7 @@ class Gradients:
 
         try:
             with outside(), mode, torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                return tree_map(real, func(*tree_map(fake, args), **tree_map(fake, kwargs)))
+                found = call_for_user(func, tree_map(fake, args), tree_map(fake, kwargs))
+                return tree_map(real, found)
         except DataDependentOutputException:
             raise refused() from None

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.capture import Operator, Recorder, Recording, Ref, Traced
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.loop_shape import ancestors
 from csrun.pytorch.loop.tokens import Slot, StepValues, Token
@@ -161,7 +162,7 @@ class KeptEdits:
             for edit in self.all:
                 recorder.scopes.of_whole(("", edit.line))
                 args, kwargs = tree_map(traced, (edit.args, edit.kwargs))
-                results.append(tree_leaves(edit.func(*args, **kwargs)))
+                results.append(tree_leaves(call_for_user(edit.func, args, kwargs)))
             for name, place in self.assigned.items():
                 of[name] = None if place is None else results[place.edit][place.leaf]
         gradients = {n: g.value for n, g in of.items() if isinstance(g, Traced)}

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.cirh.ops.loss import LogSoftmaxOp
 from csrun.pytorch.capture import Kind, Operator, Ref
 from csrun.pytorch.capture.modes import outside
-from csrun.pytorch.operators import EMITTERS, Emission
+from csrun.pytorch.operators import EMITTERS, Emission, emitted
 from csrun.pytorch.operators.base import UNUSED, Unsupported
 
 _PRIMITIVES = {"prims.where.default": "aten.where.self"}
@@ -139,7 +139,7 @@ class _Inlined:
             raise Unsupported(f"PyTorch computes it by {name}, which csrun has not")
         kinds = [x for x in tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
         self._emission.kinds = tuple(Kind(tuple(x.shape), x.dtype) for x in kinds)
-        self._values[node] = EMITTERS[name](self._emission, *args, **kwargs)
+        self._values[node] = emitted(self._emission, name, args, kwargs)
 
     def _argument(self, argument: Any) -> Any:
         return self._value(argument) if isinstance(argument, Node) else argument

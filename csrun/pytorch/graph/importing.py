@@ -37,9 +37,10 @@ from csrun.pytorch.capture import (
     Source,
     user_line,
 )
+from csrun.pytorch.capture.errors import note_bug
 from csrun.pytorch.gradients.clipping import clipping_of
 from csrun.pytorch.graph.decomposition import decomposed, has_weights, is_of_parts
-from csrun.pytorch.operators import EMITTERS, Emission
+from csrun.pytorch.operators import EMITTERS, Emission, emitted
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, Private, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
 from csrun.records.torch_names import stored_name
@@ -97,8 +98,8 @@ class _Import:
         backward = self.forward()
         self._outputs(outputs)
         if recording.loss is not None:
-            self._line = recording.loss_line
-            self._builder.effect(LossOp, self._value(recording.loss))
+            with self._located(recording.loss_line, "backward()"):
+                self._builder.effect(LossOp, self._value(recording.loss))
         if self._run_mode is RunMode.TRAIN:
             for number in sorted(backward):
                 self._operator(number, recording.operators[number])
@@ -110,7 +111,8 @@ class _Import:
     def forward(self) -> set[int]:
         """Write all that does not need the way back; gives the numbers of the other operators."""
         for leaf in self._recording.leaves:
-            self._leaf(leaf)
+            with self._located(user_line(), f"{leaf.source} {leaf.name}"):
+                self._leaf(leaf)
         backward = self._of_backward()
         for number, op in enumerate(self._recording.operators):
             if number not in backward:
@@ -174,7 +176,7 @@ class _Import:
         return value
 
     def _operator(self, number: int, op: Operator) -> None:
-        with self._located(op), self._builder.in_scope(op.scope):
+        with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported("of several values for one place none is sure: use scatter_add")
             self._emission.place = number
@@ -192,9 +194,9 @@ class _Import:
 
     def _emitted(self, op: Operator, arguments: Any, keywords: Any) -> Any:
         """An operator's results, by its emitter; else as PyTorch takes it apart."""
-        emitter = EMITTERS.get(op.name)
-        if emitter is not None and not has_weights(op) and not is_of_parts(op, arguments):
-            return emitter(self._emission, *arguments, **keywords)
+        is_known = op.name in EMITTERS
+        if is_known and not has_weights(op) and not is_of_parts(op, arguments):
+            return emitted(self._emission, op.name, arguments, keywords)
         found = decomposed(self._emission, op, self._value, self._recording.kind)
         if found is None:
             raise Unsupported("csrun has no such operator of PyTorch's: write the line with others")
@@ -261,7 +263,8 @@ class _Import:
         gradients = clipping.gradients if clipping else recording.gradients
         options = {"clip_norm": clipping.norm} if clipping else {}
         for name in trained:
-            with self._builder.in_scope(stored_name(name).rpartition("/")[0]):
+            scope = stored_name(name).rpartition("/")[0]
+            with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):
                 self._builder.effect(
                     ApplyGradientOp,
                     self._values[parameters[name].value],
@@ -275,21 +278,21 @@ class _Import:
                 self._builder.effect(AssignOp, self._values[leaf.value], value)
 
     @contextmanager
-    def _located(self, op: Operator) -> Iterator[None]:
-        """Raises: CaptureError with the user's line, whatever an emitter did not expect"""
-        self._line = op.line
+    def _located(self, line: str, what: str, scope: str = "") -> Iterator[None]:
+        """Raises: CaptureError with the user's line for what csrun has not
+
+        Any other error is a bug: it keeps its traceback and gets a note with line and layer.
+        """
+        self._line = line
         try:
             yield
         except (Unsupported, VerifyException) as error:
-            raise CaptureError(f"{op.line}: {op.name}: {error}") from error
+            raise CaptureError(f"{line}: {what}: {error}") from error
         except UsageError:
             raise
         except Exception as error:
-            layer = f" of layer {op.scope}" if op.scope else ""
-            raise CaptureError(
-                f"{op.line}: {op.name}{layer} cannot be written in csrun's operators, "
-                f"{type(error).__name__}: {error}: write the line with others"
-            ) from error
+            note_bug(error, f"{line}: {what}{f' of layer {scope}' if scope else ''}: ")
+            raise
 
     def _location(self) -> FileLineColLoc:
         file, _, line = self._line.rpartition(":")

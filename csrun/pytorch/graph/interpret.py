@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from csrun.pytorch.capture import Operator, Recording, Ref
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.tape import real
 from csrun.pytorch.capture.whole import DRAWING
 from csrun.pytorch.graph.masks import Draw, masks_of
@@ -56,7 +57,7 @@ def _compute(number: int, op: Operator, numbers: Numbers, masks: Masks) -> None:
     mask = masks.get(number if op.forward is None else op.forward)
     if mask is not None and op.name in DRAWING:
         keywords["kept"] = mask
-    found = op.call(*arguments, **keywords)
+    found = call_for_user(op.call, arguments, keywords)
     each = found if isinstance(found, tuple | list) else [found]
     numbers.update((ref, x) for ref, x in zip(op.results, each, strict=True) if ref is not None)
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.guards.loads import line_of_load, line_of_store
 from csrun.pytorch.guards.sources import Kind, Search, Source, items_of
 from csrun.pytorch.loop.parameter_sets import ModuleSets
@@ -80,7 +81,7 @@ class Guards:
             self._collect()
             before = {source: source.now() for source in self._sources.values()}
             with self._require_no_draws():
-                found = forward(*args, **kwargs)
+                found = call_for_user(forward, args, kwargs)
             self._compare(before, _signature(self._model, args, kwargs))
             return found
 

@@ -16,6 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Traced, user_line
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.loop.loop_shape import is_write, name_of
 from csrun.pytorch.loop.tokens import InStep, Numbers, Owner, Token, number_of
@@ -113,7 +114,7 @@ class Computation:
     def _compute(self) -> None:
         args, kwargs = tree_map(self._number, (self._args, self._kwargs))
         with torch.no_grad(), outside():
-            self.results = list(tree_leaves(self._func(*args, **kwargs)))
+            self.results = list(tree_leaves(call_for_user(self._func, args, kwargs)))
         self._args, self._kwargs = (), {}
 
     def _number(self, leaf: Any) -> Any:
@@ -237,7 +238,7 @@ def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     own = [b if isinstance(a, Numbers | Traced) else a for a, b in zip(flat, numbers, strict=True)]
     args, kwargs = tree_unflatten(own, spec)
     with torch.no_grad():
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)
 
 
 def _given(*arguments: Any) -> Any:

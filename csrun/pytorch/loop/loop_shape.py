@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.limits import OfNumbersError
 from csrun.pytorch.loop.given_tensors import Given
 from csrun.pytorch.loop.tokens import COMPUTED, Owner, Slot, StepValues, Token, token_of
@@ -81,7 +82,7 @@ class Calls(TorchFunctionMode):
         """One of PyTorch's functions is called."""
         kwargs = kwargs or {}
         if self.depth:
-            return func(*args, **kwargs)
+            return call_for_user(func, args, kwargs)
         leaves = leaves_of(args, kwargs)
         if func is torch.Tensor.register_hook:
             raise UsageError(
@@ -94,7 +95,7 @@ class Calls(TorchFunctionMode):
             return self._on_numbers(func, args, kwargs)
         operands = self.operands(args, kwargs)
         try:
-            results = func(*args, **kwargs)
+            results = call_for_user(func, args, kwargs)
         except OfNumbersError:
             if self._may_lead_to_loss(leaves):
                 raise
@@ -114,7 +115,7 @@ class Calls(TorchFunctionMode):
         read = self._recorder.read
         args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            return func(*args, **kwargs)
+            return call_for_user(func, args, kwargs)
 
     def note(
         self,

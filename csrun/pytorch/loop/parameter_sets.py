@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from csrun.pytorch.capture.errors import call_for_user
+
 _TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
 #: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.
 _SETTING = ("__setattr__", "__delattr__", "requires_grad_", "detach_")
@@ -119,7 +121,7 @@ class ModuleSets:
         def run(*args: Any, **kwargs: Any) -> Any:
             self.seen, self._is_forward = self.count, True
             try:
-                return forward(*args, **kwargs)
+                return call_for_user(forward, args, kwargs)
             finally:
                 self._is_forward = False
 

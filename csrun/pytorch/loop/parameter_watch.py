@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import user_line
 from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.errors import is_users_call
+from csrun.pytorch.capture.errors import call_for_user, is_users_call
 from csrun.pytorch.capture.limits import LATE_BACKWARD
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.loop.loop_shape import name_of
@@ -120,7 +120,7 @@ class ParameterWatch(TorchDispatchMode):
         if found and is_users_call() and self._is_stale():
             if func._schema.is_mutable and self.name_of(args[0]):
                 if not self._is_apart():  # before the block's first step
-                    return func(*args, **kwargs)
+                    return call_for_user(func, args, kwargs)
                 raise UsageError(
                     f"{user_line()}: {found[0]} is written inside of the Session's block, after "
                     "its first step: the run's store has the weights, and does not see it; write "
@@ -128,7 +128,7 @@ class ParameterWatch(TorchDispatchMode):
                 )
             require_memory(self._model)
             self._give_back()
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)
 
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
         """Raises: UsageError where a function is to take a tensor of the model later"""
@@ -181,4 +181,4 @@ class WeightCalls(TorchFunctionMode):
             found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
             if found is not None:
                 return found
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)

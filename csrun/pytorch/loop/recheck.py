@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.capture import Recorder, Ref, Traced, user_line
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.modes import outside
 from csrun.pytorch.graph.position_check import difference
 from csrun.pytorch.loop.given_tensors import Given
@@ -131,7 +132,7 @@ class Recheck:
         """The loop has made a call that step 1 made."""
         with self._recording():
             own, options = tree_map(self._value, (args, dict(kwargs)))
-            found = func(*own, **options)
+            found = call_for_user(func, own, options)
         (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
         are_traced = [isinstance(value, Traced) for value in values]
         if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:

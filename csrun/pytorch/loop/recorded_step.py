@@ -14,6 +14,7 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
 from csrun.pytorch.capture.arguments import leaves_of
 from csrun.pytorch.capture.containers import open_containers
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.capture.whole import is_of_training
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.graph.interpret import interpret
@@ -131,7 +132,7 @@ class RecordedStep:
         begin = len(self._recorder.operators)
         self.calls.depth += 1
         try:
-            results = forward(*args, **kwargs)
+            results = call_for_user(forward, args, kwargs)
         finally:
             self.calls.depth -= 1
         if not self.calls.depth:

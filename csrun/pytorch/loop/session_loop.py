@@ -10,6 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.guards import Guards
@@ -289,7 +290,7 @@ class SessionLoop:
             modes, state = self._modes(), self._guards.state()
             return step.recorded.call(self._forward, args, kwargs, modes, state)
         if step is not None and step.is_rechecking:  # by its own forward
-            return self._forward(*args, **kwargs)
+            return call_for_user(self._forward, args, kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
         if found is None:
             raise mismatch.another_call(step, args, kwargs)

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.capture import Ref, Traced, user_line
 from csrun.pytorch.capture.arguments import leaves_of
+from csrun.pytorch.capture.errors import call_for_user
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +186,7 @@ class Numbers(torch.Tensor):
         name = getattr(func, "__name__", "")
         if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
             with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+                return call_for_user(func, args, kwargs)
         if name == "_is_all_true":  # asked by torch.distributions: as in PyTorch's tracing
             return True
         for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
@@ -198,7 +199,7 @@ class Numbers(torch.Tensor):
         """An operator that PyTorch has come to by itself: it has the numbers."""
         args, kwargs = tree_map(number_of, (args, kwargs or {}))
         with torch.no_grad():
-            return func(*args, **kwargs)
+            return call_for_user(func, args, kwargs)
 
     def backward(
         self,

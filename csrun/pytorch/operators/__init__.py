@@ -1,7 +1,12 @@
 """ATen's operators as CIRH: a file a family, each with a table `EMITTERS` by ATen's names."""
 
+from collections.abc import Mapping, Sequence
+from functools import cache
+from inspect import Signature, signature
+from typing import Any
+
 from csrun.base.families import families_of
-from csrun.pytorch.operators.base import Emission, Emitter
+from csrun.pytorch.operators.base import Emission, Emitter, Unsupported
 
 #: What writes an operator in CIRH, by its name in a recording.
 EMITTERS: dict[str, Emitter] = {
@@ -10,4 +15,27 @@ EMITTERS: dict[str, Emitter] = {
     for name, emitter in family.EMITTERS.items()
 }
 
-__all__ = ["EMITTERS", "Emission", "Emitter"]
+
+def emitted(
+    emission: Emission, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Write an operator by its emitter, and return its results.
+
+    Raises: Unsupported for an argument that the emitter does not have
+    """
+    emitter = EMITTERS[name]
+    try:
+        _signature(emitter).bind(emission, *arguments, **keywords)
+    except TypeError as error:
+        raise Unsupported(
+            f"csrun does not have this form ({error}): leave the option out"
+        ) from None
+    return emitter(emission, *arguments, **keywords)
+
+
+@cache
+def _signature(emitter: Emitter) -> Signature:
+    return signature(emitter)
+
+
+__all__ = ["EMITTERS", "Emission", "Emitter", "emitted"]

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from csrun.pytorch.capture.errors import is_users_call
+from csrun.pytorch.capture.errors import call_for_user, is_users_call
 from csrun.pytorch.capture.tape import address
 from csrun.pytorch.weights.hidden_reads import hidden_reads
 
@@ -54,4 +54,4 @@ class GoneWeights(TorchDispatchMode):
         if found and is_users_call():
             for tensor in found:
                 self._look(tensor)
-        return func(*args, **kwargs)
+        return call_for_user(func, args, kwargs)
