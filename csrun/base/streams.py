@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -45,6 +46,37 @@ def prepare() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the process's life
+
+
+def flush_output() -> None:
+    """Write what standard output has buffered: at the interpreter's exit nobody hears of a failure.
+
+    Raises: OSError when it takes no more
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def failed_output(error: BaseException) -> OutputError | None:
+    """The error of a standard output that takes no more, which takes anything from then on.
+
+    `error` is what has ended the script: its buffer may hold nothing of what could not be written.
+    """
+    try:
+        flush_output()  # what could not be written may be in its buffer still
+        if isinstance(error, BrokenPipeError) and sys.stdout is not None and _is_unread():
+            raise error
+    except OSError as failure:
+        _redirect(sys.stdout.fileno(), Path(os.devnull))
+        return OutputError(failure)
+    return None
+
+
+def _is_unread() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    pipe = select.poll()
+    pipe.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(events & select.POLLERR for _, events in pipe.poll(0))
 
 
 def keep_errors_in(path: Path) -> None:

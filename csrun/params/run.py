@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, UsageError
+from csrun.base import streams
+from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, OutputError, UsageError
 from csrun.base.mode import Mode
 from csrun.base.run_config import Params
 from csrun.context import current
@@ -23,19 +25,32 @@ def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = 
     `{"runconfig": {"max_steps": 300}}`.
 
     A mistake of the user's ends the process with one line and its exit code, Ctrl-C with 130; of a
-    task that has a role in a training, it is the launcher that shows it.
+    task that has a role in a training, it is the launcher that shows it. A full disk for its
+    output is one line, too; where nobody reads that any more (`| head`), it ends as by SIGPIPE.
     """
     try:
         main(parse(schema, default_params, sys.argv[1:]))
-    except CsrunError as error:
-        if _has_role():
+        streams.flush_output()
+    except (CsrunError, KeyboardInterrupt, OSError) as error:
+        code = None if _has_role() else _exit_code(error)
+        if code is None:
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        if _has_role():
-            raise
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(code)
+
+
+def _exit_code(error: CsrunError | KeyboardInterrupt | OSError) -> int | None:
+    """The exit code of a run that ends so, with a line on what the user can mend; None of a bug."""
+    failed = streams.failed_output(error)
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, OSError):
+        if failed is None:
+            return None
+        error = failed
+    if not isinstance(error, OutputError) or not error.is_unread:
+        with suppress(OSError):
+            print(f"error: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def _has_role() -> bool:
@@ -76,9 +91,16 @@ def main_for(
                 )
             case Mode.PREDICT, data:
                 for number, sample in enumerate(estimator.predict(data, config.eval_steps, path)):
-                    print(f"sample {number}: {_text(sample)}")
+                    _show(f"sample {number}: {_text(sample)}")
 
     return main
+
+
+def _show(line: str) -> None:
+    try:
+        print(line)
+    except OSError as error:
+        raise OutputError(error) from error
 
 
 def _text(sample: Prediction) -> str:

@@ -1,5 +1,8 @@
 """Command line and params file of a run.py: values, precedence, and every clear refusal."""
 
+import os
+import signal
+import subprocess
 import sys
 
 import msgspec
@@ -247,6 +250,60 @@ def test_one_main_does_what_every_mode_says(script, capsys, caplog):
     assert [line.split(":")[0] for line in lines] == [f"sample {n}" for n in range(32)]
     assert {line.split(": ")[1] for line in lines} <= {"0", "1"}
     assert "model-ckpt-9.safetensors" in script("--mode", "train_and_eval", "--max_steps", "9")
+
+
+WRITING = """
+import os, sys
+from csrun.params import run
+
+output, how = sys.argv.pop(), sys.argv.pop()
+
+def main(arguments):
+    for number in range(10_000 if "long" in how else 1):
+        print(f"sample {number}: 1")
+    if "interrupted" in how:
+        raise KeyboardInterrupt
+
+if output == "full":
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+elif output == "unread":
+    read_end, write_end = os.pipe()
+    os.dup2(write_end, 1)
+    os.close(read_end)
+elif output == "closed":
+    sys.stdout = None
+run(main, default_params={"runconfig": {}})
+"""
+NO_SPACE = "error: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "output", "code", "said"),
+    [
+        ("short", "full", 1, NO_SPACE),
+        ("short", "unread", 128 + signal.SIGPIPE, ""),
+        ("long", "unread", 128 + signal.SIGPIPE, ""),
+        ("long unbuffered", "unread", 128 + signal.SIGPIPE, ""),
+        ("short interrupted", "unread", 128 + signal.SIGINT, ""),
+        ("long", "closed", 0, ""),
+    ],
+)
+def test_an_output_that_takes_no_more_ends_a_script_without_a_traceback(how, output, code, said):
+    done = subprocess.run(
+        [sys.executable, "-c", WRITING, how, output],
+        env={**os.environ, "PYTHONUNBUFFERED": "1" if "unbuffered" in how else ""},
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_full_disk_for_predictions_is_one_line_without_a_buffer_too(script, capsys, monkeypatch):
+    script()
+    with open("/dev/full", "w", 1) as full, pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr(sys, "stdout", full)
+        script("--mode", "predict")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines()[-1:] == [NO_SPACE.rstrip()]
 
 
 def test_a_script_without_data_to_evaluate_says_so(script, capsys):
