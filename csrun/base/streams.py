@@ -51,24 +51,27 @@ def prepare() -> None:
 def flush_output() -> None:
     """Write what standard output has buffered: at the interpreter's exit nobody hears of a failure.
 
-    Raises: OSError when it takes no more
+    Raises: OutputError when it takes no more; it takes anything from then on
     """
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _redirect(sys.stdout.fileno(), Path(os.devnull))
+        raise OutputError(error) from error
 
 
 def failed_output(error: BaseException) -> OutputError | None:
-    """The error of a standard output that takes no more, which takes anything from then on.
+    """The error of a standard output that takes no more, as far as that can be found.
 
-    `error` is what has ended the script: its buffer may hold nothing of what could not be written.
+    `error` is what has ended the script: the buffer may hold nothing of what could not be written.
     """
     try:
-        flush_output()  # what could not be written may be in its buffer still
-        if isinstance(error, BrokenPipeError) and sys.stdout is not None and _is_unread():
-            raise error
-    except OSError as failure:
-        _redirect(sys.stdout.fileno(), Path(os.devnull))
-        return OutputError(failure)
+        flush_output()
+    except OutputError as failure:
+        return failure
+    if isinstance(error, BrokenPipeError) and sys.stdout is not None and _is_unread():
+        return OutputError(error)
     return None
 
 

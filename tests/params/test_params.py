@@ -2,8 +2,8 @@
 
 import os
 import signal
-import subprocess
 import sys
+from io import TextIOWrapper
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.data import Dataset
-from csrun.estimator import CSEstimatorSpec, CSRunConfig
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.params import Mode, RunConfig, main_for, run
 from csrun.params.arguments import parse
 from csrun.params.run import Params as NoParams
@@ -252,58 +252,53 @@ def test_one_main_does_what_every_mode_says(script, capsys, caplog):
     assert "model-ckpt-9.safetensors" in script("--mode", "train_and_eval", "--max_steps", "9")
 
 
-WRITING = """
-import os, sys
-from csrun.params import run
-
-output, how = sys.argv.pop(), sys.argv.pop()
-
-def main(arguments):
-    for number in range(10_000 if "long" in how else 1):
-        print(f"sample {number}: 1")
-    if "interrupted" in how:
-        raise KeyboardInterrupt
-
-if output == "full":
-    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-elif output == "unread":
-    read_end, write_end = os.pipe()
-    os.dup2(write_end, 1)
-    os.close(read_end)
-elif output == "closed":
-    sys.stdout = None
-run(main, default_params={"runconfig": {}})
-"""
 NO_SPACE = "error: standard output: No space left on device\n"
 
 
+def full():
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def unread():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    return write_end
+
+
+@pytest.mark.parametrize("buffered", [True, False])
 @pytest.mark.parametrize(
-    ("how", "output", "code", "said"),
+    ("output", "lines", "code", "said"),
     [
-        ("short", "full", 1, NO_SPACE),
-        ("short", "unread", 128 + signal.SIGPIPE, ""),
-        ("long", "unread", 128 + signal.SIGPIPE, ""),
-        ("long unbuffered", "unread", 128 + signal.SIGPIPE, ""),
-        ("short interrupted", "unread", 128 + signal.SIGINT, ""),
-        ("long", "closed", 0, ""),
+        (full, 1, 1, NO_SPACE),
+        (full, 500, 1, NO_SPACE),
+        (unread, 1, 128 + signal.SIGPIPE, ""),
+        (unread, 9_000, 128 + signal.SIGPIPE, ""),
     ],
 )
-def test_an_output_that_takes_no_more_ends_a_script_without_a_traceback(how, output, code, said):
-    done = subprocess.run(
-        [sys.executable, "-c", WRITING, how, output],
-        env={**os.environ, "PYTHONUNBUFFERED": "1" if "unbuffered" in how else ""},
-        stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (code, said)
+def test_an_output_that_takes_no_more_ends_a_script_without_a_traceback(
+    output, lines, code, said, buffered, capsys, monkeypatch
+):
+    samples = [{"side": np.zeros(1)}] * lines
+    monkeypatch.setattr(CerebrasEstimator, "predict", lambda *_: iter(samples))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--mode", "predict"])
+    with open(output(), "wb", -1 if buffered else 0) as raw, pytest.raises(SystemExit) as ended:
+        stdout = TextIOWrapper(raw, write_through=not buffered)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        run(main_for(model, train_input, eval_input), default_params={"runconfig": {}})
+    assert (ended.value.code, capsys.readouterr().err) == (code, said)
 
 
-def test_a_full_disk_for_predictions_is_one_line_without_a_buffer_too(script, capsys, monkeypatch):
-    script()
-    with open("/dev/full", "w", 1) as full, pytest.raises(SystemExit) as ended:
-        monkeypatch.setattr(sys, "stdout", full)
-        script("--mode", "predict")
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1:] == [NO_SPACE.rstrip()]
+def test_ctrl_c_has_its_exit_code_where_the_output_is_unread(monkeypatch):
+    def main(arguments):
+        print("a line in the buffer")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    with open(unread(), "w") as stdout, pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        run(main, default_params={"runconfig": {}})
+    assert ended.value.code == 128 + signal.SIGINT
+    stdout.close()  # as at the interpreter's exit
 
 
 def test_a_script_without_data_to_evaluate_says_so(script, capsys):
