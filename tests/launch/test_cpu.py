@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -175,6 +176,25 @@ def test_a_killed_one_leaves_the_terminal_as_it_was(
         victims[killed].kill()
         assert gone(everyone)
         until(lambda: tty.is_cooked)
+
+
+def test_no_command_is_left_when_both_around_it_are_killed(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """As by `pkill -9 csrun_cpu`, or by a machine that has no memory left."""
+    script = "trap '' HUP TERM; echo $$; exec sleep 600"
+    with subprocess.Popen(
+        [*AT_ONCE, "sh", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
+    ) as front:
+        assert front.stdout is not None
+        command = int(list(islice(front.stdout, 2))[-1])
+        guardian = psutil.Process(command).ppid()
+        assert psutil.Process(guardian).ppid() == front.pid
+        for pid in (front.pid, guardian):
+            os.kill(pid, signal.SIGSTOP)  # neither may end the command
+        for pid in (front.pid, guardian):
+            os.kill(pid, signal.SIGKILL)
+        assert gone([command])
 
 
 def test_sigterm_ends_a_command_that_does_not_heed_it(

@@ -3,7 +3,8 @@
 Two processes stand around the command, all in one group: the front, which is the process that the
 user started, and a guardian between the two. The kernel gives the keys of the terminal (Ctrl-C,
 Ctrl-Z) to the whole group, so the command and job control work as if neither were there. Whichever
-of the two is killed, the other ends what descends from the command and restores the terminal.
+of the two is killed, the other ends what descends from the command and restores the terminal; when
+both are, the kernel ends the command.
 """
 
 import os
@@ -134,8 +135,10 @@ def _guard(
     try:
         process_tree.become_subreaper()
         process_tree.die_with_parent(front, signal.SIGHUP)
+        guardian = os.getpid()
         pid = os.fork()
         if pid == 0:
+            process_tree.die_with_parent(guardian)  # both may be killed, as by `pkill csrun_cpu`
             _become(command, mask)
         code = _wait_for(pid, command.grace_s).exit_code
         _clean_up(terminal)
