@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import ArrayLike
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.base.errors import CsrunError
@@ -97,6 +98,8 @@ def fits(value: Any, hint: Any) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return True
+    if hint is ArrayLike:  # a union up to Python 3.11, and an alias without members from 3.12 on
+        return hasattr(value, "__array__") or isinstance(value, Sequence | int | float)
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in inner)
     if hint is None or hint is type(None):
@@ -127,6 +130,8 @@ NAMES = {
 
 def words_of(hint: Any) -> str:
     """An annotation in words, such as "a tensor of the model or None"."""
+    if hint is ArrayLike:
+        return "an array of numbers"
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(words_of(one) for one in inner))

@@ -157,3 +157,11 @@ def test_positional_arguments_are_in_the_order_of_keras():
     assert linear(0.1, 10) == linear(initial_learning_rate=0.1, end_learning_rate=0, steps=10)
     pieces = nn.schedules.PiecewiseConstant
     assert pieces([5], [0.1, 0.2]).after(7) == 0.2
+
+
+def test_an_array_is_called_an_array() -> None:
+    """From Python 3.12 on NumPy's ArrayLike is an alias, before a union of private protocols."""
+    message = call(nn.metrics.perplexity, nn.Dense, [1])
+    assert message is not None
+    assert "loss must be an array of numbers, got <class" in message
+    assert call(nn.metrics.perplexity, np.float32(2), [1, 2]) is None
