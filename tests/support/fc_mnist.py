@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import yaml
-from support.jobs import STALL_S, Workplace
+from support.jobs import STALL_S, Started, Workplace
 from tensorboardX.proto.event_pb2 import Event
 
 FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
@@ -47,7 +47,7 @@ class FcMnist(Workplace):
     def start_python(self, *arguments: str) -> "subprocess.Popen[str]":
         """A script in one process, started."""
         environment = {**os.environ, "CSRUN_STATE_DIR": str(self.path / "state")}
-        return subprocess.Popen(
+        return Started(
             [sys.executable, *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,

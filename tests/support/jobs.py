@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,24 @@ from typing import Any
 import psutil
 
 STALL_S = 120.0  # for what must come, or go; tests do not measure it
+
+
+class Started(subprocess.Popen[str]):
+    """A command that is started; where its block fails or stalls, nothing of it is left behind."""
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None and self.poll() is None:
+            kill_tree(self.pid)
+        super().__exit__(*error)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all that descends from it, in whatever groups and sessions."""
+    process = psutil.Process(pid)
+    process.suspend()  # it starts nothing more
+    for victim in (*process.children(recursive=True), process):
+        with suppress(psutil.NoSuchProcess):
+            victim.kill()
 
 
 @dataclass(frozen=True)
@@ -37,7 +56,7 @@ class Workplace:
         environment.pop("CSRUN_SITE", None)
         environment |= dict(self.variables)
         environment |= {"CSRUN_SITE": str(self.site)} if self.site else {}
-        return subprocess.Popen(
+        return Started(
             [*self.around, sys.executable, "-m", f"csrun.cli.{command}", *arguments],
             cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
