@@ -23,6 +23,9 @@ QUICK = (
     "slice_scatter",
     "masked_scatter",
     "masked_select",
+    "fft.hfft",
+    "nn.functional.multi_margin_loss",
+    "quantile",
 )
 BLOCKS = 32  # of all operators
 

@@ -100,7 +100,7 @@ FORWARD = {
     counts_itself: "shape of its result depends on numbers",
     uses_another_tensor: "requires a gradient and is no parameter.*nn.Parameter",
     moves: r"tensors must be on the CPU, got one on meta.*leave out .to\(device\)",
-    halves: "element type torch.float16; there are torch.float32",
+    halves: "element type torch.float16 is not supported: cast to one of float32",
 }
 
 

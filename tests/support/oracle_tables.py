@@ -37,20 +37,22 @@ OPERATORS, MODULES = "operators", "modules"
 REASONS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(text)
     for name, text in {
-        "operator": "no such operator of PyTorch's|which csrun has not|has no form without that",
-        "type": r"the element type torch\.",
+        "operator": "no such operator of PyTorch's|which csrun does not have"
+        "|has no form that gives a new one",
+        "type": r"the element type torch\.|a tensor is (of )?torch\.",
         "shape": "the shape of its result depends on numbers",
+        "read": "PyTorch reads numbers to compute it",
         "number": "forward needs the number of a traced tensor",
         "draws": "draws random numbers",
-        "places": "of several values for one place none is sure",
+        "places": "PyTorch does not say which of several",
         "sort": "at most 32 floats along an axis are sorted",
-        "pooling": "the places of a pooling's largest values|a pooling over three axes has",
+        "pooling": "the places of a pooling's largest values, and|a pooling over three axes has",
         "axes": "a convolution is over one axis or two",
         "limit": "eps must be >= 0|a batch norm in training is torch.nn.functional's"
         "|a batch norm outside of the model computes as in training"
         "|has an output_padding below its stride|a scatter_reduce is a sum or mean"
         "|an instance norm with track_running_stats is not trained",
-        # PyTorch itself fails on tensors without numbers, or refuses what it otherwise lets pass.
+        # PyTorch refuses in a recorded step what it otherwise lets pass.
         "recording": r"PyTorch raises \w+: ",
     }.items()
 }

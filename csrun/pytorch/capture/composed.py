@@ -46,8 +46,8 @@ def multi_margin_loss(
     """The mean of (margin - x[y] + x[i])^p above 0, of all classes i but y."""
     if size_average is not None or reduce is not None:
         return NotImplemented
-    is_one = input.dim() == 1
-    rows = input[None] if is_one else input
+    is_one = input.dim() < 2
+    rows = input.reshape(1, -1) if is_one else input
     labels = target.reshape(-1, 1)
     apart = (margin - rows.gather(1, labels) + rows).clamp_min(0)
     apart = apart if p == 1 else apart * apart
@@ -92,12 +92,12 @@ def multilabel_margin_loss(
 ) -> Any:
     """The sum of 1 - (x[y] - x[i]) above 0, of labels y up to the first -1 and other classes i.
 
-    Shapes: input and target [N, C] or [C]
+    Shapes: input and target [N, C], [C] or []
     """
     if size_average is not None or reduce is not None:
         return NotImplemented
-    is_one = input.dim() == 1
-    rows, labels = (input[None], target[None]) if is_one else (input, target)
+    is_one = input.dim() < 2
+    rows, labels = (x.reshape(1, -1) if is_one else x for x in (input, target))
     is_label = (labels < 0).cumsum(1) == 0
     labels = torch.where(is_label, labels, 0)
     classes = torch.arange(rows.shape[1])

@@ -26,6 +26,7 @@ _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
     aten.fill_.Scalar: (aten.full_like.default, lambda x, value: (x, value)),
     aten.pow_.Scalar: (aten.pow.Tensor_Scalar, lambda x, exponent: (x, exponent)),
     aten.pow_.Tensor: (aten.pow.Tensor_Tensor, lambda x, exponent: (x, exponent)),
+    aten.transpose_.default: (aten.transpose.int, lambda x, dim0, dim1: (x, dim0, dim1)),
     aten.copy_.default: (aten.copy.default, lambda x, source, *_: (x, source)),
 }
 
@@ -113,7 +114,8 @@ class Writes:
         found = plain and getattr(plain, overload, None)
         if found is None or found is func:
             raise self._recorder.refused(
-                f"{func} writes into a tensor, and has no form without that: use another operator"
+                f"{func} writes into a tensor, and has no form that gives a new one: use another "
+                "operator"
             )
         return found, args
 

@@ -7,7 +7,18 @@ import torch
 
 from csrun.pytorch.capture.errors import CaptureError
 
-_OF_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_SHAPE_OF_NUMBERS = (
+    "the shape of its result depends on numbers, as with a boolean mask as an index: use "
+    "torch.where or a product with the mask, which keep the shape"
+)
+#: By PyTorch's tag of an operator, why it cannot be recorded.
+_OF_NUMBERS = {
+    torch.Tag.dynamic_output_shape: _SHAPE_OF_NUMBERS,
+    torch.Tag.data_dependent_output: (
+        "PyTorch reads numbers to compute it, which a recorded step does not have: call it in the "
+        "dataset, or on values that the loop has read"
+    ),
+}
 _DRAWS = torch.Tag.nondeterministic_seeded
 #: Operators that a script meets by an option of PyTorch's, and what to write instead.
 _INSTEAD = {
@@ -40,7 +51,7 @@ EARLIER_STEP = (
 
 
 class OfNumbersError(CaptureError):
-    """The shape of what an operator gives depends on numbers, which the loop itself may read."""
+    """What an operator gives, or its shape, depends on numbers, which the loop itself may read."""
 
 
 def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureError | None:
@@ -52,12 +63,10 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
             f"{line}: {func} draws random numbers in a way that is not known here: use "
             "torch.nn.functional.dropout, or draw them in the dataset"
         )
-    if _OF_NUMBERS.intersection(func.tags) and not _is_by_places(func, given):
-        return OfNumbersError(
-            f"{line}: {func}: the shape of its result depends on numbers, as with a boolean mask "
-            "as an index: use torch.where or a product with the mask, which keep the shape"
-        )
-    return None
+    reason = next((text for tag, text in _OF_NUMBERS.items() if tag in func.tags), None)
+    if reason is None or _is_by_places(func, given):
+        return None
+    return OfNumbersError(f"{line}: {func}: {reason}")
 
 
 def refusal_of_constant(func: Any) -> str | None:

@@ -88,7 +88,8 @@ class OwnedTensors:
 
 def _address(tensor: torch.Tensor) -> int:
     """What tells its memory from others; 0 where it has none."""
-    return address(tensor) if tensor.device.type in ("cpu", "meta") else 0
+    has_one = tensor.layout is torch.strided and tensor.device.type in ("cpu", "meta")
+    return address(tensor) if has_one else 0
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:

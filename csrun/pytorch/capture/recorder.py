@@ -2,11 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -283,7 +287,8 @@ class Recorder(TorchDispatchMode):
         fakes, fake_kwargs = map_arguments(
             lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
         )
-        with outside(), self.fake, torch.no_grad():
+        reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
+        with reads_numbers, outside(), self.fake, torch.no_grad():
             call_for_user(func, fakes, fake_kwargs)
 
     @staticmethod
@@ -411,6 +416,7 @@ class Recorder(TorchDispatchMode):
     def _leaf(self, tensor: torch.Tensor, source: Source, name: str, stored: str = "") -> Traced:
         if tensor.device.type != "cpu" and not is_made(tensor):
             raise self._refused_device(tensor)
+        self._require_real(tensor)
         made = self._value(fake_of(tensor, self.fake), Memory(stored))
         numbers = real(tensor) if source is Source.CONSTANT else tensor
         self.leaves.append(Leaf(made.value, source, name, numbers))
@@ -420,9 +426,21 @@ class Recorder(TorchDispatchMode):
     def _value(self, fake: Any, memory: Memory) -> Traced:
         if fake.device.type != "cpu":
             raise self._refused_device(fake)
+        if not self.scopes.is_backward:  # a sparse gradient is refused by what asks for it
+            self._require_real(fake)
         ref = Ref(len(self.kinds))
         self.kinds.append(Kind(tuple(fake.shape), fake.dtype))
         return Traced(fake, ref, memory, self)
+
+    def _require_real(self, tensor: torch.Tensor) -> None:
+        """Raises: CaptureError for a sparse tensor, or one of complex numbers"""
+        if tensor.layout is not torch.strided:
+            raise self.refused(f"a tensor is {tensor.layout}, csrun's are dense: call to_dense()")
+        if tensor.is_complex():
+            raise self.refused(
+                f"a tensor is of {tensor.dtype}, csrun computes with real numbers: make two "
+                "tensors, of the real and of the imaginary parts"
+            )
 
     def _refused_device(self, tensor: torch.Tensor) -> CaptureError:
         return self.refused(

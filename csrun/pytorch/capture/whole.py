@@ -101,9 +101,8 @@ def gradients_of(
         ]
         out = compute(*leaves, **options)
         wanted = [t for t, need in zip(leaves, needs, strict=True) if need and t is not None]
-        found: Tensors = torch.autograd.grad(
-            out[0] if isinstance(out, tuple) else out, wanted, grad
-        )
+        of = out[0] if isinstance(out, tuple) else out
+        found: Tensors = call_for_user(torch.autograd.grad, (of, wanted, grad))
         return found
 
 
@@ -258,7 +257,7 @@ def take_instance_norm(
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None:
         raise recorder.refused(
-            "an instance norm with track_running_stats is not trained here: leave that out"
+            "an instance norm with track_running_stats is not trained: leave the option out"
         )
     return functional.group_norm(input, input.shape[1], weight, bias, eps)
 

@@ -136,7 +136,10 @@ class _Inlined:
             self._values[node] = args[0]
             return
         if name not in EMITTERS:
-            raise Unsupported(f"PyTorch computes it by {name}, which csrun has not")
+            raise Unsupported(
+                f"PyTorch computes it by {name}, which csrun does not have: write the line with "
+                "other operators"
+            )
         kinds = [x for x in tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
         self._emission.kinds = tuple(Kind(tuple(x.shape), x.dtype) for x in kinds)
         self._values[node] = emitted(self._emission, name, args, kwargs)

@@ -178,7 +178,10 @@ class _Import:
     def _operator(self, number: int, op: Operator) -> None:
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
-                raise Unsupported("of several values for one place none is sure: use scatter_add")
+                raise Unsupported(
+                    "places may be equal, and PyTorch does not say which of several values stays: "
+                    "use scatter_add"
+                )
             self._emission.place = number
             self._emission.forward = -1 if op.forward is None else op.forward
             self._emission.kinds = tuple(
@@ -199,7 +202,9 @@ class _Import:
             return emitted(self._emission, op.name, arguments, keywords)
         found = decomposed(self._emission, op, self._value, self._recording.kind)
         if found is None:
-            raise Unsupported("csrun has no such operator of PyTorch's: write the line with others")
+            raise Unsupported(
+                "csrun has no such operator of PyTorch's: write the line with other operators"
+            )
         return found
 
     def _is_private(self, op: Operator) -> bool:
@@ -210,7 +215,10 @@ class _Import:
         if not any(isinstance(self._value(ref), Private) for ref in op.operands):
             return False
         if not op.is_backward and op.name not in VIEWS:
-            raise Unsupported("the places of a pooling's largest values, or what a norm saves")
+            raise Unsupported(
+                "the places of a pooling's largest values, and what a norm saves, are for the "
+                "backward pass alone: leave them out of the computation"
+            )
         return op.name in VIEWS
 
     def _bind(self, op: Operator, found: Sequence[SSAValue | Private | None]) -> None:

@@ -176,10 +176,11 @@ def _row(e: Emission, argument: Any) -> Any:
 def name_of(kind: torch.dtype) -> str:
     """CIRH's name of PyTorch's element type. Raises: Unsupported for one that it does not have"""
     if kind not in DTYPES:
-        raise Unsupported(f"the element type {kind}; there are {', '.join(map(str, DTYPES))}")
+        known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+        raise Unsupported(f"the element type {kind} is not supported: cast to one of {known}")
     return DTYPES[kind]
 
 
-def unsupported(rule: str, got: object) -> Unsupported:
-    """What an emitter refuses."""
-    return Unsupported(f"{rule}, got {got}")
+def unsupported(rule: str, got: object, remedy: str) -> Unsupported:
+    """The refusal of an emitter."""
+    return Unsupported(f"{rule}, got {got}: {remedy}")

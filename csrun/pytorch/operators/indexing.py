@@ -96,6 +96,7 @@ def _require_plain(by_frequency: bool, sparse: bool) -> None:
         raise unsupported(
             "the gradient of a table is dense and of sums",
             f"scale_grad_by_freq={by_frequency} and sparse={sparse}",
+            "leave them out",
         )
 
 
@@ -159,8 +160,9 @@ def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
         raise unsupported(
-            "a tensor is indexed by places, not by a mask: use torch.where",
+            "a tensor is indexed by one tensor of places, not by a mask",
             f"{len(given)} of {kinds}",
+            "use torch.where",
         )
     dim, places = given[0]
     values = known(places)

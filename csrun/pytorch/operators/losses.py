@@ -94,9 +94,12 @@ def nll_loss_backward(
 
 def _require_reduced(weight: Any, reduction: int) -> None:
     if weight is not None:
-        raise unsupported("a loss by label has no weight a class", "one")
+        raise unsupported(
+            "a loss by label has no weight a class", "one", "multiply reduction='none'"
+        )
     if reduction not in (MEAN, SUM):
-        raise unsupported("a loss by label is the mean or sum of all", "reduction='none'")
+        rule = "a loss by label is the mean or sum of all"
+        raise unsupported(rule, "reduction='none'", "use F.nll_loss of log_softmax")
 
 
 def cross_entropy(
@@ -210,7 +213,8 @@ def bce_with_logits(
 ) -> SSAValue:
     """(1 - y) x + log(1 + exp(-x))."""
     if weight is not None or pos_weight is not None:
-        raise unsupported("binary_cross_entropy_with_logits has no weights", "some")
+        rule = "binary_cross_entropy_with_logits has no weights"
+        raise unsupported(rule, "some", "weigh the losses of reduction='none'")
     left = e.emit(MulOp, e.emit(SubOp, e.full(1, dtype(x)), y), x)
     return _reduced(e, e.emit(AddOp, left, e.emit(SoftplusOp, e.emit(NegOp, x))), reduction)
 

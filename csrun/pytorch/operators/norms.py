@@ -12,7 +12,15 @@ from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNorm
 from csrun.cirh.ops.powers import RsqrtOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.types import tensor_type
-from csrun.pytorch.operators.base import Emission, Emitter, Private, dtype, shape, unsupported
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    Private,
+    Unsupported,
+    dtype,
+    shape,
+    unsupported,
+)
 
 Wanted = SSAValue | None
 
@@ -163,7 +171,7 @@ def running_norm(
 ) -> tuple[SSAValue | Private, ...]:
     """By the running statistics; ATen's saved ones are not there."""
     if training:
-        raise unsupported("a batch norm in training is torch.nn.functional's", "another")
+        raise _other_batch_norm()
     scale, apart = _by_statistics(e, x, mean, var, eps)
     out = e.emit(MulOp, apart, scale)
     for kind, given in ((MulOp, weight), (AddOp, bias)):
@@ -185,7 +193,7 @@ def running_norm_backward(
     wanted: Any,
 ) -> tuple[Wanted, ...]:
     if training:
-        raise unsupported("a batch norm in training is torch.nn.functional's", "another")
+        raise _other_batch_norm()
     scale, apart = _by_statistics(e, x, mean, var, eps)
     own = e.emit(MulOp, grad, scale)
     if weight is not None:
@@ -266,6 +274,14 @@ def weight_norm_backward(
     own = e.emit(MulOp, v, e.emit(DivOp, along, e.emit(MulOp, norms, norms)))
     across = e.emit(SubOp, grad, own)
     return e.emit(MulOp, across, e.emit(DivOp, g, norms)), e.emit(DivOp, along, norms)
+
+
+def _other_batch_norm() -> Unsupported:
+    return unsupported(
+        "a batch norm in training is torch.nn.functional's",
+        "the operator itself",
+        "call torch.nn.functional.batch_norm",
+    )
 
 
 EMITTERS: dict[str, Emitter] = {

@@ -119,7 +119,9 @@ def largest(
     """
     if k > MOST_SORTED or not floats(x):
         raise unsupported(
-            f"at most {MOST_SORTED} floats along an axis are sorted", f"{k} of {dtype(x)}"
+            f"at most {MOST_SORTED} floats along an axis are sorted",
+            f"{k} of {dtype(x)}",
+            "use amax or argmax, or sort in the loop",
         )
     dim, sizes = axis(dim, x), shape(x)
     along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
