@@ -151,9 +151,38 @@ def test_a_scripted_module_is_refused(tmp_path):
 
 def test_a_bound_of_the_optimizer_that_pytorch_lacks_is_named(tmp_path):
     kit = Kit(optimizer=lambda p: optim.AdamW(p, eps=0))
-    said = r"param_groups\[0\]: epsilon must be > 0, got 0.0; PyTorch allows it, csrun does not"
+    said = r"param_groups\[0\]: eps must be > 0, got 0; PyTorch allows it, csrun does not"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once()
+
+
+def test_a_group_added_in_the_block_is_refused_by_the_number_of_parameters(tmp_path):
+    kit = Kit()
+    first, *rest = kit.model.parameters()
+    kit.optimizer = optim.SGD([first], 0.1)
+
+    def add(step):
+        if step == 4:
+            kit.optimizer.add_param_group({"params": rest})
+
+    said = (
+        r"py:\d+: the optimizer's param_groups had \[1\] parameters .* have \[1, 3\]: call add_par"
+    )
+    with pytest.raises(UsageError, match=said) as error, kit.session(tmp_path):
+        kit.train_once(add)
+    assert "OneCycleLR" not in str(error.value)
+
+
+def test_an_option_changed_in_the_block_is_named_with_its_remedy(tmp_path):
+    kit = Kit(optimizer=lambda p: optim.Adam(p))
+
+    def change(step):
+        if step == 4:
+            kit.optimizer.param_groups[0]["eps"] = 1e-6
+
+    said = r"eps of param_groups\[0\] was 1e-08, and is 1e-06: train on in a new Session"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once(change)
 
 
 def scores_by_distributions(self, h):

@@ -74,14 +74,19 @@ class Rule(ABC):
         """Whether an update depends on how many there were."""
         return False
 
-    def check(self, group: Group, line: str) -> None:
+    def check(self, group: Group, where: str) -> None:
         """Raises: UsageError for an option that csrun does not have"""
         for name, form in self.must_be.items():
             if group.get(name, form) != form:
                 raise UsageError(
-                    f"{line}: {self.kind.__name__}({name}={group[name]!r}) is not there: leave "
+                    f"{where}: {self.kind.__name__}({name}={group[name]!r}) is not there: leave "
                     f"{name} out, or give {form!r}"
                 )
+        if group.get("eps", 1.0) <= 0:
+            raise UsageError(
+                f"{where}: eps must be > 0, got {group['eps']}; PyTorch allows it, csrun does not: "
+                "give a small number, as 1e-8"
+            )
 
 
 def counted(steps: int) -> torch.Tensor:

@@ -19,6 +19,12 @@ from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.watched_state import own_state
 from csrun.records.torch_names import stored_name
 
+#: For optimizers that csrun does not have, the nearest one that it has; else AdamW.
+_NEAREST: Mapping[type[torch.optim.Optimizer], str] = {
+    torch.optim.ASGD: "SGD",
+    torch.optim.Rprop: "RMSprop",
+    torch.optim.SparseAdam: "Adam, with dense gradients",
+}
 NUMBERS = 3  # of each group in a step: its rate, its weight decay, its momentum
 
 
@@ -36,8 +42,8 @@ class Optimization:
         self._rule = self._found_rule()
         self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
         self._groups: list[dict[str, Any]] = optimizer.param_groups
-        for group in self._groups:
-            self._rule.check(group, self._line)
+        for number, group in enumerate(self._groups):
+            self._rule.check(group, f"{self._line}: param_groups[{number}]")
         self._counted: set[str] | None = None
 
     def _found_rule(self) -> Rule:
@@ -47,8 +53,8 @@ class Optimization:
             kind = type(self.optimizer)
             raise UsageError(
                 f"{self._line}: the optimizer must be one of torch.optim's {known}, or "
-                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}: its updates run "
-                "where the weights are, which another one's Python does not"
+                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}, whose Python does "
+                f"not run where the weights are: use {_NEAREST.get(kind, 'AdamW')}"
             )
         return rule
 
@@ -143,19 +149,28 @@ class Optimization:
         return [(len(g["params"]), not g["weight_decay"], *fixed(g)) for g in self._groups]
 
     def _changed(self) -> UsageError:
-        now, names = self._options(), ("number of params", "weight_decay 0", *self._rule.fixed)
-        if len(now) != len(self._fixed):
-            what = f"it had {len(self._fixed)} param_groups, and has {len(now)}"
-        else:
-            what = "; ".join(
-                f"{name} of param_groups[{number}] was {old}, and is {new}"
-                for number, (before, after) in enumerate(zip(self._fixed, now, strict=True))
-                for name, old, new in zip(names, before, after, strict=True)
-                if old != new
+        """An error about options that are part of the compiled program."""
+        before, now = ([n for n, *_ in each] for each in (self._fixed, self._options()))
+        if before != now:
+            return UsageError(
+                f"{user_line()}: the optimizer's param_groups had {before} parameters at the first "
+                f"step, and have {now}: call add_param_group before it, with lr=0 until the new "
+                "ones are to be trained"
             )
+        names = ("number of params", "weight_decay == 0", *self._rule.fixed)
+        changed = [
+            (name, f"{name} of param_groups[{number}] was {old}, and is {new}")
+            for number, groups in enumerate(zip(self._fixed, self._options(), strict=True))
+            for name, old, new in zip(names, *groups, strict=True)
+            if old != new
+        ]
+        remedy = "train on in a new Session, with a new optimizer and model_dir"
+        if self._rule.cycled in [name for name, _ in changed]:
+            remedy = f"cycle {self._rule.cycled} by a OneCycleLR or CyclicLR made before that step"
         return UsageError(
             f"{user_line()}: of the optimizer lr and weight_decay may change from step to step, "
-            f"and momentum or beta1 by a OneCycleLR or CyclicLR made before the first step: {what}"
+            f"the rest stays as at the first step: {'; '.join(text for _, text in changed)}: "
+            f"{remedy}"
         )
 
     def require_new(self) -> None:
