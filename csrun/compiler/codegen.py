@@ -21,9 +21,10 @@ import numpy as np
 from numpy import {functions}
 
 from csrun.executable import UpdateProgram, WaferProgram
-from csrun.executable import random, row_tiles, step_number, sums_of_squares, trust_ratio
+from csrun.executable import row_tiles, step_number, sums_of_squares, trust_ratio
 from csrun.executable import learning_rate as schedules
 from csrun.executable.update_factors import nesterov_factors, rectification
+from csrun.kernels import random
 '''
 #: NumPy's functions that kernels call, besides those that are an elementwise operator's.
 FUNCTIONS = (

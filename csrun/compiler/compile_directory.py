@@ -43,7 +43,7 @@ _IDENTITY = ("name", "address", "mode")
 
 
 #: Rooms whose code decides what a compile leaves: the compiler's own and all that it imports.
-ROOMS = ("base", "cirh", "compiler", "executable", "site")
+ROOMS = ("base", "cirh", "compiler", "executable", "kernels", "site")
 _SOURCES = (".py", ".html", ".css", ".js")  # the last three are the report's page
 
 

@@ -1,6 +1,6 @@
 """What a compile leaves behind and a wafer loads; compiler and runtime meet only here."""
 
-from csrun.executable import learning_rate, random
+from csrun.executable import learning_rate
 from csrun.executable.bind import (
     ALIGNMENT_BYTES,
     Batch,
@@ -108,7 +108,6 @@ __all__ = [
     "manifest_of",
     "nbytes_of",
     "numbers_view",
-    "random",
     "row_tiles",
     "state_layout",
     "state_views",

@@ -23,8 +23,8 @@ from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
 from csrun.compiler.kernels.softmax_cross_entropy import Parts, WideBackward, WideForward
-from csrun.executable import attention, convolution, normalization, softmax, special
-from csrun.executable.windows import taps
+from csrun.kernels import attention, convolution, normalization, softmax, special
+from csrun.kernels.windows import taps
 
 ROUNDS = 21
 LEAST_ROWS = 32  # of three arrays of 1536 or 3072 columns: what is best of 8 to 64

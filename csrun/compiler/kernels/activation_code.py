@@ -21,7 +21,7 @@ Text = Callable[..., list[str]]  # (options, *operands, out unless it is the gra
 class Code:
     """The text of one operator, its scratch arrays, and what it costs for each value.
 
-    needs_special: the text calls functions of csrun.executable.special.
+    needs_special: the text calls functions of csrun.kernels.special.
     """
 
     text: Text

@@ -11,8 +11,8 @@ from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
-from csrun.executable.attention import BLOCK
-from csrun.executable.random import blocks_of
+from csrun.kernels.attention import BLOCK
+from csrun.kernels.random import blocks_of
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Attention(Kernel):
         """The scratch arrays together, and what hides later keys."""
         arrays = ", ".join(map(name, self._scratch))
         lines = [
-            "from csrun.executable import attention",
+            "from csrun.kernels import attention",
             f"{self._variable(name)} = attention.Scratch({arrays})",
         ]
         if self._back:

@@ -19,7 +19,7 @@ TILE_BYTES = 384 << 10  # of an array's rows: with the two others of a loop they
 
 @dataclass(frozen=True)
 class BatchNorm(Kernel):
-    """One of the functions of `csrun.executable.batch_norm`, its operands and results.
+    """One of the functions of `csrun.kernels.batch_norm`, its operands and results.
 
     Forward: x, weight, bias, running mean and variance -> out, mean, rstd, and what the running
     ones are next, in the place of a gradient. Backward: grad, x, mean, rstd, weight -> gradients of
@@ -69,7 +69,7 @@ class BatchNorm(Kernel):
     def prepare(self, name: Name) -> list[str]:
         count = self.results[0].shape[2]
         return [
-            "from csrun.executable import batch_norm",
+            "from csrun.kernels import batch_norm",
             f"{self._ones} = np.ones({count}, '{self.results[0].dtype}')",
         ]
 

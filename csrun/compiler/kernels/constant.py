@@ -35,7 +35,7 @@ class Constant(Kernel):
         """The values as an array."""
         shape, dtype = self.out.shape, self.out.dtype
         made = f"constants.unpacked({self.values!r}, {dtype!r}, {shape!r})"
-        return ["from csrun.executable import constants", f"{name(self.out)}_values = {made}"]
+        return ["from csrun.kernels import constants", f"{name(self.out)}_values = {made}"]
 
     def emit(self, name: Name) -> list[str]:
         out = name(self.out)

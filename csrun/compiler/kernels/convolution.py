@@ -94,7 +94,7 @@ class Convolution(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         """What each pixel of the windows reads."""
-        lines = ["from csrun.executable import convolution, windows"]
+        lines = ["from csrun.kernels import convolution, windows"]
         if self._sees_pixels:
             return lines
         return [*lines, f"{self._taps(name)} = windows.taps({self._where()})"]

@@ -9,7 +9,7 @@ from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.array import Array
 from csrun.compiler.graph import Graph
 from csrun.compiler.kernels.base import Kernel, Matcher, Name
-from csrun.executable.random import blocks_of, threshold_of
+from csrun.kernels.random import blocks_of, threshold_of
 
 
 @dataclass(frozen=True)

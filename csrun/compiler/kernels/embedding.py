@@ -15,7 +15,7 @@ from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
 
 #: Rows are taken as they lie.
 DENSE = (EmbeddingOp, EmbeddingDenseBackwardOp)
-IMPORT = "from csrun.executable import embedding, indexing"
+IMPORT = "from csrun.kernels import embedding, indexing"
 
 
 @dataclass(frozen=True)

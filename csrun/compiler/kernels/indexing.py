@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Indexing(Kernel):
-    """One of the functions of `csrun.executable.indexing`; `x` is a gradient on the way back.
+    """One of the functions of `csrun.kernels.indexing`; `x` is a gradient on the way back.
 
     size: of the axis that is looked up along, where nobody has seen that the indices are in it.
     """
@@ -73,7 +73,7 @@ class Indexing(Kernel):
         return "_".join(["mesh", *map(str, self.indices.shape)]) if needs else None
 
     def prepare(self, name: Name) -> list[str]:
-        lines = ["from csrun.executable import indexing"]
+        lines = ["from csrun.kernels import indexing"]
         if self._mesh:
             lines.append(f"{self._mesh} = indexing.mesh_of{self.indices.shape}")
         return lines

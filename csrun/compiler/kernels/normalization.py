@@ -27,7 +27,7 @@ TILE_BYTES = 768 << 10
 
 @dataclass(frozen=True)
 class Norm(Kernel):
-    """One of the functions of `csrun.executable.normalization`, and its operands and results.
+    """One of the functions of `csrun.kernels.normalization`, and its operands and results.
 
     Shapes: rows [N, D], weights [D], statistics [N]
     """
@@ -83,7 +83,7 @@ class Norm(Kernel):
         return f"ones_{count}", count
 
     def prepare(self, name: Name) -> list[str]:
-        lines = ["from csrun.executable import normalization"]
+        lines = ["from csrun.kernels import normalization"]
         if self._ones is not None:
             variable, count = self._ones
             lines.append(f"{variable} = np.ones({count}, '{self.results[0].dtype}')")

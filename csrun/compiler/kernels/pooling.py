@@ -76,7 +76,7 @@ class Pooling(Kernel):
         w = self.windows
         where = f"{self._images.shape[1:]}, {self._places}, {w.size}, {w.stride}, {w.padding}"
         return [
-            "from csrun.executable import pooling, windows",
+            "from csrun.kernels import pooling, windows",
             f"{self._variable(name, 'taps')} = windows.taps({where}, {w.dilation})",
         ]
 

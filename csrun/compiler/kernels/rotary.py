@@ -43,7 +43,7 @@ class Rotary(UnaryKernel):
         arguments = (self._length, self.size, self.base, self.is_inverse, self.x.dtype, axes)
         table = f"rotary.turns{arguments!r}"
         factors = table if self.is_interleaved else f"rotary.cosines_and_sines({table})"
-        return ["from csrun.executable import rotary", f"{self._factors} = {factors}"]
+        return ["from csrun.kernels import rotary", f"{self._factors} = {factors}"]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""

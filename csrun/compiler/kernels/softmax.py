@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Softmax(Kernel):
-    """One of the functions of `csrun.executable.softmax`.
+    """One of the functions of `csrun.kernels.softmax`.
 
     Shapes: operands, out [N, C, I]
     """
@@ -70,7 +70,7 @@ class Softmax(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         ones = f"{self._ones} = np.ones({self.out.shape[1]}, '{self.out.dtype}')"
-        return ["from csrun.executable import softmax", ones]
+        return ["from csrun.kernels import softmax", ones]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""

@@ -332,7 +332,7 @@ class NllBackward(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         made = f"{self._numbers} = np.arange({self.parts.rows})"
-        return ["from csrun.executable import cross_entropy", made]
+        return ["from csrun.kernels import cross_entropy", made]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""

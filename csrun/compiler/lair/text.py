@@ -64,7 +64,7 @@ class LoopText:
 
     def prepare(self, name: Name) -> list[str]:
         """Lines that run once, when the program is bound."""
-        lines = ["from csrun.executable import special"] if self.needs_special else []
+        lines = ["from csrun.kernels import special"] if self.needs_special else []
         lines += [f"{variable} = {text}" for variable, text in self.constants.items()]
         for array, text in self.fixed.items():
             shape = self.sized(array).shape

@@ -15,7 +15,7 @@ from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import PermuteOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.executable import Step
-from csrun.executable import random as draws
+from csrun.kernels import random as draws
 from csrun.pytorch.capture import Recording
 from csrun.pytorch.graph.importing import masks_in
 

@@ -10,7 +10,7 @@ from csrun.cirh.ops.base import attribute
 from csrun.cirh.reference import Draw
 from csrun.cirh.reference.masks import dropout_mask
 from csrun.executable import Step
-from csrun.executable.random import RunDraw, blocks_of, round_keys
+from csrun.kernels.random import RunDraw, blocks_of, round_keys
 from csrun.nn.errors import TraceError
 from csrun.nn.tracer import Tracer
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from csrun.executable import attention
-from csrun.executable.attention import BackwardScratch, Scratch
+from csrun.kernels import attention
+from csrun.kernels.attention import BackwardScratch, Scratch
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of attention")
 functional = torch.nn.functional

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.windows import Tap
+from csrun.kernels.windows import Tap
 
 Array = npt.NDArray[Any]
 Taps = tuple[Tap, ...]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.executable import rotary
+from csrun.kernels import rotary
 
 TOLERANCES = {"float32": 1e-6, "float64": 1e-14}
 

@@ -7,7 +7,7 @@ from csrun.cirh.ops.base import attribute
 from csrun.cirh.reference import masks as reference
 from csrun.cirh.reference.masks import Draw
 from csrun.executable import Step
-from csrun.executable.random import MaskDraw, blocks_of, philox, round_keys, threshold_of
+from csrun.kernels.random import MaskDraw, blocks_of, philox, round_keys, threshold_of
 
 SEED = 0x299F31D0A4093822  # the third vector's key
 #: kat_vectors of the Random123 library 1.09, lines "philox4x32 10": counter, key, random words.

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from csrun.executable.special import logistic, normal_cdf
+from csrun.kernels.special import logistic, normal_cdf
 
 #: What 1 / (1 + exp(-x)) may lose: units in the last place, times what exp does to x's rounding.
 LIMITS = {"float32": 1e-6, "float64": 5e-14}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.executable import softmax
+from csrun.kernels import softmax
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle")
 
@@ -12,7 +12,7 @@ INF = float("inf")
 
 
 def of(function, x):
-    """A function of csrun.executable.softmax, by tiles of a few rows."""
+    """A function of csrun.kernels.softmax, by tiles of a few rows."""
     size, behind = x.shape[1:]
     out = np.empty_like(x)
     tile, numbers = np.empty((TILE, size, behind), x.dtype), np.empty((TILE, behind), x.dtype)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.executable import batch_norm, convolution, pooling, windows
+from csrun.kernels import batch_norm, convolution, pooling, windows
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 functional = torch.nn.functional

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.random import RunDraw
+from csrun.kernels.random import RunDraw
 
 Array = npt.NDArray[Any]
 

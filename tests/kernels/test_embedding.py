@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.executable import embedding
+from csrun.kernels import embedding
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of embedding")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.windows import Tap, are_inside
+from csrun.kernels.windows import Tap, are_inside
 
 Array = npt.NDArray[Any]
 Taps = tuple[Tap, ...]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from csrun.executable import normalization
+from csrun.kernels import normalization
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the norms")
 functional = torch.nn.functional

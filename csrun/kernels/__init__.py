@@ -1,0 +1,1 @@
+"""NumPy kernels that compiled programs call."""
