@@ -16,7 +16,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.ring import slot_bytes
 

@@ -11,8 +11,8 @@ from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import Run
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
-from csrun.runtime.roles import loop
-from csrun.runtime.roles.machine import Machine
+from csrun.runtime.chief import step_orders
+from csrun.runtime.chief.machine import Machine
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.wire.messages import Results
 
@@ -29,7 +29,9 @@ def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
     with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
         found = _restore(run, machine, path)
         traced = compiled.traced
-        results = loop.evaluate(machine, found.step, batches, traced.host, show, traced.losses)
+        results = step_orders.evaluate(
+            machine, found.step, batches, traced.host, show, traced.losses
+        )
         machine.close(results)
     log.info(log_lines.evaluated(results))
     _write_events(run.model_dir, results)
@@ -46,7 +48,7 @@ def predict(
         compiled = compile_run(run, RunMode.PREDICT, target, batches)
     with machine_for(run, compiled.executable, target, 0, batches) as (machine, show):
         found = _restore(run, machine, path)
-        samples = loop.predict(machine, batches, take, show)
+        samples = step_orders.predict(machine, batches, take, show)
         results = {"global_step": float(found.step), "samples": float(samples)}
         machine.close(results)
     log.info(f"Predicted {samples} samples with the weights of global step {found.step}")

@@ -18,10 +18,10 @@ from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import Run
 from csrun.executable import Executable, Plan, RunMode, state_layout
 from csrun.records import checkpoints
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.machine import Machine
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.connections import Cluster, RunRequest
-from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.machine import Machine
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.messages import CheckpointSpace
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names, streamer_name, swarmx_name

@@ -19,7 +19,7 @@ from csrun.estimator.run import Run
 from csrun.executable import Plan, tensors_of
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
-from csrun.runtime.roles.machine import Machine
+from csrun.runtime.chief.machine import Machine
 
 log = logging.getLogger("csrun")
 

@@ -12,7 +12,7 @@ from csrun.estimator.run import Run
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines, model_dir
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")

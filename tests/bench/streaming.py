@@ -122,7 +122,7 @@ import sys
 from os.path import dirname
 
 from csrun.estimator import place
-from csrun.runtime.roles.training import Training
+from csrun.runtime.chief.training import Training
 
 place.checkpoint_space = lambda *known: None
 Training._save_last = lambda training: None

@@ -15,7 +15,7 @@ from csrun.compiler import compile_model
 from csrun.executable import Commit, sums_of_squares
 from csrun.executable.bind import total
 from csrun.nn.errors import TraceError
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.step.updates import clipping
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")

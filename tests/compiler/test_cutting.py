@@ -17,7 +17,7 @@ from csrun.compiler import CompileError, compile_model
 from csrun.compiler.options import SHARE
 from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
 

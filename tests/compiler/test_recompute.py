@@ -20,7 +20,7 @@ from csrun.compiler.memory_plan import lives, place
 from csrun.compiler.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 B, T, D, BLOCKS, CLASSES = 4, 6, 8, 3, 7

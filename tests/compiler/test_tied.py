@@ -12,7 +12,7 @@ from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.compiler import accumulate, compile_model
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weights")
 

@@ -15,7 +15,7 @@ from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.last_gradients import first_group_before_last
 from csrun.compiler.visits import Use, functions_of, with_frees
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 NOTHING, STEPS = Use(), 3
 READ, OTHER = Array("activation", (1,), "float32"), Array("other", (1,), "float32")

@@ -32,7 +32,7 @@ from csrun.estimator import CerebrasEstimator, CSRunConfig
 from csrun.estimator.compilation import minibatches_in_flight
 from csrun.estimator.trace import trace_model
 from csrun.records import checkpoints
-from csrun.runtime.roles.saving import Saving
+from csrun.runtime.chief.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

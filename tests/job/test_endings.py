@@ -30,15 +30,15 @@ SLOW = """
 
 SLOW_STEPS = """
     import pathlib, time
-    from csrun.runtime.roles import loop
-    begin, index = loop.Orders.begin, pathlib.Path("model_dir", "checkpoint")
+    from csrun.runtime.chief import step_orders
+    begin, index = step_orders.Orders.begin, pathlib.Path("model_dir", "checkpoint")
     def slowly(orders, step, *limits):
         time.sleep(0.5 if step == 5 else 0)
         order = begin(orders, step, *limits)
         while step == 4 and "model-ckpt-4" not in index.read_text():
             time.sleep(0.01)
         return order
-    loop.Orders.begin = slowly
+    step_orders.Orders.begin = slowly
 """
 
 

@@ -25,8 +25,8 @@ from csrun.estimator.place import find_target, machine_for
 from csrun.estimator.start import load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, model_dir
-from csrun.runtime.roles.machine import Feed
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief.machine import Feed
+from csrun.runtime.chief.training import LoopOptions, Training
 
 WAIT_AT, FOLDER = int(sys.argv[1]), sys.argv[2]
 PART, LAST, SAMPLES = 20, 60, 8

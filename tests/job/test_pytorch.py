@@ -17,7 +17,7 @@ from csrun.estimator.trace import trace_model
 from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
 from csrun.executable.bind import gradients_offset
 from csrun.params import load
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")

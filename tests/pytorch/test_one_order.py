@@ -11,8 +11,8 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
-from csrun.runtime.roles.cpu import CpuMachine  # noqa: E402
-from csrun.runtime.roles.machine import Feed  # noqa: E402
+from csrun.runtime.chief.cpu import CpuMachine  # noqa: E402
+from csrun.runtime.chief.machine import Feed  # noqa: E402
 
 
 class StoppedError(Exception):

@@ -8,7 +8,7 @@ from support.torch_loops import Kit  # noqa: E402
 from torch.optim.lr_scheduler import StepLR  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from csrun.runtime.roles.cpu import CpuOrder, CpuProgram  # noqa: E402
+from csrun.runtime.chief.cpu import CpuOrder, CpuProgram  # noqa: E402
 
 EPOCHS, BATCHES, EVERY, READ_AT = 4, 30, 25, 9
 

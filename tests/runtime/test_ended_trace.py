@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from support.running import NETWORK, PIPELINED, SETTINGS, data
 
 from csrun.records import checkpoints
-from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.training import LoopOptions, Training
 
 LAST, ASKED = 9, 3  # steps: of the run, and when it is told to end
 

@@ -12,9 +12,9 @@ from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.remote.ring import SlotSender
-from csrun.runtime.roles.connections import Cluster, RunRequest
-from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import DamagedTransferError

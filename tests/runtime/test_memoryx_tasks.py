@@ -20,7 +20,7 @@ from support.running import (
 
 from csrun import nn
 from csrun.base.mode import RunMode
-from csrun.runtime.roles.machine import Feed
+from csrun.runtime.chief.machine import Feed
 
 STEPS = 20
 CLIPPED = replace(NETWORK, optimizer=nn.AdamW(0.01, clip_norm=0.1))

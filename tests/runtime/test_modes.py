@@ -10,8 +10,8 @@ from support.roles import Peers, fed_by
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
-from csrun.runtime.roles.connections import Cluster, RunRequest
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.step import weights
 from csrun.runtime.wire.rendezvous import RunFolder
 

@@ -32,9 +32,9 @@ from support.running import (
 
 from csrun.base.errors import CsrunError
 from csrun.data.delivery import Delivery
-from csrun.runtime.roles import loop
-from csrun.runtime.roles.machine import Feed
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief import step_orders
+from csrun.runtime.chief.machine import Feed
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.step import weights
 from csrun.runtime.wire.ring import ring_slots_for
 
@@ -229,7 +229,7 @@ def test_a_run_begins_with_the_step_and_the_batch_that_it_is_given(tmp_path, mod
 
 def test_a_program_that_takes_its_turn_again_is_ordered_as_before(tmp_path, monkeypatch):
     """One step at first, since nobody knows how long it takes; then as many as are due."""
-    monkeypatch.setattr(loop, "ORDER_S", 1e6)
+    monkeypatch.setattr(step_orders, "ORDER_S", 1e6)
     train = NETWORK.compile(tmp_path, PIPELINED)
     machine = begun(train, data(NETWORK), NETWORK.parameters())
     programs, counts = (machine, machine.load(train, machine)), []

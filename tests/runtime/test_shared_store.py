@@ -30,8 +30,8 @@ from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.machine import Feed
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.machine import Feed
 
 
 def forked(

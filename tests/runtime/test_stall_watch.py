@@ -14,8 +14,8 @@ from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
 from csrun.executable.bind import TensorPlace
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.remote.store import ChannelPort
-from csrun.runtime.roles.connections import Cluster, RunRequest
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.store.tensors import StoredTensor
 from csrun.runtime.wire import rendezvous, shared

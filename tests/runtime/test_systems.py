@@ -20,9 +20,9 @@ from csrun.compiler import CompileError, compile_model
 from csrun.executable.shards import Shards
 from csrun.nn.tracer import Tracer
 from csrun.records import checkpoints, tensor_files
+from csrun.runtime.chief.machine import Feed
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.roles import memoryx
-from csrun.runtime.roles.machine import Feed
-from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.store import place
 from csrun.runtime.store.notes import MemoryxEnd
 from csrun.runtime.store.residency import least_bytes, store_bytes

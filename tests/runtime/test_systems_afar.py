@@ -13,8 +13,8 @@ from support.systems import compiled, machine_of
 
 from csrun import nn
 from csrun.base.mode import RunMode
+from csrun.runtime.chief.machine import Feed
 from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.roles.machine import Feed
 from csrun.runtime.step.trace import Kind
 
 NETWORK = Network((12, 40, 30, 5), batch=24, dropout=0.3, optimizer=nn.AdamW(0.01))

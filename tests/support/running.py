@@ -11,8 +11,8 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
-from csrun.runtime.roles.connections import Cluster, RunRequest
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING

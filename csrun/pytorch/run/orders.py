@@ -15,9 +15,9 @@ from csrun.pytorch.run.parts import Numbers, Part, Queued, gathering_of
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import keep_results
 from csrun.pytorch.weights.given_back import GivenBack
-from csrun.runtime.roles.loop import Orders
-from csrun.runtime.roles.machine import Ordered, Program
-from csrun.runtime.roles.training import Training
+from csrun.runtime.chief.machine import Ordered, Program
+from csrun.runtime.chief.step_orders import Orders
+from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Gathering
 
 EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not worth an answer

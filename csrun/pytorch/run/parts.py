@@ -21,8 +21,8 @@ from csrun.pytorch.loop.loop_shape import LoopShape
 from csrun.pytorch.loop.tokens import StepValues
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.user import Loader
-from csrun.runtime.roles.loop import Orders
-from csrun.runtime.roles.machine import Program
+from csrun.runtime.chief.machine import Program
+from csrun.runtime.chief.step_orders import Orders
 from csrun.runtime.step.source import are_first_rows
 from csrun.runtime.wire.messages import Gathering
 

@@ -13,8 +13,8 @@ from csrun.estimator.run import Run
 from csrun.pytorch.graph.importing import output_name
 from csrun.pytorch.run.parts import Part, Queued
 from csrun.pytorch.user import Loader
-from csrun.runtime.roles.machine import Feed, Machine, Program
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief.machine import Feed, Machine, Program
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
 
 

@@ -29,8 +29,8 @@ from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
-from csrun.runtime.roles.machine import Program
-from csrun.runtime.roles.training import Training
+from csrun.runtime.chief.machine import Program
+from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed
 

@@ -12,7 +12,7 @@ from csrun.compiler import compile_model
 from csrun.compiler.errors import CompileError
 from csrun.executable import state_layout
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 

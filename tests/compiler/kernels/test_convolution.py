@@ -11,7 +11,7 @@ from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.convolution import ConvolutionOp
 from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")

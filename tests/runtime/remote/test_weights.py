@@ -21,11 +21,11 @@ from csrun.compiler import compile_model
 from csrun.executable import Runtime, Step, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote.state import ASK, SentState
 from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.roles import memoryx
-from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step.engine import make_compute
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.store.tensors import stored_state

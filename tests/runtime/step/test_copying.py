@@ -24,8 +24,8 @@ from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
 from csrun.executable import state_layout
 from csrun.records import checkpoints, tensor_files
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.remote import state as state_afar
-from csrun.runtime.roles.training import LoopOptions, Training
 from csrun.runtime.step.copying import UpdateGate, copying_order
 
 LAST = 8

@@ -13,7 +13,7 @@ from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn.functions import view
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the valid rows")
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill, opened
 
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote import weights as weights_afar
 from csrun.runtime.remote.weights import RemoteEnd
-from csrun.runtime.roles.cpu import CpuMachine
 from csrun.runtime.step import copying, timed
 from csrun.runtime.step.trace import Recorder
 from csrun.runtime.store import notes

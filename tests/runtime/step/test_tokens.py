@@ -13,8 +13,8 @@ from csrun.compiler import CompileError
 from csrun.compiler.kernels import cross_entropy
 from csrun.data.delivery import Delivery
 from csrun.nn.functions import view
-from csrun.runtime.roles import loop
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief import step_orders
+from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.step.batch_maker import BatchName, count_labels
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the losses")
@@ -205,7 +205,7 @@ def test_a_batch_without_labels_counts_nowhere_in_an_evaluation(
     machine = CpuMachine(case.compile(tmp_path), ArrayData(batches), RunSettings(), 0)
     for name, array in machine.state.items():
         array[...] = parameters_of(machine.plan)[name]
-    results = loop.evaluate(machine, 7, None, None, lambda progress: None)
+    results = step_orders.evaluate(machine, 7, None, None, lambda progress: None)
     others = [np.concatenate(arrays) for arrays in zip(batches[0], *batches[2:], strict=True)]
     wanted, _ = expected(parameters_of(machine.plan), others, -100)
     assert results["loss"] == pytest.approx(factor * wanted, rel=1e-12)
@@ -224,7 +224,7 @@ def test_an_evaluation_of_two_kinds_of_labels_says_which_has_none(tmp_path):
     machine = CpuMachine(case.compile(tmp_path), ArrayData([batch]), RunSettings(), 0)
     why = "loss is nan at batch 0 .*: no label of the batch counts: in labels all are 2, the loss's"
     with pytest.raises(CsrunError, match=why):
-        loop.evaluate(machine, 7, None, None, lambda progress: None)
+        step_orders.evaluate(machine, 7, None, None, lambda progress: None)
 
 
 def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
@@ -240,7 +240,7 @@ def test_an_evaluation_is_the_mean_over_the_labels_of_all_its_batches(tmp_path):
     weights = parameters_of(machine.plan)
     for name, array in machine.state.items():
         array[...] = weights[name]
-    results = loop.evaluate(machine, 7, None, None, lambda progress: None)
+    results = step_orders.evaluate(machine, 7, None, None, lambda progress: None)
     together = [np.concatenate(arrays) for arrays in zip(*batches, strict=True)]
     assert results["loss"] == pytest.approx(expected(weights, together, -100)[0], rel=1e-12)
 

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from support.running import NETWORK, PIPELINED, SETTINGS, data
 
 from csrun.base.errors import CsrunError
-from csrun.runtime.roles.cpu import CpuMachine
-from csrun.runtime.roles.machine import Feed
-from csrun.runtime.roles.tracing import ChiefTrace
-from csrun.runtime.roles.training import LoopOptions, Training
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.machine import Feed
+from csrun.runtime.chief.tracing import ChiefTrace
+from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.step import trace
 from csrun.runtime.step.trace import RING_BYTES, Kind, Recorder, spans_in
 from csrun.runtime.wire.shared import SharedMemory
@@ -59,7 +59,7 @@ class Written(list):
 
     def __init__(self, monkeypatch):
         super().__init__()
-        file = "csrun.runtime.roles.tracing.trace_file.write"
+        file = "csrun.runtime.chief.tracing.trace_file.write"
         monkeypatch.setattr(file, lambda path, processes: self.append((path.name, [*processes])))
 
     def computed(self):

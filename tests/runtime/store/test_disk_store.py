@@ -25,8 +25,8 @@ from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.context import Host
 from csrun.executable.shards import Shards
-from csrun.runtime.roles.connections import Cluster, RunRequest
-from csrun.runtime.roles.cpu import CpuMachine
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.peers import Cluster, RunRequest
 from csrun.runtime.store import pages, place
 from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.place import Part, make_store, require_room

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from csrun.runtime.roles.chief_store import close_all, parts_of
-from csrun.runtime.roles.chief_swarmx import Lanes
-from csrun.runtime.roles.peer_channels import PeerChannels
-from csrun.runtime.roles.programs import Awaited
+from csrun.runtime.chief.memoryx_client import close_all, parts_of
+from csrun.runtime.chief.peer_channels import PeerChannels
+from csrun.runtime.chief.programs import Awaited
+from csrun.runtime.chief.swarmx_client import Lanes
 from csrun.runtime.wire import messages
 
 

@@ -6,7 +6,7 @@ from time import perf_counter
 from csrun.base.errors import CsrunError
 from csrun.context import Progress
 from csrun.executable import MOST_STEPS, Plan
-from csrun.runtime.roles.machine import Ordered, Program
+from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
 from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 

@@ -8,7 +8,7 @@ from csrun.base.errors import CsrunError
 from csrun.executable import Plan
 from csrun.records import trace_file
 from csrun.records.trace_file import Process, Span
-from csrun.runtime.roles.machine import Machine
+from csrun.runtime.chief.machine import Machine
 from csrun.runtime.step.trace import Kind, Recorder, Spans
 
 log = logging.getLogger("csrun")

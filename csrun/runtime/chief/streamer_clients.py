@@ -6,9 +6,9 @@ from functools import partial
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
+from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.remote.ring import BatchRelay
-from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES
 from csrun.runtime.wire.ring import ring_slots_for

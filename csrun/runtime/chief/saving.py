@@ -18,7 +18,7 @@ from csrun.context.ending import DeferredEnding
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, log_lines
 from csrun.records.tensor_files import Blocks
-from csrun.runtime.roles.machine import Held
+from csrun.runtime.chief.machine import Held
 from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")

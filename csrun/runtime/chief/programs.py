@@ -10,8 +10,8 @@ from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
+from csrun.runtime.chief.machine import Feed, Held, Program, over_store
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.machine import Feed, Held, Program, over_store
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
 from csrun.runtime.step.trace import Spans

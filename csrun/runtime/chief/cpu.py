@@ -13,8 +13,8 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
 from csrun.executable.bind import Bytes, store_of
+from csrun.runtime.chief.machine import Feed, Held, Program, over_store
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.machine import Feed, Held, Program, over_store
 from csrun.runtime.step.copying import UpdateGate, copying_order
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots

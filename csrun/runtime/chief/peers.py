@@ -12,14 +12,14 @@ from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
+from csrun.runtime.chief.machine import Feed, Held
+from csrun.runtime.chief.memoryx_client import ChiefStores, State, close_all, held_by
+from csrun.runtime.chief.peer_channels import PeerChannels
+from csrun.runtime.chief.programs import Awaited, ClusterMachine, Loaded
+from csrun.runtime.chief.streamer_clients import ChiefStreamers
+from csrun.runtime.chief.swarmx_client import Lanes, connect_wafers
+from csrun.runtime.chief.wafer_clients import Wafers
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.roles.chief_store import ChiefStores, State, close_all, held_by
-from csrun.runtime.roles.chief_streamers import ChiefStreamers
-from csrun.runtime.roles.chief_swarmx import Lanes, connect_wafers
-from csrun.runtime.roles.machine import Feed, Held
-from csrun.runtime.roles.peer_channels import PeerChannels
-from csrun.runtime.roles.programs import Awaited, ClusterMachine, Loaded
-from csrun.runtime.roles.wafers import Wafers
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.trace import Spans

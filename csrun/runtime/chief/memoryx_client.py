@@ -10,10 +10,10 @@ from csrun.executable import Executable, Plan, numbers_view, state_layout, state
 from csrun.executable.bind import Array
 from csrun.executable.shards import Own, Shards, piece_starts
 from csrun.records import log_lines
+from csrun.runtime.chief.machine import Held
+from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
-from csrun.runtime.roles.machine import Held
-from csrun.runtime.roles.peer_channels import PeerChannels
 from csrun.runtime.step.copying import copying_order
 from csrun.runtime.store.place import MEMORIES
 from csrun.runtime.store.residency import Residency, store_bytes

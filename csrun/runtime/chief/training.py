@@ -16,11 +16,11 @@ from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
+from csrun.runtime.chief.machine import Machine, Ordered, Program
+from csrun.runtime.chief.saving import Saving, outcome
+from csrun.runtime.chief.step_orders import Orders, Show, nothing_counts
+from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.input_log import InputLog
-from csrun.runtime.roles.loop import Orders, Show, nothing_counts
-from csrun.runtime.roles.machine import Machine, Ordered, Program
-from csrun.runtime.roles.saving import Saving, outcome
-from csrun.runtime.roles.tracing import ChiefTrace
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
 from csrun.runtime.step.trace import Kind
