@@ -79,7 +79,7 @@ def test_numbers_keep_all_digits(value: float) -> None:
 
 
 def test_the_words_of_a_lost_node_are_those_of_its_report() -> None:
-    from csrun.launch.slurm import step
+    from csrun.launch.slurm import srun_process
 
-    text = step.describe_loss("node3", 2)
+    text = srun_process.describe_loss("node3", 2)
     assert cause_of(record(FAILED, 1, f"rank 2 (streamer) on node3: {text}")) == "node_lost"

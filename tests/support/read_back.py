@@ -27,7 +27,7 @@ from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm import mail
+from csrun.launch.slurm import mailbox
 from csrun.params.arguments import load as load_params
 from csrun.params.run import Params
 from csrun.records import checkpoints, model_dir
@@ -229,19 +229,19 @@ def read_measured(folder: Path) -> Any:
     return Measurements.read(folder), FeedRequest.read(folder)
 
 
-MESSAGES = [mail.StartAll(JOB, True), StartTask(0, ("python", "run.py")), mail.LetGo()]
+MESSAGES = [mailbox.StartAll(JOB, True), StartTask(0, ("python", "run.py")), mailbox.LetGo()]
 
 
 def make_mail(folder: Path) -> None:
-    (folder / mail.MAIL_DIR).mkdir()
-    box = mail.Outbox(mail.launcher_box(folder))
+    (folder / mailbox.MAIL_DIR).mkdir()
+    box = mailbox.Outbox(mailbox.launcher_box(folder))
     for message in MESSAGES:
         box.post(message)
 
 
 def read_mail(folder: Path) -> Any:
-    decoder = msgspec.msgpack.Decoder(mail.ToAttendants)
-    return mail.Reader(mail.launcher_box(folder), decoder).read()
+    decoder = msgspec.msgpack.Decoder(mailbox.ToAttendants)
+    return mailbox.Reader(mailbox.launcher_box(folder), decoder).read()
 
 
 def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:

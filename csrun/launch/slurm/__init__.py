@@ -2,5 +2,5 @@
 
 csrun_wse (in front of a terminal, or in a batch job's script) starts srun; srun starts an attendant
 for every task; the attendants report in, and from there on the job is the same `JobLoop` that runs
-on one machine, over the mail of `csrun.launch.slurm.mail` instead of a fork server's socket.
+on one machine, over the mail of `csrun.launch.slurm.mailbox` instead of a fork server's socket.
 """

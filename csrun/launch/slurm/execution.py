@@ -24,12 +24,12 @@ from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
 from csrun.launch.piped_params import kept
 from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.task_output import show
-from csrun.launch.slurm import board, folders, records
-from csrun.launch.slurm.attendant import COMPLAINT, PLAN_FILE
-from csrun.launch.slurm.mail import NodeReady
-from csrun.launch.slurm.step import LOG_NAME, Step
-from csrun.launch.slurm.waiting import QueueWatch, job_of
-from csrun.launch.slurm.words import attendant_words, one_a_node, words_of
+from csrun.launch.slurm import folders, records, shared_register
+from csrun.launch.slurm.mailbox import NodeReady
+from csrun.launch.slurm.node_agent import COMPLAINT, PLAN_FILE
+from csrun.launch.slurm.queue_progress import QueueWatch, job_of
+from csrun.launch.slurm.srun_arguments import attendant_words, one_a_node, words_of
+from csrun.launch.slurm.srun_process import LOG_NAME, Step
 from csrun.launch.srun import Resources
 from csrun.site import Site
 
@@ -129,7 +129,7 @@ class _Run:
             try:
                 self._gather()
                 require_equal_versions(self._ready.values())
-                placed = board.shown(self._site, self._request.name, self._placed())
+                placed = shared_register.shown(self._site, self._request.name, self._placed())
                 job = while_it_runs.enter_context(placed)
                 folder, account = self._folder, self._ready[0].account
                 record = while_it_runs.enter_context(

@@ -25,7 +25,7 @@ from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
 from csrun.jobs.register import KEPT_RECORDS, LOST_CAUSE
 from csrun.jobs.request import JobRequest
-from csrun.launch.slurm import mail
+from csrun.launch.slurm import mailbox
 from csrun.site import Site
 
 RECORDS_DIR = "records"
@@ -114,7 +114,7 @@ def _last_heard(record: JobRecord) -> datetime:
     if record.logs is None:
         return begun
     try:
-        heard_s = mail.launcher_box(Path(record.logs).parent).stat().st_mtime
+        heard_s = mailbox.launcher_box(Path(record.logs).parent).stat().st_mtime
     except OSError:
         return begun
     return max(begun, datetime.fromtimestamp(heard_s, UTC))

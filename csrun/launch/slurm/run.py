@@ -16,15 +16,15 @@ from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.slurm import (
     allocation,
     batch,
-    comment,
+    job_comment,
     options,
-    requeued,
+    requeue,
     sinfo,
     squeue,
     timed_command,
 )
 from csrun.launch.slurm.execution import run_step
-from csrun.launch.slurm.words import mounts_of, python_of, words_of
+from csrun.launch.slurm.srun_arguments import mounts_of, python_of, words_of
 from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
 from csrun.site import Site, System
 
@@ -57,8 +57,8 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     restarted = environment.restarted_job()
     if restarted is not None and given is not None and not given.is_users:
         line = batch.resume_line(request, job_plan.layout)
-        requeued.await_old_steps(restarted, site, say, line)
-        comment.forget(restarted)
+        requeue.await_old_steps(restarted, site, say, line)
+        job_comment.forget(restarted)
     if request.compile_first:
         compiling, compile_plan = batch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)

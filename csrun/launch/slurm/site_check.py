@@ -15,7 +15,7 @@ from csrun.launch.preflight import checks
 from csrun.launch.preflight.checks import CheckResult, Status
 from csrun.launch.preflight.facts import NodeFacts
 from csrun.launch.slurm import cluster_checks, options, sinfo
-from csrun.launch.slurm.words import python_of
+from csrun.launch.slurm.srun_arguments import python_of
 from csrun.launch.srun import COMPONENT_SEPARATOR, after_prolog, in_container
 from csrun.site import Site
 

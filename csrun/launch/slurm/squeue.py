@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
-from csrun.launch.slurm.comment import LOST, noted
+from csrun.launch.slurm.job_comment import LOST, noted
 from csrun.site import Site
 from csrun.system import load_state
 

@@ -72,7 +72,7 @@ def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) ->
     place = {"SLURM_PROCID": "3", "SLURMD_NODENAME": "node2", "SLURM_JOB_ID": "9",
              "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "csrun.launch.slurm.attendant", str(tmp_path / "none"), ""],
+        [sys.executable, "-P", "-m", "csrun.launch.slurm.node_agent", str(tmp_path / "none"), ""],
         env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2

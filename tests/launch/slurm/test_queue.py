@@ -11,7 +11,7 @@ from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.slurm import allocation, run, sinfo, squeue
-from csrun.launch.slurm.comment import LOST
+from csrun.launch.slurm.job_comment import LOST
 from csrun.launch.srun import Resources, node_needs
 from csrun.site import JobLayout, load
 from csrun.system import Power, SystemState, save_state

@@ -13,8 +13,8 @@ import pytest
 from csrun.context import JobFile, Role, TaskEntry
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, StartTask, TaskEnded
-from csrun.launch.slurm import step
-from csrun.launch.slurm.mail import (
+from csrun.launch.slurm import srun_process
+from csrun.launch.slurm.mailbox import (
     Outbox,
     Reader,
     StartAll,
@@ -33,14 +33,14 @@ JOB = JobFile(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
-    monkeypatch.setattr(step, "_scancel", lambda *arguments: None)
-    monkeypatch.setattr(step, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(srun_process, "_scancel", lambda *arguments: None)
+    monkeypatch.setattr(srun_process, "SILENCE_S", SILENCE_S)
     (tmp_path / "logs").mkdir()
     return JobFolder(tmp_path)
 
 
-def started(folder: JobFolder, script: str) -> step.Step:
-    running = step.Step(("sh", "-c", script), folder, 1)
+def started(folder: JobFolder, script: str) -> srun_process.Step:
+    running = srun_process.Step(("sh", "-c", script), folder, 1)
     running.job = JOB
     running.send(TASK)
     return running
@@ -49,7 +49,7 @@ def started(folder: JobFolder, script: str) -> step.Step:
 def test_a_task_that_was_killed_and_starts_again_is_not_taken_for_a_silent_one(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step, "SILENCE_S", 60.0)
+    monkeypatch.setattr(srun_process, "SILENCE_S", 60.0)
     running = started(folder, "echo; exec sleep 60")
     try:
         running.send(SignalTasks((TASK.name,), signal.SIGKILL))
@@ -75,9 +75,9 @@ def test_a_task_of_which_nothing_is_heard_is_lost_with_its_place(folder: JobFold
 def test_an_order_that_has_no_room_is_given_when_it_has(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(step.deputy, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(srun_process.fallback_controller, "HEARTBEAT_S", 0.02)
     box = launcher_box(folder.path)
-    running = step.Step(("sleep", "60"), folder, 1)
+    running = srun_process.Step(("sleep", "60"), folder, 1)
     running.job = JOB
     try:
         with no_room():

@@ -9,7 +9,7 @@ import msgspec
 
 from csrun.context import JobFile, Role, TaskEntry
 from csrun.launch.process.protocol import SignalTasks, StartTask
-from csrun.launch.slurm.mail import (
+from csrun.launch.slurm.mailbox import (
     MAIL_DIR,
     Heartbeat,
     LetGo,

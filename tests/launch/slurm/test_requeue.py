@@ -7,7 +7,7 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.slurm import batch, requeued, sinfo
+from csrun.launch.slurm import batch, requeue, sinfo
 from csrun.site import JobLayout, Site, load
 
 RUNNING = "7+0 7 RUNNING\n7+1 8 RUNNING\n"
@@ -44,12 +44,12 @@ class Cluster:
 @pytest.fixture
 def resume(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Cluster]:
     for name, value in {"POLL_S": 0.0, "MARGIN_S": 0.05, "CANCEL_S": 0.05}.items():
-        monkeypatch.setattr(requeued, name, value)
-    monkeypatch.setattr(requeued.deputy, "SILENCE_S", 0.0)
+        monkeypatch.setattr(requeue, name, value)
+    monkeypatch.setattr(requeue.fallback_controller, "SILENCE_S", 0.0)
 
     def run(cluster: Cluster) -> Cluster:
         monkeypatch.setattr(sinfo, "ask", cluster.ask)
-        requeued.await_old_steps(7, load("local"), cluster.said.append, LINE)
+        requeue.await_old_steps(7, load("local"), cluster.said.append, LINE)
         return cluster
 
     return run

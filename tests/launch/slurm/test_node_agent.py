@@ -18,10 +18,10 @@ from csrun.context import JobFile, Progress, Role, TaskEntry
 from csrun.context.job import ended_file
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, TaskEnded, TasksReady
-from csrun.launch.slurm import mail
-from csrun.launch.slurm.attendant import PLAN_FILE
-from csrun.launch.slurm.comment import LOST
-from csrun.launch.slurm.mail import Heartbeat, LetGo, StartAll
+from csrun.launch.slurm import mailbox
+from csrun.launch.slurm.job_comment import LOST
+from csrun.launch.slurm.mailbox import Heartbeat, LetGo, StartAll
+from csrun.launch.slurm.node_agent import PLAN_FILE
 
 SILENCE_S = 0.3
 CPU = min(os.sched_getaffinity(0))
@@ -45,7 +45,7 @@ class Place:
         self.folder = JobFolder(path / "job")
         self.calls = path / "calls"
         self._programs = path / "bin"
-        for folder in (self.folder.path, self.folder.path / mail.MAIL_DIR, self._programs):
+        for folder in (self.folder.path, self.folder.path / mailbox.MAIL_DIR, self._programs):
             folder.mkdir()
         self.folder.furnish()
         stored.write(self.folder.path / PLAN_FILE, JOB, durable=False)
@@ -70,18 +70,18 @@ class Place:
             self.say(StartAll(msgspec.structs.replace(JOB, command=command, **changes), False))
         path = f"{self._programs}:{os.environ['PATH']}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "csrun.launch.slurm.attendant", str(self.folder.path), ""],
+            [sys.executable, "-m", "csrun.launch.slurm.node_agent", str(self.folder.path), ""],
             env=os.environ | PLACE | {"PATH": path},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,  # no file, whose size a test may limit
         )
-        reader = mail.Reader(
-            mail.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mail.FromAttendant)
+        reader = mailbox.Reader(
+            mailbox.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromAttendant)
         )
         self.until(lambda: bool(reader.read()))
 
     def say(self, message: msgspec.Struct) -> None:
-        mail.Outbox(mail.launcher_box(self.folder.path)).post(message)
+        mailbox.Outbox(mailbox.launcher_box(self.folder.path)).post(message)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Have it look at its mail, until this holds."""
@@ -129,7 +129,7 @@ TOLD = f"scontrol update JobId=7 Comment={LOST}"
 def test_a_failure_without_a_launcher_frees_the_job(place: Place) -> None:
     place.start(FREES, *FAILS)
     assert place.left() == 3
-    assert mail.given_up(place.folder.path).exists()
+    assert mailbox.given_up(place.folder.path).exists()
     assert place.called() == [TOLD, "scancel 7"]
     assert LOST in place.folder.log("srun").read_text()
 
@@ -148,7 +148,7 @@ def test_the_first_one_waits_for_the_end_of_all_and_frees_the_job(place: Place) 
 def test_a_job_that_another_has_left_is_ended(place: Place) -> None:
     place.start(FREES, *STAYS)
     place.until(lambda: TOLD in place.called())
-    mail.given_up(place.folder.path).touch()
+    mailbox.given_up(place.folder.path).touch()
     assert place.left() == 128 + signal.SIGTERM
 
 
@@ -178,8 +178,8 @@ def test_who_frees_no_job_waits_for_nobody(place: Place) -> None:
 
 def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True), *FAILS)
-    reader = mail.Reader(
-        mail.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mail.FromAttendant)
+    reader = mailbox.Reader(
+        mailbox.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromAttendant)
     )
     place.until(lambda: "TaskEnded" in [type(said).__name__ for said in reader.read()])
     assert place.process is not None
@@ -204,7 +204,7 @@ def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -
 def test_a_damaged_plan_is_not_one_that_is_not_there(place: Place) -> None:
     path = place.folder.path / PLAN_FILE
     path.write_bytes(path.read_bytes().replace(b"node1", b"node3"))
-    words = [sys.executable, "-m", "csrun.launch.slurm.attendant", str(place.folder.path), ""]
+    words = [sys.executable, "-m", "csrun.launch.slurm.node_agent", str(place.folder.path), ""]
     done = subprocess.run(
         words, env=os.environ | PLACE, capture_output=True, text=True, check=False, timeout=120
     )
@@ -263,23 +263,23 @@ def test_a_launcher_that_is_heard_again_is_not_lost(place: Place, own: str) -> N
 def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
     """As on a full disk: the launcher would take a task for lost whose end it never heard of."""
     place.start(Heartbeat(60.0, frees_job=False))
-    box = mail.node_box(place.folder.path, 0)
+    box = mailbox.node_box(place.folder.path, 0)
     assert place.process is not None
     pid, whole = place.process.pid, box.read_bytes()
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (len(whole) + 10, resource.RLIM_INFINITY))
     place.say(StartAll(msgspec.structs.replace(JOB, command=ENDS_WELL), False))
     place.until(ended_file(place.folder.path, 0).exists)
-    reader = mail.Reader(box, msgspec.msgpack.Decoder(mail.FromAttendant))
-    assert [type(said) for said in reader.read()] == [mail.NodeReady]
+    reader = mailbox.Reader(box, msgspec.msgpack.Decoder(mailbox.FromAttendant))
+    assert [type(said) for said in reader.read()] == [mailbox.NodeReady]
     assert place.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert place.left() == 0
-    assert [type(said) for said in reader.read()] == [TasksReady, TaskEnded, mail.Left]
+    assert [type(said) for said in reader.read()] == [TasksReady, TaskEnded, mailbox.Left]
 
 
 def test_who_can_say_nothing_for_too_long_leaves(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True))
-    box = mail.node_box(place.folder.path, 0)
+    box = mailbox.node_box(place.folder.path, 0)
     assert place.process is not None
     limit = (box.stat().st_size + 10, resource.RLIM_INFINITY)
     resource.prlimit(place.process.pid, resource.RLIMIT_FSIZE, limit)

@@ -15,9 +15,9 @@ from csrun.context.job import ENDED_DIR
 from csrun.jobs.folder import JobFolder
 from csrun.launch.life.job_state import Instruction
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm import comment, mail
+from csrun.launch.slurm import job_comment, mailbox
 from csrun.launch.slurm.commands import call
-from csrun.launch.slurm.deputy import SILENCE_S, Deputy, Happening, Watch
+from csrun.launch.slurm.fallback_controller import SILENCE_S, Deputy, Happening, Watch
 
 EXIT_NEVER_STARTED = 1
 
@@ -29,9 +29,9 @@ class Alone:
         self._folder = folder
         self._job_id = job_id
         self._is_first = is_first
-        self._heartbeat = mail.Heartbeat(SILENCE_S, frees_job=False)
-        self._orders = mail.Reader(
-            mail.launcher_box(folder.path), msgspec.msgpack.Decoder(mail.ToAttendants)
+        self._heartbeat = mailbox.Heartbeat(SILENCE_S, frees_job=False)
+        self._orders = mailbox.Reader(
+            mailbox.launcher_box(folder.path), msgspec.msgpack.Decoder(mailbox.ToAttendants)
         )
         self._watch = Watch(time.monotonic())
         self._job: JobFile | None = None
@@ -39,12 +39,12 @@ class Alone:
         self._story: list[Happening] = []  # since the tasks were started
         self._deputy: Deputy | None = None
 
-    def orders(self) -> list[mail.ToAttendants]:
+    def orders(self) -> list[mailbox.ToAttendants]:
         """What the launcher has said since."""
         orders = self._orders.read()
         self._watch.look(time.monotonic(), has_news=bool(orders))
         for order in orders:
-            if isinstance(order, mail.Heartbeat):
+            if isinstance(order, mailbox.Heartbeat):
                 self._heartbeat = order
         return orders
 
@@ -98,7 +98,7 @@ class Alone:
             self._tell_loss()
             self._deputy = Deputy(self._job, self._begun_s)
             done = self._deputy.take_over(self._story, now_s)
-        is_given_up = mail.given_up(self._folder.path).exists()
+        is_given_up = mailbox.given_up(self._folder.path).exists()
         return [*done, *self._deputy.turn(now_s, is_given_up=is_given_up)]
 
     def may_leave(self) -> bool:
@@ -115,24 +115,24 @@ class Alone:
         code = EXIT_NEVER_STARTED if self._deputy is None else self._deputy.exit_code
         if code != 0:
             with suppress(OSError):
-                mail.given_up(self._folder.path).touch()
+                mailbox.given_up(self._folder.path).touch()
         if self._heartbeat.frees_job and (code != 0 or self._is_first):
             call("scancel", str(self._job_id))
         return code
 
     def _have_all_ended(self, tasks: int) -> bool:
         ended = len(os.listdir(self._folder.path / ENDED_DIR))
-        return ended == tasks or mail.given_up(self._folder.path).exists()
+        return ended == tasks or mailbox.given_up(self._folder.path).exists()
 
     def _tell_loss(self) -> None:
         if self._is_first:
-            self._log(f"{comment.LOST}: nothing was heard of it for {self.silence_s:g} s")
-            comment.note(self._job_id, comment.LOST)
+            self._log(f"{job_comment.LOST}: nothing was heard of it for {self.silence_s:g} s")
+            job_comment.note(self._job_id, job_comment.LOST)
 
     def _tell_return(self) -> None:
         if self._is_first:
             self._log("csrun: the launcher is heard again")
-            comment.take_back(self._job_id, comment.LOST)
+            job_comment.take_back(self._job_id, job_comment.LOST)
 
     def _log(self, line: str) -> None:
         with suppress(OSError), self._folder.log("srun").open("a") as log:

@@ -1,12 +1,12 @@
 """The attendant of a node on a cluster: the one process that srun starts there for a job.
 
-Started as `python -P -m csrun.launch.slurm.attendant JOB_DIR MODULES`. It imports MODULES (names
+Started as `python -P -m csrun.launch.slurm.node_agent JOB_DIR MODULES`. It imports MODULES (names
 with commas between them) for its tasks, reports in, forks them when all nodes have, passes signals
 and messages on, reaps the tasks, and reports how each ended; for the chief it does so for the
 wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
 go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
 waits for that, and forks the tasks anew when it is told to. When nothing is heard of csrun_wse, it
-acts in its stead: see `csrun.launch.slurm.deputy`.
+acts in its stead: see `csrun.launch.slurm.fallback_controller`.
 """
 
 import os
@@ -31,9 +31,9 @@ from csrun.launch.process.forking import NodeTasks
 from csrun.launch.process.preload import preload
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
-from csrun.launch.slurm import mail
-from csrun.launch.slurm.alone import Alone
+from csrun.launch.slurm import mailbox
 from csrun.launch.slurm.identity import address_towards, machine
+from csrun.launch.slurm.orphaned_node import Alone
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
@@ -54,7 +54,7 @@ class Attendant:
         self._folder = folder
         self._node_id = place.node_id
         self._ranks = frozenset(ranks)
-        self._box = mail.Outbox(mail.node_box(folder.path, place.node_id))
+        self._box = mailbox.Outbox(mailbox.node_box(folder.path, place.node_id))
         self._alone = Alone(folder, place.job_id, is_first=0 in self._ranks)
         self._tasks = NodeTasks(folder, link_name(place.node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
@@ -64,7 +64,7 @@ class Attendant:
         self._is_let_go = False
         self._let_go_code = 0
 
-    def attend(self, ready: mail.NodeReady) -> int:
+    def attend(self, ready: mailbox.NodeReady) -> int:
         """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code.
 
         Raises: CsrunError when nothing could be said for as long as a launcher is waited for
@@ -85,7 +85,7 @@ class Attendant:
 
     def leave(self) -> None:
         """Say that nothing is left here."""
-        self._say(mail.Left())
+        self._say(mailbox.Left())
 
     def _is_over(self) -> bool:
         if self._is_let_go:
@@ -96,7 +96,7 @@ class Attendant:
             return False
         return not self._tasks and not self._has_failed and not self._box.is_waiting
 
-    def _say(self, message: mail.FromAttendant) -> None:
+    def _say(self, message: mailbox.FromAttendant) -> None:
         post = self._box.post_or_drop if isinstance(message, Progress) else self._box.post
         if post(message):
             self._ring()
@@ -156,9 +156,9 @@ class Attendant:
             elif isinstance(each, Send):
                 self._tasks.send_signal(SignalTasks(each.names, each.signum))
 
-    def _obey(self, order: mail.ToAttendants) -> None:
+    def _obey(self, order: mailbox.ToAttendants) -> None:
         match order:
-            case mail.StartAll(job, shows_progress):
+            case mailbox.StartAll(job, shows_progress):
                 self._job, self._shows_progress, self._has_failed = job, shows_progress, False
                 self._alone.begin(job)
                 for rank in sorted(self._ranks):
@@ -168,7 +168,7 @@ class Attendant:
                     self._start(order)
             case SignalTasks():
                 self._tasks.send_signal(order)
-            case mail.LetGo(stays, exit_code):
+            case mailbox.LetGo(stays, exit_code):
                 if not self._is_let_go and stays != self._node_id:
                     self._is_let_go, self._let_go_code = True, exit_code
 
@@ -226,7 +226,7 @@ def main(argv: list[str]) -> int:
     os.set_blocking(1, False)  # for a bell that nobody takes from the pipe any more
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     address = address_towards(place.launch_address)
-    ready = mail.NodeReady(
+    ready = mailbox.NodeReady(
         place.node_id,
         place.job_id,
         place.node,

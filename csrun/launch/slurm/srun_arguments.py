@@ -12,7 +12,7 @@ from csrun.launch.process.preload import ALWAYS
 from csrun.launch.srun import Resources, after_prolog, in_container, srun_words, step_words
 from csrun.site import Site
 
-ATTENDANT = "csrun.launch.slurm.attendant"
+ATTENDANT = "csrun.launch.slurm.node_agent"
 
 
 def words_of(

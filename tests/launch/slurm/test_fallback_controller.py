@@ -14,7 +14,7 @@ from csrun.launch.life.job_state import (
     WaferRequested,
 )
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm.deputy import MOST_S, SILENCE_S, Deputy, Watch
+from csrun.launch.slurm.fallback_controller import MOST_S, SILENCE_S, Deputy, Watch
 
 ENTRIES = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (0,)) for rank in range(2))
 JOB = JobFile(1, None, ("true",), "/", "local", 1, 1, ENTRIES, grace_s=7.0, time_limit_s=100)

@@ -19,7 +19,7 @@ from csrun.launch.life.first_cause import describe_srun_loss
 from csrun.launch.life.job_loop import say
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
-from csrun.launch.slurm import comment, deputy, mail
+from csrun.launch.slurm import fallback_controller, job_comment, mailbox
 from csrun.launch.slurm.commands import call
 
 LOG_NAME = "srun"
@@ -49,11 +49,12 @@ class Step:
     ) -> None:
         self._owns_job = owns_job
         self._frees_job = frees_job
-        (folder.path / mail.MAIL_DIR).mkdir(0o700)
-        decoder = msgspec.msgpack.Decoder(mail.FromAttendant)
-        self._box = mail.Outbox(mail.launcher_box(folder.path))
+        (folder.path / mailbox.MAIL_DIR).mkdir(0o700)
+        decoder = msgspec.msgpack.Decoder(mailbox.FromAttendant)
+        self._box = mailbox.Outbox(mailbox.launcher_box(folder.path))
         self._readers = [
-            mail.Reader(mail.node_box(folder.path, node_id), decoder) for node_id in range(nodes)
+            mailbox.Reader(mailbox.node_box(folder.path, node_id), decoder)
+            for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
         self._stops: dict[int, float] = {}  # by node: when Slurm told its attendant to end
@@ -73,11 +74,11 @@ class Step:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def reports(self) -> list[mail.NodeReady] | None:
+    def reports(self) -> list[mailbox.NodeReady] | None:
         """The attendants that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
-        return [message for _, message in self._heard() if isinstance(message, mail.NodeReady)]
+        return [message for _, message in self._heard() if isinstance(message, mailbox.NodeReady)]
 
     def send(self, message: protocol.ToServer) -> None:
         """Order something; the planned tasks start together, when all were asked for.
@@ -90,7 +91,7 @@ class Step:
                 self._unended[message.name] = message.rank
                 if message.wafer is None and len(self._unended) < len(self.job.tasks):
                     return
-                start_all = mail.StartAll(self.job, sys.stdout.isatty())
+                start_all = mailbox.StartAll(self.job, sys.stdout.isatty())
                 self._order(start_all if message.wafer is None else message)
             case protocol.SignalTasks():
                 if message.signum == signal.SIGKILL:
@@ -129,17 +130,17 @@ class Step:
         if outcome.state is RecordState.CANCELLED and not self._stops:
             _scancel(str(self.job.job_id))
         elif outcome.state is RecordState.TIMEOUT:
-            comment.note(self.job.job_id, comment.TIME_LIMIT)
+            job_comment.note(self.job.job_id, job_comment.TIME_LIMIT)
         elif outcome.state is RecordState.FAILED and outcome.cause:
-            comment.note(self.job.job_id, comment.cause(outcome.cause))
+            job_comment.note(self.job.job_id, job_comment.cause(outcome.cause))
 
     def _let_go(self, exit_code: int) -> None:
         """Let the attendants go, one after all the others when it has an exit code for Slurm."""
         there = [node_id for node_id in range(len(self._readers)) if node_id not in self._left]
         if exit_code and len(there) > 1:
-            self._order(mail.LetGo(there[0]))
+            self._order(mailbox.LetGo(there[0]))
             self._await_others(there[0])
-        self._order(mail.LetGo(exit_code=exit_code))
+        self._order(mailbox.LetGo(exit_code=exit_code))
 
     def _await_others(self, stays: int) -> None:
         others = set(range(len(self._readers))) - {stays}
@@ -163,7 +164,7 @@ class Step:
         return describe_srun_loss(exit_code, folder.log(LOG_NAME))
 
     def _order(
-        self, message: mail.StartAll | protocol.StartTask | protocol.SignalTasks | mail.LetGo
+        self, message: mailbox.StartAll | protocol.StartTask | protocol.SignalTasks | mailbox.LetGo
     ) -> None:
         waited = self._box.is_waiting
         if self._box.post(message):
@@ -178,21 +179,21 @@ class Step:
 
     def _beat(self) -> None:
         """Be heard, whatever our main thread waits for: a Slurm that is slow, a held terminal."""
-        heartbeat = mail.Heartbeat(deputy.SILENCE_S, self._frees_job)
+        heartbeat = mailbox.Heartbeat(fallback_controller.SILENCE_S, self._frees_job)
         while not self._has_ended.is_set():
             waited = self._box.is_waiting
             if self._box.post_or_drop(heartbeat) and waited:
                 self._ring()
-            self._has_ended.wait(deputy.HEARTBEAT_S)
+            self._has_ended.wait(fallback_controller.HEARTBEAT_S)
 
-    def _heard(self) -> list[tuple[int, mail.FromAttendant]]:
+    def _heard(self) -> list[tuple[int, mailbox.FromAttendant]]:
         return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]
 
-    def _passed_on(self, node_id: int, message: mail.FromAttendant) -> list[protocol.ToLauncher]:
+    def _passed_on(self, node_id: int, message: mailbox.FromAttendant) -> list[protocol.ToLauncher]:
         match message:
-            case mail.NodeReady():
+            case mailbox.NodeReady():
                 return []
-            case mail.Left():
+            case mailbox.Left():
                 self._left.add(node_id)
                 return []
             case protocol.TasksReady():
