@@ -13,12 +13,12 @@ from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, StateOp, StoredOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, text_of, type_of
-from csrun.compiler.array import Array
 from csrun.compiler.errors import CompileError, refused
-from csrun.compiler.graph import GRADIENT, Graph, parameter_of
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import GRADIENT, Graph, parameter_of
+from csrun.compiler.graph.labels import NumberRanges, Ranges, number_ranges
 from csrun.compiler.kernels import MATCHERS, Kernel
 from csrun.compiler.kernels.outputs import copy_out
-from csrun.compiler.labels import NumberRanges, Ranges, number_ranges
 from csrun.compiler.lair import generate_kernels
 from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of

@@ -11,15 +11,15 @@ import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.cirh import precision_of
-from csrun.compiler.arena import alive_in, with_samples, with_store
 from csrun.compiler.compile import estimate_of, inputs_of
-from csrun.compiler.floor_plan import usable_part
-from csrun.compiler.footprint import Footprint, footprint
-from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import MatchedModel, validate_model
-from csrun.compiler.memory_plan import Life
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NOBODY, Watch
+from csrun.compiler.plan.arena import alive_in, with_samples, with_store
+from csrun.compiler.plan.floor_plan import usable_part
+from csrun.compiler.plan.footprint import Footprint, footprint
+from csrun.compiler.plan.layers import lay_out
+from csrun.compiler.plan.memory_plan import Life
 from csrun.executable import InputSpec, Layer
 
 AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 import csrun.executable
 from csrun import nn
 from csrun.base.mode import RunMode
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated
 from csrun.compiler.matching import match_kernels

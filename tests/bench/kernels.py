@@ -16,13 +16,13 @@ from result import Result, interleaved
 from support.kernels import bound
 from threadpoolctl import threadpool_limits
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import LOSS
-from csrun.compiler.kernels.activation_code import CODES, CUBE, INNER
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
 from csrun.compiler.kernels.softmax_cross_entropy import Parts, WideBackward, WideForward
+from csrun.compiler.lair.activation_code import CODES, CUBE, INNER
 from csrun.kernels import attention, convolution, normalization, softmax, special
 from csrun.kernels.windows import taps
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from result import Result
 
-from csrun.compiler.floor_plan import Demands, Wire, arrange, usable_part, wire_length
+from csrun.compiler.plan.floor_plan import Demands, Wire, arrange, usable_part, wire_length
 from csrun.site import load as load_site
 
 PART = usable_part(load_site("local").systems[0])

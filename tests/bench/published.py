@@ -16,14 +16,14 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileOptions, compile_model
-from csrun.compiler.arena import alive_in, with_samples, with_store
 from csrun.compiler.compile import inputs_of
-from csrun.compiler.footprint import footprint
-from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import validate_model
-from csrun.compiler.memory_plan import place
-from csrun.compiler.performance import Constants, Work, estimate
-from csrun.compiler.slots import place_groups
+from csrun.compiler.plan.arena import alive_in, with_samples, with_store
+from csrun.compiler.plan.footprint import footprint
+from csrun.compiler.plan.layers import lay_out
+from csrun.compiler.plan.memory_plan import place
+from csrun.compiler.plan.performance import Constants, Work, estimate
+from csrun.compiler.plan.slots import place_groups
 from csrun.estimator.trace import trace_model
 from csrun.executable import Layer, nbytes_of
 from csrun.params import load

@@ -10,7 +10,8 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
-from csrun.compiler import accumulate, compile_model
+from csrun.compiler import compile_model
+from csrun.compiler.graph.graph import accumulate
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 

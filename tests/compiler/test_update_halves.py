@@ -8,7 +8,7 @@ from support.programs import Network
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
-from csrun.compiler import updates
+from csrun.compiler.emit import updates
 from csrun.executable import Runtime, Step, flat_views
 from csrun.runtime.step.update_threads import UpdateThreads
 

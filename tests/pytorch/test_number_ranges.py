@@ -11,7 +11,7 @@ from torch.nn import functional as f  # noqa: E402
 
 from csrun.base.errors import CsrunError  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
-from csrun.compiler.labels import number_ranges  # noqa: E402
+from csrun.compiler.graph.labels import number_ranges  # noqa: E402
 from csrun.executable import NumberRange  # noqa: E402
 from csrun.pytorch.graph.importing import module_of  # noqa: E402
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from csrun.compiler.codegen import FUNCTIONS, HEAD, REDUCTIONS
-from csrun.compiler.names import Names
+from csrun.compiler.emit.codegen import FUNCTIONS, HEAD, REDUCTIONS
+from csrun.compiler.emit.names import Names
 from csrun.executable import Step
 
 

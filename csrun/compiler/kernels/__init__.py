@@ -3,7 +3,7 @@
 from xdsl.ir import Operation
 
 from csrun.base.families import families_of
-from csrun.compiler.kernels.base import Kernel, Matcher, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Phase
 
 _FAMILIES = families_of("csrun.compiler.kernels", "MATCHERS")
 MATCHERS: dict[str, Matcher] = {

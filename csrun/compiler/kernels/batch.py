@@ -7,9 +7,9 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.batch import LabelCountOp, MaskPaddingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp, NllLossForwardOp
 from csrun.cirh.ops.table_parts import LogSumExpPartOp, NllLossOfSumsOp, NllLossPartBackwardOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase, UnaryKernel
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, UnaryKernel
 
 #: Operators that know which labels do not count.
 OfLabels = (

@@ -8,9 +8,9 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.compiler.array import Array, Shape
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
 DENSE = (NativeBatchNormOp, NativeBatchNormBackwardOp)

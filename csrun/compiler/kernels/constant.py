@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.model import ConstantOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph, Phase
-from csrun.compiler.kernels.base import Kernel, Matcher, Name
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name
 
 
 @dataclass(frozen=True)

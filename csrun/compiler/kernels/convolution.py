@@ -15,9 +15,9 @@ from csrun.cirh.ops.convolution import (
     Windows,
     windows_of,
 )
-from csrun.compiler.array import Array, Shape
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
 #: Of columns: a core's L2 holds them, and many samples of a small image share the calls.

@@ -14,9 +14,9 @@ from csrun.cirh.ops.loss import (
 )
 from csrun.cirh.ops.model import LossOp
 from csrun.cirh.ops.table_parts import NllLossOfSumsOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import LOSS, Graph
-from csrun.compiler.kernels.base import Kernel, Matcher
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import LOSS, Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher
 from csrun.compiler.kernels.batch import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
     NarrowBackward,

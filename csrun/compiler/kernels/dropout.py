@@ -6,9 +6,9 @@ from math import prod
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.random import DropoutMaskOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name
 from csrun.kernels.random import blocks_of, threshold_of
 
 

@@ -9,9 +9,9 @@ from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes.labels import source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 
 #: Rows are taken as they lie.
 DENSE = (EmbeddingOp, EmbeddingDenseBackwardOp)

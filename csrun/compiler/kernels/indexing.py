@@ -15,9 +15,9 @@ from csrun.cirh.ops.indexing import (
     IndexSelectBackwardOp,
     IndexSelectOp,
 )
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 
 #: They are looked up in flat memory.
 DENSE = (GatherOp,)

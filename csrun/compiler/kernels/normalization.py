@@ -13,9 +13,9 @@ from csrun.cirh.ops.normalization import (
     NativeLayerNormOp,
 )
 from csrun.cirh.types import shape_of, type_of
-from csrun.compiler.array import Array, Shape
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
 #: Rows are taken as they lie.

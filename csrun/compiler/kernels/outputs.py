@@ -6,9 +6,9 @@ from xdsl.ir import Operation
 
 from csrun.cirh.ops.model import LossOp, OutputOp
 from csrun.cirh.ops.reductions import ArgmaxOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import LOSS, Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, UnaryKernel
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import LOSS, Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, UnaryKernel
 
 
 @dataclass(frozen=True)

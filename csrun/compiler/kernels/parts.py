@@ -7,10 +7,10 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.shape import CloneOp, SelectBackwardOp, SliceBackwardOp, index_of, part_of
 from csrun.cirh.types import type_of
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
-from csrun.compiler.views import places_of
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.views import places_of
 
 
 @dataclass(frozen=True)

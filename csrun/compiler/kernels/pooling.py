@@ -15,9 +15,9 @@ from csrun.cirh.ops.pooling import (
     MaxPool2dOp,
     PoolingOp,
 )
-from csrun.compiler.array import Array, Shape
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
 DENSE = (PoolingOp,)

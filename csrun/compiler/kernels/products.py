@@ -7,10 +7,10 @@ from typing import Self
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.arithmetic import AddProductOp, MatmulOp, MmOp
-from csrun.compiler.accumulate import add_product, tile_of
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.accumulate import add_product, tile_of
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from xdsl.ir import Operation
 
 from csrun.cirh.ops.base import integer, ints
 from csrun.cirh.ops.reductions import AmaxOp, AminOp
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase, UnaryKernel
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, UnaryKernel
 
 
 @dataclass(frozen=True)

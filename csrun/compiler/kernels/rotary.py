@@ -6,9 +6,9 @@ from math import prod
 from xdsl.ir import Operation
 
 from csrun.cirh.ops.rotary import RotaryEmbeddingOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Matcher, Name, Phase, UnaryKernel
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Matcher, Name, Phase, UnaryKernel
 
 
 @dataclass(frozen=True)

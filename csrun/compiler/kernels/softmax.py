@@ -8,9 +8,9 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.base import integer
 from csrun.cirh.ops.loss import LogSoftmaxBackwardOp, LogSoftmaxOp
 from csrun.cirh.ops.normalization import SoftmaxBackwardOp, SoftmaxOp
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.compiler.kernels.cross_entropy import is_all_in_losses
 from csrun.executable import nbytes_of
 

@@ -7,8 +7,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
-from csrun.compiler.array import Array
-from csrun.compiler.kernels.base import Kernel, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.kernel import Kernel, Name, Phase
 from csrun.compiler.kernels.batch import first_of_padding
 from csrun.compiler.lair.formula import Value, Values, formula_loop
 from csrun.compiler.lair.loop import Loop

@@ -14,9 +14,9 @@ from csrun.cirh.ops.table_parts import (
     NllLossOfSumsOp,
     NllLossPartBackwardOp,
 )
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.compiler.kernels.batch import first_of_padding, labels_of
 from csrun.compiler.kernels.cross_entropy import ending_of
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
-from csrun.compiler.kernels.base import Kernel, Name, Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.kernel import Kernel, Name, Phase
 from csrun.compiler.lair.cluster import Cluster, clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels
 from csrun.compiler.lair.loop import Loop

@@ -16,10 +16,10 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.ops.shape import VIEWS
-from csrun.compiler.graph import Graph, Phase, parameter_of
+from csrun.compiler.graph.graph import Graph, Phase, parameter_of
+from csrun.compiler.graph.views import base_of
 from csrun.compiler.lair.operators import operands_of, space_of
 from csrun.compiler.lair.space import Space, is_read_by_rows, loops_of
-from csrun.compiler.views import base_of
 
 LONG_ROW = 4096  # elements: a tile of a few such rows fills a core's cache
 

@@ -27,7 +27,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 
 from csrun.cirh import print_module
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 
 PARALLEL, REDUCTION = builtin.StringAttr("parallel"), builtin.StringAttr("reduction")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from xdsl.dialects.builtin import IntegerAttr, i64
 
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.formula import Formula, formula_loop
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.text import LoopText

@@ -22,7 +22,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
-from csrun.compiler.array import Array, Shape
+from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.lower import map_of

@@ -10,11 +10,11 @@ from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array
-from csrun.compiler.kernels.activation import constants
-from csrun.compiler.kernels.activation_code import CODES
+from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import rows
+from csrun.compiler.lair.activation import constants
+from csrun.compiler.lair.activation_code import CODES
 from csrun.compiler.lair.operators import (
     CALLS,
     CAST,

@@ -18,13 +18,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from csrun.cirh.types import is_float, shape_of, type_of
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Graph
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.views import base_of
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.cluster import Cluster
 from csrun.compiler.lair.operators import Shape, operands_of, scalar_of
 from csrun.compiler.lair.space import Space
-from csrun.compiler.views import base_of
 
 
 class Lowering:

@@ -24,7 +24,7 @@ from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossPartBackwardOp
 from csrun.cirh.types import is_float, shape_of, type_of
-from csrun.compiler.kernels.activation import activation_of
+from csrun.compiler.lair.activation import activation_of
 
 #: NumPy's function for each operator; IDENTITY and SUM have none.
 CALLS: dict[type[Operation], str] = {

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from csrun.compiler.array import Array, Shape
+from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.lair.text import Place
 
 INDEX = "int64"

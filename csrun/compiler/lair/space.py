@@ -14,9 +14,9 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import VIEWS, ViewOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.compiler.graph import Graph
+from csrun.compiler.graph.graph import Graph
+from csrun.compiler.graph.views import base_of
 from csrun.compiler.lair.operators import Shape, operands_of, reduced_axes, space_of
-from csrun.compiler.views import base_of
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import INPUT
-from csrun.compiler.kernels.base import Name
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import INPUT
+from csrun.compiler.graph.kernel import Name
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from csrun.cirh.ops.rotary import RotaryEmbeddingOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
 from csrun.cirh.ops.table_parts import NllLossPartBackwardOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.labels import label_ranges
+from csrun.compiler.graph.views import numbers_of, view_of, written_by
 from csrun.compiler.kernels import DENSE
-from csrun.compiler.labels import label_ranges
 from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
-from csrun.compiler.views import numbers_of, view_of, written_by
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.kernels import bound
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import LOSS
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.softmax_cross_entropy import (
     NarrowBackward,
     NarrowForward,

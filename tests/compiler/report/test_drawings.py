@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from csrun.compiler.plan.slots import place_groups
 from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, Stream, draw, stops
-from csrun.compiler.slots import place_groups
 from csrun.executable import Group, Rectangle, Step, Visit
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.step import weights

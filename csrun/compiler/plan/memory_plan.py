@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import GRADIENT, INPUT
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel
 from csrun.executable import Buffer, aligned, nbytes_of
 

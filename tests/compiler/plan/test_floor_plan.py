@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.programs import SYSTEM
 from support.rectangles import apart, inside
 
-from csrun.compiler.floor_plan import (
+from csrun.compiler.plan.floor_plan import (
     Demands,
     Wire,
     arrange,

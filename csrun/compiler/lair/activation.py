@@ -6,7 +6,7 @@ import numpy as np
 from xdsl.dialects.builtin import FloatAttr, StringAttr
 from xdsl.ir import Operation
 
-from csrun.compiler.kernels.activation_code import CODES
+from csrun.compiler.lair.activation_code import CODES
 
 
 @dataclass(frozen=True)

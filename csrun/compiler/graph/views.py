@@ -26,8 +26,8 @@ from csrun.cirh.ops.shape import (
     part_of,
 )
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.array import Array
-from csrun.compiler.labels import Ranges, place_of_count
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.labels import Ranges, place_of_count
 
 Numbers = dict[SSAValue, str]
 SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}

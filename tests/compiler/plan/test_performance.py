@@ -11,13 +11,13 @@ from support.programs import Network, TiedNetwork, options_of
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
-from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import validate_model
-from csrun.compiler.performance import FITTED, Constants, Work, estimate
+from csrun.compiler.plan.layers import lay_out
+from csrun.compiler.plan.performance import FITTED, Constants, Work, estimate
 from csrun.executable import Layer
 from csrun.site import load as load_site
 
-BENCH = Path(__file__).parents[1] / "bench"
+BENCH = Path(__file__).parents[2] / "bench"
 # 1,000 PEs of 2 FLOPs a cycle at 1 GHz: 2e12 FLOP/s; 1e9 bytes a second of I/O.
 SYSTEM = msgspec.structs.replace(
     load_site("local").systems[0],

@@ -8,9 +8,9 @@ first group's, which is updated meanwhile, and are updated themselves while the 
 from collections.abc import Sequence
 from itertools import chain
 
-from csrun.compiler.graph import GRADIENT
+from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.visits import UseOf, runs_of
+from csrun.compiler.plan.visits import UseOf, runs_of
 
 
 def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequence[Kernel]:

@@ -14,8 +14,8 @@ from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import type_of
-from csrun.compiler.array import Array
-from csrun.compiler.views import undone
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.views import undone
 
 Name = Callable[[Array], str]
 

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from csrun.compiler.slots import place_gradients, place_groups
+from csrun.compiler.plan.slots import place_gradients, place_groups
 from csrun.executable import Visit
 
 

@@ -7,13 +7,13 @@ from itertools import accumulate, chain
 
 from csrun.cirh.ops.model import ParameterOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.graph import GRADIENT
-from csrun.compiler.groups import group_layers
-from csrun.compiler.homes import crossing_bytes, homes_of, touched, with_matrices
+from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.last_gradients import first_group_before_last
 from csrun.compiler.matching import MatchedModel
-from csrun.compiler.visits import Function, Use, functions_of
+from csrun.compiler.plan.gradient_order import first_group_before_last
+from csrun.compiler.plan.groups import group_layers
+from csrun.compiler.plan.placement import crossing_bytes, homes_of, touched, with_matrices
+from csrun.compiler.plan.visits import Function, Use, functions_of
 from csrun.executable import (
     Group,
     Initializer,

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler.floor_plan import (
+from csrun.compiler.kernels import Kernel, Phase
+from csrun.compiler.options import CompileOptions
+from csrun.compiler.plan.floor_plan import (
     Demands,
     Wire,
     arrange,
@@ -19,11 +21,9 @@ from csrun.compiler.floor_plan import (
     pes_needed,
     usable_part,
 )
-from csrun.compiler.homes import homes_of, with_matrices
-from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.layers import Layout
-from csrun.compiler.memory_plan import Life, place
-from csrun.compiler.options import CompileOptions
+from csrun.compiler.plan.layers import Layout
+from csrun.compiler.plan.memory_plan import Life, place
+from csrun.compiler.plan.placement import homes_of, with_matrices
 from csrun.executable import Layer, Rectangle, Region, Store, aligned
 
 WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)

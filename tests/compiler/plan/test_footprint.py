@@ -10,11 +10,11 @@ from support.rectangles import apart, inside
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import CompileError, compile_model
-from csrun.compiler.floor_plan import Wire, usable_part
-from csrun.compiler.footprint import footprint
-from csrun.compiler.layers import lay_out
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
+from csrun.compiler.plan.floor_plan import Wire, usable_part
+from csrun.compiler.plan.footprint import footprint
+from csrun.compiler.plan.layers import lay_out
 from csrun.executable import Store
 from csrun.nn.tracer import Tracer
 

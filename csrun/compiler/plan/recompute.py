@@ -18,12 +18,12 @@ from itertools import chain, groupby
 
 import msgspec
 
-from csrun.compiler.graph import GRADIENT, INPUT
-from csrun.compiler.homes import homes_of
+from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.layers import Layout, loads_of
-from csrun.compiler.memory_plan import Life, place
-from csrun.compiler.visits import Function
+from csrun.compiler.plan.layers import Layout, loads_of
+from csrun.compiler.plan.memory_plan import Life, place
+from csrun.compiler.plan.placement import homes_of
+from csrun.compiler.plan.visits import Function
 from csrun.executable import Visit
 
 DEEPEST = 4  # scopes in scopes, of which a segment is one

@@ -7,11 +7,11 @@ nothing else. The update part is of `updates`.
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from csrun.compiler.emit.names import Names
+from csrun.compiler.emit.updates import Updates, update_functions
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair.operators import CALLS
-from csrun.compiler.layers import Layout
-from csrun.compiler.names import Names
-from csrun.compiler.updates import Updates, update_functions
+from csrun.compiler.plan.layers import Layout
 from csrun.executable import Buffer, InputSpec
 from csrun.executable.bind import NO_LAYER
 

@@ -11,13 +11,14 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
-from csrun.compiler import CompileError, TooLargeError, compile_model, recompute
+from csrun.compiler import CompileError, TooLargeError, compile_model
 from csrun.compiler import compile as room
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels import Phase
-from csrun.compiler.layers import Layout
-from csrun.compiler.memory_plan import lives, place
-from csrun.compiler.visits import Function
+from csrun.compiler.plan import recompute
+from csrun.compiler.plan.layers import Layout
+from csrun.compiler.plan.memory_plan import lives, place
+from csrun.compiler.plan.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine

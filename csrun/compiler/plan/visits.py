@@ -12,7 +12,7 @@ from itertools import chain
 
 import msgspec
 
-from csrun.compiler.graph import LOSS
+from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels import Kernel
 from csrun.executable import Visit
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from csrun.compiler.graph import GRADIENT
+from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.executable import Parameter, aligned, nbytes_of
 

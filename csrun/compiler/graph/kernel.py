@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Self
 
 from xdsl.ir import Operation
 
-from csrun.compiler.array import Array
-from csrun.compiler.graph import Phase
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Phase
 
 if TYPE_CHECKING:
-    from csrun.compiler.graph import Graph
+    from csrun.compiler.graph.graph import Graph
 
 
 Name = Callable[[Array], str]

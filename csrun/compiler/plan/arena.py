@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.compiler.array import Array
 from csrun.compiler.errors import TooLargeError
-from csrun.compiler.footprint import Footprint, footprint
-from csrun.compiler.graph import LOSS
-from csrun.compiler.layers import Layout
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.matching import MatchedModel
-from csrun.compiler.memory_plan import Life, lives, place
 from csrun.compiler.options import SHARE, CompileOptions
-from csrun.compiler.slots import AHEAD_BYTES, place_gradients, place_groups
-from csrun.compiler.visits import with_frees
+from csrun.compiler.plan.footprint import Footprint, footprint
+from csrun.compiler.plan.layers import Layout
+from csrun.compiler.plan.memory_plan import Life, lives, place
+from csrun.compiler.plan.slots import AHEAD_BYTES, place_gradients, place_groups
+from csrun.compiler.plan.visits import with_frees
 from csrun.executable import MOST_STEPS, Buffer, Region, Slot, Store, Visit, aligned, nbytes_of
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.outputs import Argmax
-from csrun.compiler.memory_plan import Life, lives, place
+from csrun.compiler.plan.memory_plan import Life, lives, place
 
 LIVES = st.lists(
     st.tuples(st.integers(1, 5000), st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=30

@@ -13,14 +13,14 @@ from math import prod
 
 import numpy as np
 
-from csrun.compiler.array import Array
+from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.dialect import KernelOp
 from csrun.compiler.lair.flat import TILE_ELEMENTS, cut, flat_loop
 from csrun.compiler.lair.formula import Formula, Number, Values
 from csrun.compiler.lair.loop import Loop
 from csrun.compiler.lair.text import LoopText
-from csrun.compiler.layers import Layout, nbytes_of_parameter
 from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
+from csrun.compiler.plan.layers import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"

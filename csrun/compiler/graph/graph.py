@@ -16,10 +16,10 @@ from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
-from csrun.compiler.accumulate import Sum, sum_at
-from csrun.compiler.array import Array
-from csrun.compiler.labels import label_ranges, place_of_count
-from csrun.compiler.views import base_of, numbers_of, places_of, undone, view_of, written_by
+from csrun.compiler.graph.accumulate import Sum, sum_at
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.labels import label_ranges, place_of_count
+from csrun.compiler.graph.views import base_of, numbers_of, places_of, undone, view_of, written_by
 
 #: The sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")

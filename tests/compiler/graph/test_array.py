@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csrun.compiler.array import Array
-from csrun.compiler.names import expression
+from csrun.compiler.emit.names import expression
+from csrun.compiler.graph.array import Array
 
 SIZES = st.lists(st.integers(1, 4), max_size=4)
 STEPS = st.lists(st.tuples(st.sampled_from(["permute", "expand", "reshape", "part"]), st.randoms()))

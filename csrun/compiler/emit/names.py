@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from csrun.compiler.array import Array, Shape
-from csrun.compiler.graph import INPUT
+from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.graph import INPUT
 from csrun.executable import InputSpec
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.compiler.groups import group_layers
+from csrun.compiler.plan.groups import group_layers
 
 MB = 1 << 20
 

@@ -1,0 +1,1 @@
+"""Source text of the program that a plan becomes."""

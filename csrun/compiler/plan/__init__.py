@@ -1,0 +1,1 @@
+"""Plan of a matched model: layers, groups, visits, memory, placement, estimates."""
