@@ -26,6 +26,11 @@ settings.register_profile(
 )
 settings.load_profile("csrun")
 
+# Where bytecode is not written (many images of containers say so), each process that a test starts
+# would compile csrun's sources anew: a third of the CPU time of a small job.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
