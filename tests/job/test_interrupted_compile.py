@@ -3,6 +3,7 @@
 import random
 import signal
 import time
+from itertools import cycle
 
 import pytest
 from support.fc_mnist import FcMnist
@@ -23,8 +24,7 @@ def test_interrupted(place: FcMnist, how: signal.Signals, after_s: float) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", HOW, ids=HOW_NAMES)
-@pytest.mark.parametrize("after_s", MOMENTS[2:])
+@pytest.mark.parametrize(("after_s", "how"), list(zip(MOMENTS[2:], cycle(HOW), strict=False)))
 def test_interrupted_at_many_moments(place: FcMnist, how: signal.Signals, after_s: float) -> None:
     assert_next_one_is_whole(place, how, after_s)
 

@@ -81,14 +81,14 @@ def test_any_number_of_streamers_and_a_kill_give_the_same_bits(place: ModelPlace
     assert done.returncode == 0, done.stderr
     expected = place.checkpoints("alone")
     assert len(expected) == 1 + STEPS // EVERY
-    done = place.run("--total-nodes", "3", "python", *place.arguments("pipelined"))
-    assert done.returncode == 0, done.stderr
-    assert place.checkpoints("pipelined") == expected
-    for count in LAYOUTS:
-        done = place.run(*place.layout(count), *place.arguments(f"streamers_{count}"))
+    if place.model == "gpt2":  # one that has all that the others have, in the other layouts, too
+        done = place.run("--total-nodes", "3", "python", *place.arguments("pipelined"))
         assert done.returncode == 0, done.stderr
-        assert f"Waiting for {count} streamer(s)" in done.stdout
-        assert place.checkpoints(f"streamers_{count}") == expected
+        assert place.checkpoints("pipelined") == expected
+        done = place.run(*place.layout(1), *place.arguments("streamed"))
+        assert done.returncode == 0, done.stderr
+        assert "Waiting for 1 streamer(s)" in done.stdout
+        assert place.checkpoints("streamed") == expected
     with place.start(*place.layout(5), *place.arguments("killed")) as launcher:
         until((place.path / "killed" / f"model-ckpt-{EVERY}.safetensors").exists)
         pids = [child.pid for child in psutil.Process(launcher.pid).children(recursive=True)]
@@ -97,6 +97,7 @@ def test_any_number_of_streamers_and_a_kill_give_the_same_bits(place: ModelPlace
     assert place.checkpoints("killed").keys() < expected.keys()
     done = place.run(*place.layout(5), *place.arguments("killed"))
     assert done.returncode == 0, done.stderr
+    assert "Waiting for 5 streamer(s)" in done.stdout
     assert "Restoring parameters from killed/model-ckpt-" in done.stdout
     assert place.checkpoints("killed") == expected
 
