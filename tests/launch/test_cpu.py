@@ -105,6 +105,48 @@ def test_ctrl_c_reaches_the_command_once(environment: dict[str, str], tmp_path: 
         assert tty.exit_code() == 0
 
 
+COUNT_INTERRUPTS = """import signal, time
+came = []
+signal.signal(signal.SIGINT, lambda *_: came.append(1))
+print("up", flush=True)
+end = time.monotonic() + 60
+while not came and time.monotonic() < end:
+    time.sleep(0.01)
+time.sleep(1)  # for a second one, which comes up to 0.2 s later
+print(len(came), flush=True)
+"""
+
+
+@pytest.mark.parametrize("targets", ["front", "group", "front and group", "name", "command line"])
+def test_an_interrupt_of_a_program_reaches_the_command_once(
+    targets: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """`timeout -s INT` signals its child and then the group; pkill all processes of a name."""
+    script = tmp_path / "count.py"
+    script.write_text(COUNT_INTERRUPTS)
+    with subprocess.Popen(
+        [*AT_ONCE, "python", str(script)],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, process_group=0,
+    ) as front:  # fmt: skip
+        assert front.stdout is not None
+        assert list(islice(front.stdout, 2))[-1] == "up\n"
+        around = [psutil.Process(front.pid), *psutil.Process(front.pid).children()]
+        if targets == "name":
+            named = [process for process in around if process.name() == around[0].name()]
+        else:
+            named = [process for process in around if "csrun_cpu" in " ".join(process.cmdline())]
+        assert len(around) == 2
+        if targets in ("name", "command line"):
+            for process in named:
+                process.send_signal(signal.SIGINT)
+        if targets in ("front", "front and group"):
+            front.send_signal(signal.SIGINT)
+        if targets in ("group", "front and group"):
+            os.killpg(front.pid, signal.SIGINT)
+        assert front.stdout.read() == "1\n"
+        assert front.wait(STALL_S) == 0
+
+
 def test_ctrl_c_before_the_command_has_begun_is_ctrl_c() -> None:
     interrupted = (
         "import os, signal, sys\nfrom csrun.launch.process import foreground\n"

@@ -5,6 +5,11 @@ user started, and a guardian between the two. The kernel gives the keys of the t
 Ctrl-Z) to the whole group, so the command and job control work as if neither were there. Whichever
 of the two is killed, the other ends what descends from the command and restores the terminal; when
 both are, the kernel ends the command.
+
+A program may send SIGINT or SIGQUIT to the front, to the group, or to both (`timeout -s INT`); the
+command gets it once. The guardian has seen what the group got, and the front has not: so the front
+relays such a signal, as a real-time one of its own, and the guardian passes on what the command has
+not got with the group.
 """
 
 import os
@@ -13,11 +18,11 @@ import sys
 import termios
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Self
 
 from csrun.base.errors import shell_code
@@ -73,9 +78,14 @@ class Terminal:
         return True
 
 
+GUARDIAN_NAME = "csrun-guardian"  # not the front's: `pkill -INT csrun_cpu` is for that one
 GUARDIAN_S = 1.0  # more than the command has, for the guardian, which waits for it
 _KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
-_WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
+#: What the front tells the guardian by: queued one by one, and taken after the group's own signals.
+_RELAYED: dict[int, int] = {signal.SIGINT: signal.SIGRTMIN, signal.SIGQUIT: signal.SIGRTMIN + 1}
+_KEY_OF = {relayed: key for key, relayed in _RELAYED.items()}
+_WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *_KEY_OF}
+_BURST_S = 0.2  # `timeout` signals its child first, and then the group
 _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; see sigaction(2)
 
 
@@ -119,7 +129,8 @@ def run_in_foreground(command: ForegroundCommand) -> Ending:
     if guardian == 0:
         _guard(command, front, terminal, mask)
     try:
-        return _wait_for(guardian, command.grace_s + GUARDIAN_S, command.time_limit_s)
+        grace_s = command.grace_s + GUARDIAN_S
+        return _wait_for(guardian, grace_s, _relayed, command.time_limit_s)
     finally:
         _clean_up(terminal)
         for fd in kept:
@@ -135,12 +146,16 @@ def _guard(
     try:
         process_tree.become_subreaper()
         process_tree.die_with_parent(front, signal.SIGHUP)
+        process_tree.set_name(GUARDIAN_NAME)
+        process_tree.set_command_line(GUARDIAN_NAME)
         guardian = os.getpid()
+        while signal.sigtimedwait(_KEYS, 0):  # the command, which is yet to come, has not got it
+            pass
         pid = os.fork()
         if pid == 0:
             process_tree.die_with_parent(guardian)  # both may be killed, as by `pkill csrun_cpu`
             _become(command, mask)
-        code = _wait_for(pid, command.grace_s).exit_code
+        code = _wait_for(pid, command.grace_s, GroupKeys(pid).missed).exit_code
         _clean_up(terminal)
     except Exception:
         traceback.print_exc()
@@ -166,8 +181,16 @@ def _become(command: ForegroundCommand, mask: Iterable[int]) -> None:
         os._exit(EXIT_NOT_EXECUTABLE)
 
 
-def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> Ending:
-    """Until the child is gone: pass signals on, and kill it when it does not heed them."""
+def _wait_for(
+    pid: int,
+    grace_s: float,
+    key_for: Callable[[signal.struct_siginfo], int | None],
+    time_limit_s: float | None = None,
+) -> Ending:
+    """Until the child is gone: pass signals on, and kill it when it does not heed them.
+
+    key_for: what the child is sent for a SIGINT or SIGQUIT that came, or for a relayed one
+    """
     ending = Ending()
     limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
     deadline_s = inf
@@ -177,10 +200,12 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
         if (code := process_tree.reap().get(pid)) is not None:
             ending.exit_code = shell_code(code)
             return ending
-        if info is not None and _is_to_pass_on(info):
-            asked = signal.Signals(info.si_signo)
-            if asked not in _KEYS:
-                ending.asked_by = asked
+        if info is not None and info.si_signo in (signal.SIGTERM, signal.SIGHUP):
+            asked = ending.asked_by = signal.Signals(info.si_signo)
+        elif info is not None and info.si_signo != signal.SIGCHLD:
+            if (key := key_for(info)) is not None:
+                os.kill(pid, key)
+            continue
         elif monotonic() >= deadline_s:
             asked, deadline_s = signal.SIGKILL, inf
         elif monotonic() >= limit_at_s:
@@ -188,16 +213,40 @@ def _wait_for(pid: int, grace_s: float, time_limit_s: float | None = None) -> En
         else:
             continue
         os.kill(pid, asked)
-        if asked not in _KEYS | {signal.SIGKILL}:
+        if asked is not signal.SIGKILL:
             os.kill(0, signal.SIGCONT)  # to the group, which Ctrl-Z may have stopped
             deadline_s = min(deadline_s, monotonic() + grace_s)
 
 
-def _is_to_pass_on(info: signal.struct_siginfo) -> bool:
-    """True for a signal to pass on; of a key, the command has got one itself."""
-    if info.si_signo == signal.SIGCHLD:
-        return False
-    return info.si_signo not in _KEYS or info.si_code != _SI_KERNEL
+def _relayed(info: signal.struct_siginfo) -> int | None:
+    """The front's word to the guardian of a key that did not come from the terminal."""
+    if info.si_code == _SI_KERNEL or info.si_signo not in _KEYS:
+        return None
+    sleep(_BURST_S)
+    signal.sigtimedwait({info.si_signo}, 0)  # one and the same, if it came to the group, too
+    return _RELAYED[info.si_signo]
+
+
+class GroupKeys:
+    """The guardian's record of the keys that a program has sent to the whole group."""
+
+    def __init__(self, command_pid: int) -> None:
+        self._pid = command_pid
+        self._seen: set[int] = set()
+
+    def missed(self, info: signal.struct_siginfo) -> int | None:
+        """The key that the front relays, unless the command has got it with the group."""
+        if info.si_signo in _KEYS:
+            if info.si_code != _SI_KERNEL:
+                self._seen.add(info.si_signo)
+            return None
+        key = _KEY_OF[info.si_signo]
+        came_to_group = key in self._seen
+        self._seen.discard(key)
+        return None if came_to_group and self._is_in_group() else key
+
+    def _is_in_group(self) -> bool:
+        return os.getpgid(self._pid) == os.getpgrp()
 
 
 def _clean_up(terminal: Terminal | None) -> None:
