@@ -28,6 +28,7 @@ from csrun.data.spec import ArraySpec, specs_of
 from csrun.data.structure import Elements
 
 AUTOTUNE = -1  # as many calls at a time as the task has CPUs
+FEW_SAMPLES, MANY_SAMPLES = 2, 1024  # of a batch whose size is estimated, and that is worth it
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,26 @@ class Dataset:
         else:
             _, first = self._opening.first(self._batched(self._source), self.clock)
         return specs_of(first, self.names(len(first)))
+
+    def estimated_batch_bytes(self) -> int | None:
+        """Bytes of the largest batch, from a few samples; None where none is made of few samples.
+
+        Functions of the user's are called on a few samples only where a batch has many.
+        """
+        source, few = self._source, FEW_SAMPLES
+        if not isinstance(source, Indexed) or source.reader is None:
+            return None
+        samples = source.largest_batch
+        has_functions = any(operator.name == "map" for operator in self.operators)
+        if samples < (MANY_SAMPLES if has_functions else few):
+            return None
+        try:
+            batch = arrays_of(source.read_few(few), StageClock())
+        except Exception:  # the first batch is to tell what is wrong
+            return None
+        if any(array.shape[:1] != (few,) for array in batch):
+            return None  # what a function makes of a batch does not grow with it
+        return sum(array.nbytes for array in batch) * samples // few
 
     def names(self, arrays: int) -> list[str]:
         """The names of a batch's arrays, so many: `features`, `features/ids`, `labels`, …

@@ -130,6 +130,16 @@ class Indexed:
         """The batch with a number."""
         return self._batched()[1].read(self, number, clock)
 
+    def read_few(self, count: int) -> Batch | LazyBatch:
+        """A batch of the first samples, so many, as a batch of any size is made."""
+        return replace(self, batch_size=count).read(0, StageClock())
+
+    @property
+    def largest_batch(self) -> int:
+        """Samples of the largest batch."""
+        samples = self.order.length
+        return self.batch_size if samples is None else min(self.batch_size, samples)
+
     def rows(self, number: int) -> Rows:
         """The samples of a batch, by their numbers."""
         start, stop, epoch = self._extent(number)

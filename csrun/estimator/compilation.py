@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import msgspec
+import psutil
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
-from csrun.base.sizes import bytes_in
+from csrun.base.sizes import bytes_in, size_text
 from csrun.compiler import (
     Choice,
     CompileError,
@@ -34,6 +35,7 @@ from csrun.compiler import (
 from csrun.compiler.report.numbers import listed, plain, si
 from csrun.compiler.report.text import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
+from csrun.data import Dataset
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.place import Target
@@ -64,7 +66,7 @@ def compile_run(
 
     runs: whether a run follows at once, up to step `last`.
     """
-    _say_large_batch(run)
+    check_batch_bytes(run.dataset)
     options = run_options(run, run_mode, target)
     traced = trace_run(run, options)
     if run.config.multireplica:
@@ -81,10 +83,23 @@ def compile_run(
     return compiled
 
 
-def _say_large_batch(run: Run) -> None:
-    """Log the size of a batch that takes so long to make that the run seems to stand still."""
-    specs = run.dataset.element_spec()
-    if (nbytes := sum(nbytes_of(spec.shape, str(spec.dtype)) for spec in specs)) >= LARGE_BYTES:
+def check_batch_bytes(dataset: Dataset) -> None:
+    """Log the size of a batch that takes so long to make that the run seems to stand still.
+
+    Before the first one is made, where its size can be estimated, and after it elsewhere.
+
+    Raises: UsageError for an estimate above the machine's free memory
+    """
+    nbytes = dataset.estimated_batch_bytes()
+    if nbytes is None:
+        specs = dataset.element_spec()
+        nbytes = sum(nbytes_of(spec.shape, str(spec.dtype)) for spec in specs)
+    elif nbytes > (free := psutil.virtual_memory().available):
+        raise UsageError(
+            f"input_fn: a batch of {size_text(nbytes)} does not fit this machine's free memory of"
+            f" {size_text(free)}: lower batch_size"
+        )
+    if nbytes >= LARGE_BYTES:
         log.info(f"Each batch has {si(nbytes, 'B')}: making the first one may take minutes")
 
 

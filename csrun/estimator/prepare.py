@@ -31,6 +31,7 @@ MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
 def validate_only(run: Run, mode: RunMode) -> Results:
     """Match kernels, and leave nothing; no system is needed."""
     target = compile_target(run.context, run.config)
+    compilation.check_batch_bytes(run.dataset)
     traced = compilation.trace_run(run, compilation.run_options(run, mode, target))
     _validate(run, traced)
     if (folder := _to_measure()) is not None:

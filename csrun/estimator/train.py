@@ -6,7 +6,12 @@ from pathlib import Path
 
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.context import Terminated
-from csrun.estimator.compilation import compile_run, run_options, trace_run
+from csrun.estimator.compilation import (
+    check_batch_bytes,
+    compile_run,
+    run_options,
+    trace_run,
+)
 from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import Run
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
@@ -45,6 +50,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
     target = target_of(run)
     if found is not None and last is not None and first >= last:
         # traced all the same: another model's checkpoint is an error, not a training that is done
+        check_batch_bytes(run.dataset)
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
         found.require_same(traced.weights())
         log.info(_nothing_to_train(run.model_dir, first, last))

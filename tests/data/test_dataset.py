@@ -54,6 +54,37 @@ def test_streamers_in_turn_give_the_serial_order(
         assert all(np.array_equal(a, b) for a, b in zip(got, batch, strict=True))
 
 
+def large(size: int = 2000) -> Dataset:
+    return Dataset.from_arrays(np.zeros((3000, 5), np.float32)).shuffle(1).batch(size)
+
+
+@pytest.mark.parametrize(
+    ("made", "nbytes"),
+    [
+        (lambda: large(), 2000 * 5 * 4),
+        (lambda: large(4000), 3000 * 5 * 4),
+        (lambda: large().map(lambda x: x[:, :2].astype(np.float64)), 2000 * 2 * 8),
+        (lambda: large().map(lambda x: x.sum(0, keepdims=True)), None),
+        (lambda: large().map(lambda x: x.reshape(2000, 5)), None),
+        (lambda: large(100).map(lambda x: x), None),
+        (lambda: large(100), 100 * 5 * 4),
+        (lambda: Dataset.from_batches(list(large())), None),
+        (lambda: large().filter(lambda x: True), None),
+    ],
+    ids=["plain", "remainder", "map", "sum", "reshape", "few-mapped", "few", "iterable", "stream"],
+)
+def test_a_batchs_bytes_are_estimated_where_few_samples_make_one(
+    made: Callable[[], Dataset], nbytes: int | None
+) -> None:
+    assert made().estimated_batch_bytes() == nbytes
+
+
+def test_an_estimate_leaves_nothing_in_a_cache() -> None:
+    data = large().map(lambda x: x + 1).cache()
+    assert data.estimated_batch_bytes() == 2000 * 5 * 4
+    assert data.element_spec() == (ArraySpec((2000, 5), "float32"),)
+
+
 def test_batches_cross_the_border_of_two_passes() -> None:
     small = Dataset.from_arrays(np.arange(5)).repeat(2).batch(4)
     assert labels(small.batches(), 9) == [[0, 1, 2, 3], [4, 0, 1, 2], [3, 4]]

@@ -66,17 +66,18 @@ class CachedSamples:
 
 @dataclass(frozen=True)
 class CachedBatches:
-    """Batches that stay in this task's memory once they were made."""
+    """Batches that stay in this task's memory once they were made, by batch size and number."""
 
     below: BatchReader
-    kept: dict[int, Batch] = field(default_factory=dict)
+    kept: dict[tuple[int, int], Batch] = field(default_factory=dict)
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
         """The batch with this number, made at the first call."""
-        if number not in self.kept:
+        key = chain.batch_size, number
+        if key not in self.kept:
             made = arrays_of(self.below.read(chain, number, clock), clock)
-            self.kept[number] = tuple(map(read_only, made))
-        return self.kept[number]
+            self.kept[key] = tuple(map(read_only, made))
+        return self.kept[key]
 
 
 @dataclass(frozen=True)
