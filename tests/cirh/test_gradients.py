@@ -110,5 +110,7 @@ def test_what_has_no_gradient_is_refused():
         out, rrms = builder.emit_all(FusedRmsNormOp, x, weight, eps=1e-5)
         return builder.emit(MulOp, out, rrms)
 
-    with pytest.raises(CompileError, match=r"what cirh\._fused_rms_norm saves has no gradient"):
+    with pytest.raises(
+        CompileError, match=r"the saved results of cirh\._fused_rms_norm have no gradient"
+    ):
         our_gradients(with_its_statistic, (normal(2, 3), normal(3)), normal(2, 3))

@@ -237,7 +237,10 @@ def test_parameters_with_one_optimizer_are_one_range_of_the_program(tmp_path):
         (lambda: nn.Adam(0.1, beta2=1.0), r"Adam: betas must be in \[0, 1\), got 1.0"),
         (lambda: nn.Adam(0.1, epsilon=0.0), "epsilon must be > 0"),
         (lambda: nn.AdamW(0.1, weight_decay=-1.0), "AdamW: weight_decay must be >= 0, got -1.0"),
-        (lambda: nn.AdamW(0.1, exclude_from_weight_decay=("(",)), "must be a regular expression"),
+        (
+            lambda: nn.AdamW(0.1, exclude_from_weight_decay=("(",)),
+            "exclude patterns must be regular expressions",
+        ),
         (lambda: nn.Lamb(0.1, beta1=-0.1), r"Lamb: betas must be in \[0, 1\), got -0.1"),
         (lambda: nn.Adagrad(0.1, lr_decay=-1.0), "Adagrad: lr_decay must be >= 0, got -1.0"),
         (lambda: nn.Adagrad(0.1, initial_accumulator=-1.0), "initial_accumulator must be >= 0"),

@@ -45,7 +45,7 @@ def test_labels_of_another_length_name_both_shapes(tracer, features):
     labels = tracer.input("labels", (5,), "int32")
     message = message_of(nn.softmax_cross_entropy, nn.Dense(10)(features), labels)
     assert message.endswith(
-        "softmax_cross_entropy: labels must have one entry for each row of [4, 10], got shape [5]"
+        "softmax_cross_entropy: labels must have one entry per row of [4, 10], got shape [5]"
     )
 
 
@@ -57,7 +57,7 @@ def test_labels_must_be_integers(tracer, features):
 
 def test_a_dense_layer_of_integers_names_the_layer(tracer):
     message = message_of(nn.Dense(3, name="fc"), tracer.input("x", (4, 6), "int32"))
-    assert "layer fc: operands must have one element type, got " in message
+    assert "layer fc: operands must have the same element type, got " in message
 
 
 def test_shapes_that_do_not_broadcast(tracer, features):

@@ -64,7 +64,9 @@ def test_a_pooling_that_cannot_be_is_refused(layer):
         layer(0)
     with pytest.raises(ShapeError, match="padding must be at most half of kernel_size"):
         shape_of(layer(2, padding=2))
-    with pytest.raises(ShapeError, match="a window of 9 pixels does not fit 8 with a padding of 0"):
+    with pytest.raises(
+        ShapeError, match="a window of 9 pixels does not fit 8 pixels with padding 0"
+    ):
         shape_of(layer(9))
     with pytest.raises(ShapeError, match="the input must be images"):
         shape_of(layer(2), (2, 3, 8))

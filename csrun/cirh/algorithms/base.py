@@ -77,7 +77,7 @@ def check_decay(decay: Decay, exclude: Patterns) -> None:
             re.compile(pattern.data)
         except re.error as error:
             raise VerifyException(
-                f"a pattern of names must be a regular expression, got {pattern.data!r}: {error}"
+                f"exclude patterns must be regular expressions, got {pattern.data!r}: {error}"
             ) from error
 
 

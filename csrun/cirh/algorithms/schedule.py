@@ -57,8 +57,8 @@ class ScheduleAttr(ParametrizedAttribute):
             )
         if names != set(known):
             raise VerifyException(
-                f"schedule {self.kind.data} has the numbers {', '.join(known)}, "
-                f"got {', '.join(sorted(names))}"
+                f"schedule {self.kind.data} takes {', '.join(known)}, got "
+                f"{', '.join(sorted(names))}"
             )
 
 
@@ -76,7 +76,7 @@ class StepNumberAttr(ParametrizedAttribute):
     def verify(self) -> None:
         """Raises: VerifyException for a number before the first."""
         if self.index.data < 0:
-            raise VerifyException(f"a step's numbers count from 0, got {self.index.data}")
+            raise VerifyException(f"the index of a step number must be >= 0, got {self.index.data}")
 
 
 Rate = ScheduleAttr | StepNumberAttr
@@ -91,4 +91,4 @@ def _number(value: Attribute) -> Number:
         case builtin.DenseArrayBase():
             return tuple(value.iter_values())
         case _:
-            raise VerifyException(f"a schedule is made of numbers, got {value}")
+            raise VerifyException(f"schedule options must be numbers, got {value}")

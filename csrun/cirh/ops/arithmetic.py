@@ -237,7 +237,7 @@ def product_type(a: Tensor, b: Tensor) -> Tensor:
     (m, k), (k2, n) = shape_of(a), shape_of(b)
     if k != k2:
         raise VerifyException(
-            f"the last axis of {text_of(a)} must equal the first of {text_of(b)}, {k} is not {k2}"
+            f"cannot multiply {text_of(a)} by {text_of(b)}: inner sizes {k} and {k2} differ"
         )
     return tensor_type((m, n), dtype_of(a))
 
@@ -340,7 +340,8 @@ class MatmulOp(CirhOp):
         """[..., m, k] x [..., k, n] -> [..., m, n]."""
         if any(len(shape_of(t)) < 2 for t in types):
             raise VerifyException(
-                f"both must be matrices, got {text_of(types[0])} and {text_of(types[1])}"
+                f"both operands must have at least 2 axes, got {text_of(types[0])} and "
+                f"{text_of(types[1])}"
             )
         leads, matrices = ([_cut(t, part) for t in types] for part in (slice(-2), slice(-2, None)))
         out = shape_of(product_type(matrices[0], matrices[1]))

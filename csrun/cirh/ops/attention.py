@@ -124,8 +124,8 @@ class AttentionBackwardOp(CirhOp):
         require_same(grad, out)
         if shape_of(logsumexp) != shape_of(query)[:3]:
             raise VerifyException(
-                f"logsumexp must have a number for each row of {text_of(query)}, got"
-                f" {text_of(logsumexp)}"
+                f"logsumexp must have one value per row of {text_of(query)}, got "
+                f"{text_of(logsumexp)}"
             )
         return query, key, value
 
@@ -150,18 +150,23 @@ def require_attention(
     require_same_dtype((query, key, value))
     (*outer, length, size), keys, values = map(shape_of, (query, key, value))
     if list(keys[:2]) != outer or list(values[:2]) != outer or keys[3] != size:
-        raise VerifyException(f"the key must be of {text_of(query)}'s kind, got {text_of(key)}")
+        raise VerifyException(
+            "query, key and value must agree in batch, heads and head size, got "
+            f"{text_of(query)}, {text_of(key)} and {text_of(value)}"
+        )
     if values[2] != keys[2]:
         raise VerifyException(
-            f"there must be a value for each key of {text_of(key)}, got {text_of(value)}"
+            f"key and value must have one length, got {text_of(key)} and {text_of(value)}"
         )
     if "dropout" in properties:
         rate, kept = number(properties, "dropout"), tensor_type((*outer, length, keys[2]), "bool")
         if not 0 <= rate < 1 or not mask or mask[-1] != kept:
-            raise VerifyException(f"dropout must be in [0, 1), and its mask {kept}, got {rate}")
+            raise VerifyException(
+                f"dropout must be in [0, 1) with a mask of type {kept}, got {rate}"
+            )
         mask = mask[:-1]
     if len(mask) > 1:
-        raise VerifyException(f"one mask may be given, got {len(mask)}")
+        raise VerifyException(f"at most one mask is allowed, got {len(mask)}")
     for kind in mask:
         require_mask(kind, (*outer, length, keys[2]), dtype_of(query))
 

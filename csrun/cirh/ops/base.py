@@ -218,7 +218,7 @@ class BackwardOp(ElementwiseOp):
 def require_same(a: Tensor, b: Tensor) -> None:
     """Raises: VerifyException unless both types are equal."""
     if a != b:
-        raise VerifyException(f"operands must have one type, got {a} and {b}")
+        raise VerifyException(f"operands must have the same type, got {a} and {b}")
 
 
 def require_rank(kind: Tensor, rank: int, what: str) -> None:
@@ -231,7 +231,7 @@ def require_same_dtype(types: Types) -> None:
     """Raises: VerifyException unless all element types are equal."""
     if len({dtype_of(t) for t in types}) > 1:
         names = ", ".join(dtype_of(t) for t in types)
-        raise VerifyException(f"operands must have one element type, got {names}")
+        raise VerifyException(f"operands must have the same element type, got {names}")
 
 
 def ints(properties: Properties, name: str) -> tuple[int, ...]:

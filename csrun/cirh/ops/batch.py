@@ -50,9 +50,9 @@ class MaskPaddingOp(CirhOp):
         """The type of x; the number of samples is one integer."""
         size, rows = shape_of(types[0])[axis(properties, types[0])], integer(properties, "rows")
         if rows < 1 or size % rows:
-            raise VerifyException(f"rows must divide the {size} of the axis, got {rows}")
+            raise VerifyException(f"rows must divide the axis size {size}, got {rows}")
         if shape_of(types[1]) != () or not is_integer(types[1]):
-            raise VerifyException(f"samples must be one integer, got {types[1]}")
+            raise VerifyException(f"samples must be a scalar integer, got {types[1]}")
         return types[0]
 
     def gradients(self, back: Backward) -> Gradients:

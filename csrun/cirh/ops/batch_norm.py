@@ -163,8 +163,8 @@ def require_channels(x: Tensor, weight: Tensor) -> None:
     require_same_dtype((x, weight))
     if len(shape_of(x)) != 3 or shape_of(weight) != shape_of(x)[1:2]:
         raise VerifyException(
-            "x must be [rows, channels, places] and the weight a value for each channel, "
-            f"got {text_of(x)} and {text_of(weight)}"
+            "x must be [samples, channels, positions] and the weight [channels], got "
+            f"{text_of(x)} and {text_of(weight)}"
         )
 
 
@@ -172,9 +172,9 @@ def require_samples(x: Tensor, samples: Tensor, properties: Properties) -> None:
     """Raises: VerifyException unless x has whole samples, and their number is one integer."""
     rows = integer(properties, "rows")
     if rows < 1 or shape_of(x)[0] % rows:
-        raise VerifyException(f"rows must divide the {shape_of(x)[0]} of the axis, got {rows}")
+        raise VerifyException(f"rows must divide the axis size {shape_of(x)[0]}, got {rows}")
     if shape_of(samples) != () or not is_integer(samples):
-        raise VerifyException(f"samples must be one integer, got {samples}")
+        raise VerifyException(f"samples must be a scalar integer, got {samples}")
 
 
 OPS = (NativeBatchNormOp, NativeBatchNormBackwardOp)

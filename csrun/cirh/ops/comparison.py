@@ -107,7 +107,7 @@ class WhereOp(ElementwiseOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         """The common shape of all three, of the type of the two that are chosen from."""
         if dtype_of(types[0]) != "bool":
-            raise VerifyException(f"the condition must be of booleans, got {types[0]}")
+            raise VerifyException(f"the condition must be bool, got {types[0]}")
         require_same_dtype(types[1:])
         dtype = dtype_of(types[1])
         both = tensor_type(broadcast(types[1], types[2]), dtype)

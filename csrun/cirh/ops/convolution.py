@@ -49,14 +49,14 @@ class Windows:
 def _count(length: int, size: int, stride: int, padding: int, dilation: int) -> int:
     if min(size, stride, dilation) < 1 or padding < 0:
         raise VerifyException(
-            "a window's size, stride and dilation must be >= 1 and its padding >= 0, "
-            f"got {size}, {stride}, {dilation} and {padding}"
+            f"kernel_size, stride and dilation must be >= 1 and padding >= 0, got {size}, "
+            f"{stride}, {dilation} and {padding}"
         )
     left = length + 2 * padding - dilation * (size - 1) - 1
     if left < 0:
         raise VerifyException(
-            f"a window of {dilation * (size - 1) + 1} pixels does not fit "
-            f"{length} with a padding of {padding}"
+            f"a window of {dilation * (size - 1) + 1} pixels does not fit {length} pixels with "
+            f"padding {padding}"
         )
     return left // stride + 1
 
@@ -65,7 +65,7 @@ def pair(properties: Properties, name: str) -> Pair:
     """A property that is a number of rows and one of columns."""
     values = ints(properties, name)
     if len(values) != 2:
-        raise VerifyException(f"{name} must be of rows and of columns, got {list(values)}")
+        raise VerifyException(f"{name} must be a pair (rows, columns), got {list(values)}")
     return values[0], values[1]
 
 
@@ -205,8 +205,8 @@ def convolved(x: Tensor, weight: tuple[int, ...], properties: Properties) -> tup
     (samples, channels, *image), groups = shape_of(x), integer(properties, "groups")
     if groups < 1 or weight[0] % groups or weight[1] * groups != channels:
         raise VerifyException(
-            f"a weight [outputs, {channels} / groups, rows, columns] with outputs divisible by "
-            f"groups is needed, got {list(weight)} and {groups} groups"
+            f"the weight must be [outputs, {channels} / groups, rows, columns] with outputs "
+            f"divisible by groups, got {list(weight)} and {groups} groups"
         )
     windows = windows_of(properties, (weight[2], weight[3]))
     return samples, weight[0], *windows.over((image[0], image[1]))
@@ -227,7 +227,7 @@ def require_images(x: Tensor) -> None:
     """Raises: VerifyException unless x is [N, C, H, W] of floats."""
     require_rank(x, 4, "images [samples, channels, rows, columns]")
     if not is_float(x):
-        raise VerifyException(f"images must be of floats, got {dtype_of(x)}")
+        raise VerifyException(f"images must be floating point, got {dtype_of(x)}")
 
 
 def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:

@@ -71,7 +71,8 @@ class EmbeddingDenseBackwardOp(CirhOp):
         require_indices(indices)
         if shape_of(grad)[:-1] != shape_of(indices) or not shape_of(grad):
             raise VerifyException(
-                f"the gradient must have a row for each of {text_of(indices)}, got {text_of(grad)}"
+                f"the gradient must have one row per index of {text_of(indices)}, got "
+                f"{text_of(grad)}"
             )
         rows = integer(properties, "num_weights")
         require_padding(properties, rows)

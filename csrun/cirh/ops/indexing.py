@@ -71,8 +71,8 @@ class GatherOp(IndexingOp):
         )
         if not fits:
             raise VerifyException(
-                f"indices along axis {dim} of {text_of(x)} must have its axes, and be no longer "
-                f"along others, got {text_of(indices)}"
+                f"indices must have the rank of {text_of(x)} and no larger size except along "
+                f"axis {dim}, got {text_of(indices)}"
             )
         return tensor_type(own, dtype_of(x))
 

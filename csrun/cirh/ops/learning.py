@@ -161,7 +161,7 @@ class AssignOp(UpdatingOp):
         """Raises: VerifyException unless it is a state that is assigned to."""
         super().verify_()
         if not isinstance(self.parameter.owner, StateOp):
-            raise VerifyException(f"{self.name} in {self.where}: only states are assigned to")
+            raise VerifyException(f"{self.name} in {self.where}: the target must be a state")
 
 
 def _require_length(properties: Properties) -> None:

@@ -144,7 +144,7 @@ def require_labels(x: Tensor, labels: Tensor) -> None:
         raise VerifyException(f"labels must be integers, got {dtype_of(labels)}")
     if shape_of(labels) != shape_of(x)[:1]:
         raise VerifyException(
-            f"labels must have one entry for each row of {text_of(x)}, got shape {text_of(labels)}"
+            f"labels must have one entry per row of {text_of(x)}, got shape {text_of(labels)}"
         )
 
 

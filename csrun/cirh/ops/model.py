@@ -189,7 +189,7 @@ class ConstantOp(LeafOp):
             raise VerifyException(f"{self.name} in {self.where}: values: {error}") from error
         if found != size_of(kind) * np.dtype(dtype_of(kind)).itemsize:
             raise VerifyException(
-                f"{self.name} in {self.where}: values must be those of {kind}, got {found} bytes"
+                f"{self.name} in {self.where}: values must fill {kind}, got {found} bytes"
             )
 
 

@@ -44,7 +44,7 @@ class CatOp(CirhOp):
         rests = {(*shape_of(t)[:dim], *shape_of(t)[dim + 1 :]) for t in types}
         if len(rests) > 1 or len({len(shape_of(t)) for t in types}) > 1:
             shapes = ", ".join(map(text_of, types))
-            raise VerifyException(f"shapes must differ along axis {dim} only, got {shapes}")
+            raise VerifyException(f"shapes may differ along axis {dim} only, got {shapes}")
         sizes = list(shape_of(types[0]))
         sizes[dim] = sum(shape_of(t)[dim] for t in types)
         return tensor_type(sizes, dtype_of(types[0]))

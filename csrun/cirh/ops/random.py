@@ -43,7 +43,7 @@ class DropoutMaskOp(LeafOp):
         if not 0 <= rate < 1:
             raise VerifyException(f"{where}: rate must be in [0, 1), got {rate}")
         if dtype_of(type_of(self.out)) != "bool":
-            raise VerifyException(f"{where}: a mask is of booleans, got {self.out.type}")
+            raise VerifyException(f"{where}: a mask must be bool, got {self.out.type}")
 
 
 @irdl_op_definition
@@ -63,7 +63,7 @@ class MaskedScaleOp(ElementwiseOp):
         """The type of x, whose shape the mask has."""
         if shape_of(types[0]) != shape_of(types[1]) or dtype_of(types[1]) != "bool":
             raise VerifyException(
-                f"the mask must be booleans of shape {text_of(types[0])}, got {types[1]}"
+                f"the mask must be bool of shape {text_of(types[0])}, got {types[1]}"
             )
         return types[0]
 

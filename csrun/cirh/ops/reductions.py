@@ -71,7 +71,9 @@ class ExtremumOp(ReducingOp):
         own, dims = shape_of(types[0]), ints(properties, "dims")
         out = super().infer(types, properties)
         if any(own[d] == 0 for d in dims):
-            raise VerifyException(f"there is none along axes {list(dims)} of {text_of(types[0])}")
+            raise VerifyException(
+                f"cannot reduce over empty axes {list(dims)} of {text_of(types[0])}"
+            )
         return out
 
     def gradients(self, back: Backward) -> Gradients:

@@ -35,9 +35,11 @@ class RotaryEmbeddingOp(UnaryOp):
         (x,) = types
         sizes, dim = shape_of(x), integer(properties, "dim")
         if is_integer(x):
-            raise VerifyException(f"only numbers with a fraction turn, got {x}")
+            raise VerifyException(f"x must be floating point, got {x}")
         if len(sizes) < 2 or not 0 <= dim < len(sizes) - 1:
-            raise VerifyException(f"axis {dim} of {text_of(x)} is none before the last one")
+            raise VerifyException(
+                f"dim must name an axis before the last one of {text_of(x)}, got {dim}"
+            )
         rotary = integer(properties, "rotary_dim")
         if rotary % 2 or not 2 <= rotary <= sizes[-1]:
             raise VerifyException(

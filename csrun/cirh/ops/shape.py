@@ -155,8 +155,8 @@ def part_of(properties: Properties, kind: Tensor) -> Part:
     size = shape_of(kind)[dim]
     if not 0 <= start <= end <= size or step < 1:
         raise VerifyException(
-            f"a slice must be 0 <= start <= end <= {size} with a step from 1 on, "
-            f"got {start}..{end} step {step}"
+            f"a slice must have 0 <= start <= end <= {size} and step >= 1, got {start}..{end} "
+            f"step {step}"
         )
     return Part(dim, start, end, step)
 

@@ -94,7 +94,8 @@ class EmbeddingPartBackwardOp(CirhOp):
         require_indices(indices)
         if shape_of(grad)[:-1] != shape_of(indices) or not shape_of(grad):
             raise VerifyException(
-                f"the gradient must have a row for each of {text_of(indices)}, got {text_of(grad)}"
+                f"the gradient must have one row per index of {text_of(indices)}, got "
+                f"{text_of(grad)}"
             )
         return tensor_type((integer(properties, "rows"), shape_of(grad)[-1]), dtype_of(grad))
 
@@ -132,7 +133,7 @@ class LogSumExpPartOp(CirhOp):
         require_labels(x, labels)
         row = tensor_type(shape_of(labels), dtype_of(x))
         if before not in ([], [row, row]):
-            raise VerifyException("what was before must be sums and picked logits, one each a row")
+            raise VerifyException("the running sums and picked logits must have one value per row")
         return row, row
 
     def compute(self, x: Any, labels: Any, *before: Any) -> Any:
@@ -210,14 +211,18 @@ def require_row_each(labels: Tensor, sums: Tensor) -> None:
     """Raises: VerifyException unless there is a number for each label."""
     require_indices(labels)
     if shape_of(labels) != shape_of(sums):
-        raise VerifyException(f"{text_of(labels)} labels, and {text_of(sums)} sums")
+        raise VerifyException(
+            f"labels and sums must have the same shape, got {text_of(labels)} and {text_of(sums)}"
+        )
 
 
 def require_rows(properties: Properties, rows: int, table: int) -> None:
     """Raises: VerifyException unless so many rows from `first` on are rows of the table."""
     first = integer(properties, "first")
     if not 0 <= first <= first + rows <= table:
-        raise VerifyException(f"a table of {table} rows has none from {first} to {first + rows}")
+        raise VerifyException(
+            f"rows {first}..{first + rows} are out of range for a table of {table} rows"
+        )
 
 
 OPS = (

@@ -155,7 +155,7 @@ def _adadelta(algorithm: AdadeltaAttr, weights: Any, grad: Any, slots: Slots) ->
 
 def _constant(number: Decay | Share) -> float:
     if isinstance(number, StepNumberAttr):
-        raise ValueError(f"the reference takes constant decays and momenta, got {number}")
+        raise ValueError(f"the reference supports constant decays and momenta only, got {number}")
     return number.value.data
 
 
@@ -163,7 +163,7 @@ def _rate(schedule: Rate) -> float:
     numbers = schedule.numbers if isinstance(schedule, ScheduleAttr) else {}
     rate = numbers.get("learning_rate")
     if not isinstance(rate, float):
-        raise ValueError(f"the reference takes constant learning rates, got {schedule}")
+        raise ValueError(f"the reference supports constant learning rates only, got {schedule}")
     return rate
 
 

@@ -1,4 +1,4 @@
-// expect: cirh.assign in bn: only states are assigned to
+// expect: cirh.assign in bn: the target must be a state
 builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4x3x5xf64>
   %n = cirh.valid_samples : tensor<i64>

@@ -1,4 +1,4 @@
-// expect: one mask may be given, got 2
+// expect: at most one mask is allowed, got 2
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %q = cirh.input "q" : tensor<2x2x4x3xf32>
   %m = cirh.input "m" : tensor<4x4xi1>

@@ -1,4 +1,4 @@
-// expect: x must be [rows, channels, places] and the weight a value for each channel, got [4, 3, 5] and [5]
+// expect: x must be [samples, channels, positions] and the weight [channels], got [4, 3, 5] and [5]
 builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4x3x5xf64>
   %n = cirh.valid_samples : tensor<i64>

@@ -1,4 +1,4 @@
-// expect: cirh.convolution in the model: a weight [outputs, 4 / groups, rows, columns] with outputs divisible by groups is needed, got [3, 2, 1, 1] and 2 groups
+// expect: cirh.convolution in the model: the weight must be [outputs, 4 / groups, rows, columns] with outputs divisible by groups, got [3, 2, 1, 1] and 2 groups
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<2x4x2x3xf32>
   %w = cirh.input "w" : tensor<3x2x1x1xf32>

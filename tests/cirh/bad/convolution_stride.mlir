@@ -1,4 +1,4 @@
-// expect: cirh.convolution in the model: stride must be of rows and of columns, got [1]
+// expect: cirh.convolution in the model: stride must be a pair (rows, columns), got [1]
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<2x4x2x3xf32>
   %w = cirh.input "w" : tensor<3x4x1x1xf32>

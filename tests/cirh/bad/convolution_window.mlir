@@ -1,4 +1,4 @@
-// expect: cirh.convolution in the model: a window of 5 pixels does not fit 3 with a padding of 0
+// expect: cirh.convolution in the model: a window of 5 pixels does not fit 3 pixels with padding 0
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<2x4x9x3xf32>
   %w = cirh.input "w" : tensor<6x4x3x3xf32>

@@ -1,4 +1,4 @@
-// expect: the gradient must have a row for each of [4], got [5, 3]
+// expect: the gradient must have one row per index of [4], got [5, 3]
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4xi64>
   %g = cirh.input "g" : tensor<5x3xf32>

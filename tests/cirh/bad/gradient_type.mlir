@@ -1,4 +1,4 @@
-// expect: operands must have one type, got tensor<4x3xf32> and tensor<3xf32>
+// expect: operands must have the same type, got tensor<4x3xf32> and tensor<3xf32>
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4x3xf32>
   %y = cirh.input "y" : tensor<3xf32>

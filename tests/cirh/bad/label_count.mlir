@@ -1,4 +1,4 @@
-// expect: labels must have one entry for each row of [4, 3], got shape [5]
+// expect: labels must have one entry per row of [4, 3], got shape [5]
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4x3xf32>
   %y = cirh.input "y" : tensor<5xi32>

@@ -1,4 +1,4 @@
-// expect: rows must divide the 4 of the axis, got 3
+// expect: rows must divide the axis size 4, got 3
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<4x2xf32>
   %samples = cirh.valid_samples : tensor<i64>

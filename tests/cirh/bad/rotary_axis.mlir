@@ -1,4 +1,4 @@
-// expect: axis 2 of [2, 4, 6] is none before the last one
+// expect: dim must name an axis before the last one of [2, 4, 6], got 2
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %x = cirh.input "x" : tensor<2x4x6xf32>
   %0 = cirh.rotary_embedding %x {dim = 2 : i64, rotary_dim = 4 : i64, base = 1.000000e+04 : f64, is_interleaved = true, is_inverse = false} : (tensor<2x4x6xf32>) -> tensor<2x4x6xf32>

@@ -98,11 +98,14 @@ def test_what_cannot_turn_is_refused():
             ((x, 5), "rotary_dim must be even and in 2..6, the size of the last axis, got 5"),
             ((x, 0), "got 0"),
             ((x, 4, 0.0), "base must be > 0, got 0.0"),
-            ((x, 4, 10.0, True, 2), r"axis 2 of \[2, 3, 6\] is none before the last one"),
-            ((x, 4, 10.0, True, -4), r"axis -1 of \[2, 3, 6\]"),
-            ((ids, 4), "only numbers with a fraction turn"),
+            (
+                (x, 4, 10.0, True, 2),
+                r"dim must name an axis before the last one of \[2, 3, 6\], got 2",
+            ),
+            ((x, 4, 10.0, True, -4), r"the last one of \[2, 3, 6\], got -1"),
+            ((ids, 4), "x must be floating point"),
             ((x, 4.0), "rotary_dim must be an integer, got 4.0"),
-            ((nn.sum(x, (0, 1, 2)),), r"axis -2 of \[\] is none before the last one"),
+            ((nn.sum(x, (0, 1, 2)),), r"dim must name an axis before the last one of \[\], got -2"),
         ):
             with pytest.raises(
                 ShapeError, match=rf"test_rotary.py:\d+: rotary_embedding: .*{expected}"
