@@ -42,23 +42,22 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     if mixed:
         raise _refused_for(
             model.mixing,
-            f"{mixed[0]} must be made of samples, or of sums over samples, to be computed "
-            + _in_parts(options),
+            f"{mixed[0]} must be per sample or a sum over samples to run " + _in_parts(options),
         )
 
 
 def _in_parts(options: CompileOptions) -> str:
     """How a batch is to be computed, and what is to be left out of the configuration."""
     if options.systems > 1:
-        return f"on several systems, got {options.systems} of them: set num_csx to 1"
+        return f"on {options.systems} systems: set num_csx to 1"
     if options.at_once == 1:
         return (
-            f"in micro-batches, got {options.micro_batches} of them: leave micro_batch_size out, "
-            "or lower batch_size"
+            f"in {options.micro_batches} micro-batches: remove micro_batch_size, or lower "
+            "batch_size"
         )
     return (
-        f"in minibatches, got {options.minibatches} minibatches: set minibatches_in_flight to 1, "
-        "and multireplica to false"
+        f"in {options.minibatches} minibatches: set minibatches_in_flight to 1 and multireplica "
+        "to false"
     )
 
 
@@ -68,7 +67,7 @@ def _refused_for(mixing: Operation | None, message: str) -> CompileError:
         return CompileError(message)
     scope = mixing.properties.get("scope")
     layer = scope.data if isinstance(scope, StringAttr) else "model"
-    message += f" (layer {layer}: {mixing.name} is of the batch as a whole)"
+    message += f" (layer {layer}: {mixing.name} mixes the samples of a batch)"
     if isinstance(mixing, NativeBatchNormOp):
-        message += "; nn.BatchNorm with by_minibatch has statistics of each minibatch"
+        message += "; nn.BatchNorm(by_minibatch=True) keeps statistics per minibatch"
     return refused(mixing, message)

@@ -188,8 +188,8 @@ def _require_free_names(operations: Sequence[Operation], optimizers: Iterable[Op
         if slot in slots and other in weights:
             raise refused(
                 operation,
-                f"weight {name}: must not be named like the optimizer's {slot} of weight {other}, "
-                f"which is {name} in checkpoints: rename layer {slot}",
+                f"weight {name}: the name is taken in checkpoints by the optimizer's {slot} of "
+                f"weight {other}: rename layer {slot}",
             )
 
 
@@ -227,6 +227,6 @@ def _no_kernel(operation: Operation, graph: Graph) -> CompileError:
     kinds = [f"{dtype_of(kind)}{text_of(kind)}" for kind in map(type_of, operation.operands)]
     return refused(
         operation,
-        f"layer {graph.layer_of(operation)}: no kernel computes {operation.name} of "
-        f"{' and '.join(kinds)} here: compose the layer of other operators",
+        f"layer {graph.layer_of(operation)}: no kernel for {operation.name} of "
+        f"{' and '.join(kinds)}: build the layer from other operators",
     )

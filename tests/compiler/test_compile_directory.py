@@ -139,7 +139,7 @@ def test_a_task_runs_what_the_chief_has_read(tmp_path):
     planted = manifest_of({"plan.json": plan, "program.py": program.read_text()})
     (executable.directory / "manifest.json").write_text(planted)
     assert load(executable.directory).program.endswith("# planted\n")
-    with pytest.raises(CsrunError, match="changed since the chief has read it"):
+    with pytest.raises(CsrunError, match="changed after the chief read it"):
         load(executable.directory, executable.digest)
 
 
@@ -217,7 +217,7 @@ def test_what_others_may_write_is_not_run(tmp_path, private, name, mode):
     directory = compiled_apart(tmp_path, private).executable.directory
     path = directory / name
     path.chmod(path.stat().st_mode | mode)
-    with pytest.raises(ForeignError, match="or others may write it: a program that lies there"):
+    with pytest.raises(ForeignError, match="owned or writable by another account, not run"):
         load(directory)
     first, again = compiled_apart(tmp_path, private), compiled_apart(tmp_path, private)
     assert (first.cached, first.foreign) == (False, True)

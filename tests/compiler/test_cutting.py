@@ -208,7 +208,7 @@ def test_a_small_wafer_cuts_as_a_large_one_that_is_told_to(tmp_path):
     with pytest.raises(CompileError, match=r"needs [\d,]+ bytes of [\d,]+ on the wafer"):
         Language().compile(tmp_path, system=small, max_group_bytes=1 << 20)
     report = (executables[0].directory / "compile_report.txt").read_text()
-    assert "wte/embeddings (3.9 KB) is more than may travel at once: it comes in 2 parts" in report
+    assert "wte/embeddings (3.9 KB) exceeds max_group_bytes: it is streamed in 2 shards" in report
 
 
 def test_what_no_part_fits_names_the_part(tmp_path):
@@ -268,9 +268,9 @@ def test_a_matrix_stays_whole_that_lamb_trains_or_is_used_otherwise(tmp_path, op
     executable = compile_model(module, tmp_path, options_of(max_group_bytes=MOST)).executable
     assert [p.name for p in executable.plan.parameters] == ["w/kernel"]
     tiny = msgspec.structs.replace(SYSTEM, sram_kb_per_core=1, usable_cores=9)
-    gradient = "its gradient is no sum of products and look-ups"
-    why = "Lamb scales its update by norms of all of it" if is_lamb else gradient
-    with pytest.raises(CompileError, match=f"w/kernel stays whole, as {why}$"):
+    gradient = "its gradient is not a sum of products and lookups"
+    why = "Lamb scales the update by norms of the full tensor" if is_lamb else gradient
+    with pytest.raises(CompileError, match=f"w/kernel is not sharded: {why}$"):
         compile_model(other, tmp_path, options_of(STREAMING, system=tiny))
 
 

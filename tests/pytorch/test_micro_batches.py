@@ -144,7 +144,7 @@ def test_a_size_that_does_not_divide_the_batch_is_refused(tmp_path, size):
 
 def test_what_is_of_the_whole_batch_is_refused_with_its_line(tmp_path):
     kit = Kit(nn.Linear(6, 4), nn.BatchNorm1d(4))
-    expected = r"\.py:\d+: layer 1: .* in micro-batches, got 4 of them: leave micro_batch_size out"
+    expected = r"\.py:\d+: layer 1: .* in 4 micro-batches: remove micro_batch_size"
     with pytest.raises(UsageError, match=expected), kit.session(tmp_path, micro_batch_size=2):
         kit.train_once()
 

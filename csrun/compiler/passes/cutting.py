@@ -64,14 +64,14 @@ class Cutting(Pass):
                 continue
             uses = uses_of(op)
             if uses.obstacle:
-                lines.append(f"{op.symbol.data} stays whole: {uses.obstacle}")
+                lines.append(f"{op.symbol.data} is not sharded: {uses.obstacle}")
                 continue
             parts = parts_of(op, rows)
             _Cut(uses, parts).run(module)
             DeadCode().apply(module)
             Rewriter.erase_op(op)
             what = "columns" if op.turned else "rows"
-            lines.append(f"{op.symbol.data}: {len(parts)} parts of up to {rows} {what}")
+            lines.append(f"{op.symbol.data}: {len(parts)} shards of up to {rows} {what}")
         return Done(bool(lines), tuple(lines))
 
 
@@ -79,7 +79,7 @@ def left_whole(module: ModuleOp, most_bytes: int) -> list[str]:
     """Of each matrix that is larger, and was not cut: its name, and why."""
     large = [op for op in _parameters(module) if rows_of_part(op, most_bytes) is not None]
     why = {op.symbol.data: uses_of(op).obstacle for op in large}
-    return [f"{name} stays whole, as {obstacle}" for name, obstacle in why.items() if obstacle]
+    return [f"{name} is not sharded: {obstacle}" for name, obstacle in why.items() if obstacle]
 
 
 def _parameters(module: ModuleOp) -> list[ParameterOp]:

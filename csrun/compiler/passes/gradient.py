@@ -70,7 +70,7 @@ class _Differentiation:
         if not op.has_gradient() or op.results[0] not in self._grads:
             raise refused(op, f"layer {op.where}: {op.name} has no gradient")
         if any(result in self._grads for result in op.results[1:]):
-            raise refused(op, f"layer {op.where}: what {op.name} saves has no gradient")
+            raise refused(op, f"layer {op.where}: the saved results of {op.name} have no gradient")
         wanted = tuple(o in self._active for o in op.operands)
         self._builder.locate = lambda: op.location
         with self._builder.in_scope(op.scope.data if op.scope else ""):

@@ -80,26 +80,23 @@ class Rebatching(Pass):
         inputs = [op for op in operations if isinstance(op, InputOp)]
         rows = {shape_of(type_of(op.out))[:1] for op in inputs}
         if len(rows) != 1 or () in rows:
-            raise CompileError(
-                "each array of a batch must have a row for each of its samples, to be computed "
-                f"{self.how}"
-            )
+            raise CompileError(f"each input array must have one row per sample to run {self.how}")
         return next(iter(rows))[0]
 
     def _require_parts(self, operations: Sequence[Operation], found: Dependences) -> None:
         for op in operations:
             is_mixed = any(found[result].over is Over.MIXED for result in op.results)
             if is_mixed and not any(found[o].over is Over.MIXED for o in op.operands):
-                raise self._refused(op, f"{op.name} is of the batch as a whole")
+                raise self._refused(op, f"{op.name} mixes the samples of a batch")
             if isinstance(op, LossOp) and found[op.value].over is not Over.PART:
-                raise self._refused(op, "the loss is no sum over samples")
+                raise self._refused(op, "the loss is not a sum over samples")
             if isinstance(op, UpdatingOp) and not _adds_up(op.grad, found):
-                raise self._refused(op, "the gradient is no sum over samples")
+                raise self._refused(op, "the gradient is not a sum over samples")
 
     def _refused(self, op: Operation, why: str) -> CompileError:
         scope = op.properties.get("scope")
         layer = scope.data if isinstance(scope, StringAttr) else "model"
-        return refused(op, f"layer {layer}: {why}, and cannot be computed {self.how}")
+        return refused(op, f"layer {layer}: {why} and cannot run {self.how}")
 
 
 def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
@@ -138,7 +135,7 @@ class _Parts:
             operands = [self._operand(op, number) for number in range(len(op.operands))]
             new = type(op).of(operands, **self._properties(op))
         if [result.type for result in new.results] != kinds:
-            raise VerifyException(f"{op.name} gives another shape")
+            raise VerifyException(f"the result of {op.name} changes shape")
         new.location = op.location
         for result, made in zip(op.results, new.results, strict=True):
             made.name_hint = result.name_hint
@@ -155,7 +152,7 @@ class _Parts:
             return tuple(sizes)
         count = one.place.count
         if sizes[one.axis] != self.batch * count:
-            raise VerifyException(f"{list(sizes)} does not have {count} rows a sample")
+            raise VerifyException(f"shape {list(sizes)} does not have {count} rows per sample")
         rows = self._samples * count
         return *sizes[: one.axis], rows, *sizes[one.axis + 1 :]
 

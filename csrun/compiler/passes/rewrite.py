@@ -69,7 +69,7 @@ class Rewrite(Pass):
         limit = MAX_MATCHES_PER_OPERATOR * max(1, len(list(module.ops)))
         while _sweep(module, index, counts):
             if counts.total() > limit:
-                raise RuntimeError(f"rewriting does not end; matches so far: {dict(counts)}")
+                raise RuntimeError(f"rewriting does not terminate; matches so far: {dict(counts)}")
         idle = [rule.name for rule in self.rules if rule.name not in counts]
         lines = [f"{name}: {count}" for name, count in counts.items()]
         lines += [f"{NO_MATCH}{', '.join(idle)}"] if idle else []

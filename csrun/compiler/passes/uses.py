@@ -77,9 +77,9 @@ def uses_of(parameter: ParameterOp) -> Uses:
                 terms = _terms(op.grad, is_turned=False)
                 found.update, found.terms = op, terms or []
                 if isinstance(op.properties.get("algorithm"), LambAttr):
-                    found.obstacle = "Lamb scales its update by norms of all of it"
+                    found.obstacle = "Lamb scales the update by norms of the full tensor"
                 elif terms is None:
-                    found.obstacle = "its gradient is no sum of products and look-ups"
+                    found.obstacle = "its gradient is not a sum of products and lookups"
             case _:
                 found.obstacle = f"{op.name} reads it"
         if found.obstacle:

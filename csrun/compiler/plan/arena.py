@@ -200,7 +200,7 @@ def _remedy(options: CompileOptions, fits: int, batch: int) -> str:
         return " or ".join(["use weight streaming (csrun_wse with python-ws)", *smaller])
     share = options.system.sram_bytes // SHARE
     if not fits and (options.max_group_bytes or 0) > share:
-        return f"lower max_group_bytes to {share}, an eighth of that, or leave it out"
+        return f"lower max_group_bytes to {share} (an eighth of the wafer), or remove it"
     return next(iter(smaller), "give the layer fewer units, or use a larger system")
 
 

@@ -117,7 +117,7 @@ def arrange(demands: Demands, wires: Sequence[Wire], part: Rectangle) -> tuple[R
         if _fits(demands.areas(0.0), cut, part)
     }
     if not rates:
-        raise ValueError(f"the layers' memory does not fit {part}")
+        raise ValueError(f"the memory of the layers does not fit {part}")
     least = AS_FAST * max(rates.values())
     plans = [
         _in_strips(demands.areas(rate), cut, part) for cut, rate in rates.items() if rate >= least

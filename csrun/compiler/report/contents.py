@@ -195,7 +195,7 @@ class Report:
         if alone:
             return (whole,)
         first = self._spots(replica=0)
-        title = f"Replica 1 of {self.plan.replicas}, enlarged to be read"
+        title = f"Replica 1 of {self.plan.replicas}, enlarged"
         part = around([spot.rectangle for spot in first])
         return draw(title, first, part, height=ENLARGED_HEIGHT), whole
 
@@ -225,7 +225,7 @@ class Report:
         replicas, pes = self.plan.replicas, region.rectangle.pes
         which = f", replica {region.replica + 1} of {replicas}" if replicas > 1 else ""
         share = percent(pes / self.system.usable_cores)
-        caption = f"{region.layer}{which}: {pes:,} PEs, {share} of the usable"
+        caption = f"{region.layer}{which}: {pes:,} PEs, {share} of the usable PEs"
         names = (region.layer, str(row.index))
         return Spot(row.index, row.layer.kernel, region.rectangle, caption, names)
 

@@ -168,9 +168,9 @@ def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> 
 class Arrival(StrEnum):
     """How a group's weights are on the wafer when they are needed."""
 
-    KEPT = "still there"
+    KEPT = "still resident"
     AHEAD = "fetched ahead"
-    IN_TURN = "fetched in its turn"
+    IN_TURN = "fetched on demand"
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ class Limit:
             "all kernels, one after the other" if self.work.is_streaming else "the slowest kernel"
         )
         return (
-            f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, and "
-            f"{_ms(self.work.overhead_s(self.constants))} besides: "
+            f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, plus "
+            f"{_ms(self.work.overhead_s(self.constants))} of overhead: "
             f"{count(self.estimate.compute_samples_per_sec)} compute samples/s."
         )
 
@@ -76,10 +76,7 @@ class Limit:
         if not work.is_streaming:
             return text + ", one after the other."
         weights = si(sum(map(work.streamed_bytes, work.layers)), "B")
-        return (
-            text
-            + f": with the weights that come and the gradients that go in each, {weights} a batch."
-        )
+        return text + f": weights in and gradients out of each make {weights} per batch."
 
     @property
     def recomputation(self) -> str:
@@ -87,9 +84,9 @@ class Limit:
         if not self.recomputed:
             return ""
         return (
-            f"Of {len(self.recomputed)} segments the forward pass is computed again before the "
-            f"backward pass, as their activations do not fit: {listed(self.recomputed)}. The "
-            "figures have this work, and the weights that come for it once more."
+            f"The forward pass of {len(self.recomputed)} segments is recomputed in the backward "
+            f"pass because their activations do not fit: {listed(self.recomputed)}. The figures "
+            "include this work and the repeated transfer of weights."
         )
 
     @property
@@ -117,13 +114,13 @@ class Limit:
     def _computation(self) -> str:
         if self.work.is_streaming:
             return (
-                "computation: each layer uses all PEs in turn; only less work per sample or a "
-                "system with more PEs raises the rate"
+                "computation: each layer uses all PEs in turn; reduce the work per sample, or "
+                "use a system with more PEs"
             )
         layer = self._slowest("compute_samples_per_sec")
         pes, working = self.work.pes_of(layer), self.work.working_pes(layer)
         if working < pes:
-            remedy = "more replicas of the model, for which a larger batch_size has room,"
+            remedy = "more replicas of the model (larger batch_size)"
             if self.work.replicas == 1:
                 remedy = "replicas of the model (runconfig.multireplica)"
             return (
@@ -131,8 +128,8 @@ class Limit:
                 f"PEs at a time: {remedy} raise the rate"
             )
         return (
-            f"computation, most of all in layer {layer.name}: PEs are assigned by work, so only "
-            "less work per sample or a system with more PEs raises the rate"
+            f"computation, mostly in layer {layer.name}: PEs are assigned by work; reduce the "
+            "work per sample, or use a system with more PEs"
         )
 
     @property

@@ -34,8 +34,8 @@ def text_report(
         "",
         *(f" {line}" for line in _table(list(map(_row, estimate.layers)))),
         "",
-        f" Replicas of the model: {replicas}. A row is its kernel alone, in all of them.",
-        *([f" CS systems: {systems}. Rates are those of all of them together."] * (systems > 1)),
+        f" Replicas of the model: {replicas}. A row is one kernel over all replicas.",
+        *([f" CS systems: {systems}. Rates are totals over all systems."] * (systems > 1)),
         *_paragraph(limit.total),
         *_paragraph(limit.micro_batches),
         *_paragraph(limit.recomputation),
@@ -53,8 +53,8 @@ def _cut_tensors(parameters: Sequence[Parameter]) -> Iterator[str]:
         size = size_text(sum(nbytes_of(p.shape, p.dtype) for p in own))
         what = "columns" if own[0].is_turned else "rows"
         yield (
-            f"{tensor} ({size}) is more than may travel at once: it comes in {len(own)} parts of "
-            f"up to {max(p.shape[0] for p in own):,} {what}, each a layer."
+            f"{tensor} ({size}) exceeds max_group_bytes: it is streamed in {len(own)} shards of "
+            f"up to {max(p.shape[0] for p in own):,} {what}, each as its own layer."
         )
 
 

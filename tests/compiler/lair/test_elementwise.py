@@ -191,7 +191,7 @@ def test_losses_as_outputs_are_those_of_the_whole_batch(tmp_path, case, minibatc
 
 
 def test_what_no_minibatch_knows_its_part_of_is_refused(tmp_path):
-    remedy = "set minibatches_in_flight to 1, and multireplica to false"
+    remedy = "set minibatches_in_flight to 1 and multireplica to false"
     with pytest.raises(CompileError, match=rf"\.py:\d+: the loss .* 4 minibatches: {remedy}"):
         compiled(loss_over_loss, tmp_path, 4)
 

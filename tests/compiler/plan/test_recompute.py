@@ -100,7 +100,7 @@ def test_a_plan_that_does_not_fit_takes_less_and_has_the_same_bits(tmp_path):
     assert again.plan.arena_bytes <= small.sram_bytes
     assert_same(trained(again), trained(whole))
     report = (again.directory / "compile_report.txt").read_text()
-    assert f"Of {len(again.plan.recomputed)} segments the forward pass is computed again" in report
+    assert f"forward pass of {len(again.plan.recomputed)} segments is recomputed" in report
 
 
 def test_micro_batches_of_it_and_matrices_in_parts_have_the_bits_of_a_large_wafer(tmp_path):

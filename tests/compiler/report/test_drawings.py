@@ -142,9 +142,11 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
             copied.clear()
             streamed.enter(number)
             in_turn = group in copied
-            arrivals.append("still there" if held else "fetched ahead" if group in begun else "?")
+            arrivals.append(
+                "still resident" if held else "fetched ahead" if group in begun else "?"
+            )
             if in_turn:
-                arrivals[-1] = "fetched in its turn"
+                arrivals[-1] = "fetched on demand"
             arrivals[-1] += f" {number - begun.pop(group, number)}"
             begun |= dict.fromkeys({*copied} - {group}, number)
             for complete in visit.completes:

@@ -47,8 +47,8 @@ def test_the_fixed_time_of_a_batch():
         "samples/s."
     )
     assert limit.total == (
-        "A batch of 10 takes 0.00002 ms for the slowest kernel, and 1 ms besides: 10,000 compute "
-        "samples/s."
+        "A batch of 10 takes 0.00002 ms for the slowest kernel, plus 1 ms of overhead: "
+        "10,000 compute samples/s."
     )
 
 
@@ -65,7 +65,7 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
     [
         (
             limit_of(layer("a", 4000), layer("b", 8_000_000), pes={"a": 100, "b": 900}),
-            "computation, most of all in layer b: PEs are assigned by work",
+            "computation, mostly in layer b: PEs are assigned by work",
         ),
         (
             limit_of(layer("a", 4000), pes={"a": 1000}, input_bytes=1),
@@ -74,8 +74,8 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
         ),
         (
             limit_of(layer("a", 4000), pes={"a": 400}, input_bytes=1, replicas=2, minibatches=2),
-            "occupies 200 of 400 PEs at a time: more replicas of the model, for which a larger "
-            "batch_size has room, raise the rate",
+            "occupies 200 of 400 PEs at a time: more replicas of the model (larger batch_size) "
+            "raise the rate",
         ),
         (
             limit_of(layer("a", 8_000_000), **STREAMING),

@@ -112,9 +112,9 @@ def test_what_is_pointed_at_or_has_the_focus_is_named_and_lit(browser, page):
     browser.execute_script("arguments[0].focus()", first)
     ActionChains(browser).send_keys(Keys.TAB * 3).perform()
     assert browser.switch_to.active_element == last
-    assert one_of(browser, "#pointed").text == f"{NAMES[3]}: 12 PEs, below 0.01% of the usable"
+    assert one_of(browser, "#pointed").text == f"{NAMES[3]}: 12 PEs, below 0.01% of the usable PEs"
     ActionChains(browser).move_to_element(second).perform()
-    caption = "block_0.attention: 214,200 PEs, 28.73% of the usable"
+    caption = "block_0.attention: 214,200 PEs, 28.73% of the usable PEs"
     assert second.find_element("css selector", "title").get_attribute("textContent") == caption
     assert one_of(browser, "#pointed").text == caption
     lit = [row.get_attribute("data-layers") for row in all_of(browser, "tr.lit")]
@@ -170,10 +170,11 @@ def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
     assert box(browser, ahead[0])[0] == columns["forward 0"][0]
     rows = [" ".join(row.text.split()) for row in all_of(browser, "#stream tbody tr")]
     assert rows == [
-        "0 dense 4.2 MB 0 B forward 0: fetched in its turn",
+        "0 dense 4.2 MB 0 B forward 0: fetched on demand",
         "1 dense_1 8.4 MB 5.74 MB forward 1: fetched ahead; backward 1: fetched ahead",
-        "2 dense_2 5.74 MB 0 B forward 2: fetched ahead; backward 2: still there",
-        "3 dense_3, dense_4 847 kB 13.3 MB forward 3: fetched in its turn; backward 3: still there",
+        "2 dense_2 5.74 MB 0 B forward 2: fetched ahead; backward 2: still resident",
+        "3 dense_3, dense_4 847 kB 13.3 MB forward 3: fetched on demand; "
+        "backward 3: still resident",
     ]
 
 

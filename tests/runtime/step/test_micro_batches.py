@@ -117,7 +117,7 @@ def test_what_is_of_the_batch_as_a_whole_is_refused(tmp_path):
         return classifier(nn.BatchNorm()(features), labels)
 
     case = Case(model, batch_of(B), precision="float32", micro_batches=2)
-    expected = r"the loss must be made of .* micro-batches, got 2 of them: leave micro_batch_size"
+    expected = r"the loss must be per sample .* in 2 micro-batches: remove micro_batch_size"
     with pytest.raises(CompileError, match=expected):
         case.compile(tmp_path)
     replace(case, run_mode=RunMode.EVAL).compile(tmp_path)

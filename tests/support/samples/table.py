@@ -151,7 +151,7 @@ REFUSED: dict[tuple[str, str], str] = {
     ("sum-total", "does not fit shape []"): _NUMBER,
     ("mean-mean", "does not fit shape []"): _NUMBER,
     ("argmax-argmax", "axis -1 is not one of ()"): _NUMBER,
-    ("softmax-softmax", "no kernel computes cirh.softmax"): _SECOND,
+    ("softmax-softmax", "no kernel for cirh.softmax"): _SECOND,
     ("softmax", "does not fit shape []"): _NUMBER,
     ("gather-gather", "does not fit shape []"): _NUMBER,
     ("gather-gather", "got uint8"): "CIRH's integers are of 32 and 64 bits",
