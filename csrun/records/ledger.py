@@ -17,14 +17,14 @@ MOST_LINES = 4  # below the head, in the log
 class Row(Enum):
     """A row of the table: what it is called, whose time it is, and what it is made of."""
 
-    COMPUTE = "compute", "wafer", "visits of the program"
-    INPUT = "input", "streamers", "batches that the wafer waited for"
-    WEIGHTS = "weights", "memoryx", "groups on their way in, and updates that they waited for"
-    FIRST_GROUP = "first_group", "memoryx", "the same of the group that a step begins with"
-    CHIEF = "chief", "chief", "orders and their answers, log lines, events"
-    CHECKPOINT = "checkpoint", "chief", "checkpoints that the steps waited for"
-    SCRIPT = "script", "script", "between the orders: a loop of the user's, evaluations"
-    OTHER = "other", "", "all that is in no other row"
+    COMPUTE = "compute", "wafer", "computing visits"
+    INPUT = "input", "streamers", "waiting for batches"
+    WEIGHTS = "weights", "memoryx", "waiting for weight groups and their updates"
+    FIRST_GROUP = "first_group", "memoryx", "the same for a step's first group"
+    CHIEF = "chief", "chief", "step dispatch, log lines, events"
+    CHECKPOINT = "checkpoint", "chief", "steps waiting for checkpoints"
+    SCRIPT = "script", "script", "user code between steps, evaluations"
+    OTHER = "other", "", "everything else"
 
     def __init__(self, title: str, whose: str, what: str) -> None:
         self.title, self.whose, self.what = title, whose, what
@@ -142,7 +142,7 @@ _LOG_TITLES = {
     Row.INPUT.title: "waiting for input (streamers)",
     Row.WEIGHTS.title: "weights and updates (MemoryX)",
     Row.FIRST_GROUP.title: "first group's update (MemoryX)",
-    Row.CHIEF.title: "orders and logging (chief)",
+    Row.CHIEF.title: "dispatch and logging (chief)",
     Row.CHECKPOINT.title: "checkpoints (chief)",
     Row.SCRIPT.title: "script between steps",
 }

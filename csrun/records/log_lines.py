@@ -89,8 +89,8 @@ def weight_stores(stores: Sequence[PlacedStore], pieces: int) -> str:
     """Where weight streaming has the weights; pieces: of them that are one task's each."""
     shared = f", shared by {len(stores)} MemoryX tasks" if len(stores) > 1 else ""
     if (idle := len(stores) - pieces) > 0:
-        what = "group(s) of weights, where all parts of a matrix are one"
-        shared += f", {idle} of which have nothing to do: there are {pieces} {what}"
+        what = "weight group(s), counting the shards of a matrix as one"
+        shared += f", {idle} of them idle: there are only {pieces} {what}"
     by_folder: dict[str | None, list[PlacedStore]] = {}
     for store in stores:
         by_folder.setdefault(store.folder, []).append(store)

@@ -97,8 +97,8 @@ def _lock(path: Path, holder: str) -> IO[str]:
             other = file.read(_HOLDER_CHARACTERS) or "another process"
             file.close()
             raise UsageError(
-                f"model_dir {path.parent}: {other} is training in it; wait for its end, or "
-                "choose another model_dir"
+                f"model_dir {path.parent}: in use by {other}; wait until it ends, or choose "
+                "another model_dir"
             )
         if _is_there(path, file):
             with suppress(OSError):  # on a full disk the lock has no name, and holds all the same

@@ -77,13 +77,13 @@ def make_checkpoint(model_dir: Path, source: Path, tensors: Mapping[str, Any]) -
     tensors with one name
     """
     if not tensors:
-        raise UsageError(f"{source}: has no tensor of floats")
+        raise UsageError(f"{source}: no floating-point tensors")
     ours: dict[str, Any] = {}
     is_native = are_stored_names(tensors)
     for name, tensor in tensors.items():
         own = name if is_native else stored_name(name)
         if own in ours:
-            raise UsageError(f"{source}: two of its tensors are {own} here: rename {name}")
+            raise UsageError(f"{source}: two tensors map to {own}: rename {name}")
         ours[own] = tensor
     with opened(model_dir), locked(model_dir, "csrun checkpoint convert"):
         if has_any(model_dir):

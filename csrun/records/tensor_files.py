@@ -140,7 +140,7 @@ class Stored:
             file.seek(self.start)
             values = np.fromfile(file, dtype, prod(self.shape))
         if values.size != prod(self.shape):
-            raise DamagedError(f"{self.path}: it has become shorter")
+            raise DamagedError(f"{self.path}: file was truncated")
         return Values(values.reshape(self.shape), self.code)
 
     def within(self, file: Array) -> Array:
@@ -175,15 +175,15 @@ def tensors_in(path: Path) -> dict[str, Stored]:
         with safe_open(path, framework="numpy"):  # it checks all of the head, and the file's length
             pass
     except SafetensorError as error:
-        raise DamagedError(f"{path}: no safetensors file: {error}") from error
+        raise DamagedError(f"{path}: not a safetensors file: {error}") from error
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         head = json.loads(file.read(length))
     head.pop("__metadata__", None)
     if other := sorted({entry["dtype"] for entry in head.values()} - set(_READ_AS)):
         raise DamagedError(
-            f"{path}: has tensors of type {', '.join(other)}: float16, bfloat16, float32 and "
-            "float64 are read; save them as one of these"
+            f"{path}: unsupported tensor types {', '.join(other)}: save them as float16, "
+            "bfloat16, float32 or float64"
         )
     return {
         name: Stored(

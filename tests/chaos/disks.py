@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("failing_disk.c")
 MOST_CALLS = 1200  # that change something in a model_dir, in the whole training
 # How each of them is said: in csrun's words, or in the C library's.
 ERRORS = {
-    errno.ENOSPC: ("the disk is full", os.strerror(errno.ENOSPC)),
+    errno.ENOSPC: ("disk full", os.strerror(errno.ENOSPC)),
     errno.EIO: (os.strerror(errno.EIO),),
 }
 HAS_COMPILER = shutil.which("cc") is not None

@@ -120,7 +120,7 @@ def test_verify_says_what_the_index_names_and_is_not_there(
 ) -> None:
     for path in folder.glob("model-ckpt-300.*"):
         path.unlink()
-    said_of_it = "index: it names model-ckpt-300, of which there is no file"
+    said_of_it = "index: it names missing checkpoints: model-ckpt-300"
     assert said(capsys, 1, "verify", folder).splitlines() == [
         "model-ckpt-200: good, 4 tensors, 72 bytes",
         said_of_it,
@@ -239,7 +239,7 @@ def test_no_checkpoint_is_made_over_what_is_there(
     ("words", "told"),
     [
         (("nowhere.safetensors", "made", "--from"), "nowhere.safetensors: cannot be read: "),
-        (("twice.safetensors", "made", "--from"), "two of its tensors are model/a here"),
+        (("twice.safetensors", "made", "--from"), "two tensors map to model/a"),
         (("model_dir", "nowhere/a.safetensors", "--to"), "nowhere is no folder: make it"),
     ],
 )

@@ -295,7 +295,7 @@ def test_another_model_than_the_checkpoints(place: FcMnist) -> None:
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8, runconfig__max_steps=30)
     done = place.wse()
     message = (
-        r"model-ckpt-20.safetensors is of another model: tensor fc_1/kernel: the checkpoint has "
+        r"model-ckpt-20.safetensors does not fit the model: tensor fc_1/kernel: the checkpoint has "
         r"float32\[50, 50\], the model float32\[50, 40\]; .*tensor fc_2/kernel: "
     )
     assert_refused(done, 2, message)
@@ -310,7 +310,7 @@ def test_a_rerun_has_nothing_to_do(place: FcMnist) -> None:
     assert "model_dir is at global step 20, and max_steps is 20: nothing to train" in done.stdout
     assert place.checkpoint(20).stat().st_mtime_ns == before
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8)
-    assert_refused(place.wse(), 2, "is of another model: tensor fc_1/kernel")
+    assert_refused(place.wse(), 2, "does not fit the model: tensor fc_1/kernel")
     place.configure(runconfig__cs_ip="nowhere")
     assert_refused(place.wse(), 2, "nowhere")
 
@@ -359,6 +359,6 @@ def test_an_operator_without_kernel_names_the_users_line(
         if command == "cpu"
         else place.run(*TWO_STREAMERS, "python-ws", *arguments)
     )
-    where = rf"copy/model\.py:{line}: layer model: no kernel computes cirh\.softmax of"
+    where = rf"copy/model\.py:{line}: layer model: no kernel for cirh\.softmax of"
     assert_refused(done, 2, where)
     assert not list(place.path.glob("model_dir/tfcs_*"))

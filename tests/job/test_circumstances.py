@@ -58,7 +58,7 @@ def test_one_training_a_folder(endless: FcMnist) -> None:
         for second, who in ((endless.cpu(), "cpu"), (endless.wse(), "wse")):
             assert second.returncode == 2, who
             assert re.search(
-                r"error: model_dir model_dir: job 1, process \d+ on \S+ is training in it; wait",
+                r"error: model_dir model_dir: in use by job 1, process \d+ on \S+; wait",
                 second.stderr,
             )
         evaluation = endless.cpu("--mode", "eval", "--eval_steps", "1")
@@ -91,7 +91,7 @@ def test_a_full_disk(endless: FcMnist, small_disk: Path, command: str) -> None:
     done = getattr(endless, command)("-o", "disk/model")
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
-    assert "the disk is full: the checkpoint needs " in done.stderr
+    assert "disk full: the checkpoint needs " in done.stderr
     folder = small_disk / "model"
     kept = checkpoints.kept_steps(folder)
     assert kept[:3] == (0, EVERY, 2 * EVERY)
@@ -120,6 +120,6 @@ def test_a_training_that_is_finished_has_ended_well(place: FcMnist) -> None:
     (place.model_dir / "performance" / "performance.json").mkdir(parents=True)
     done = place.cpu("--max_steps", "2")
     assert done.returncode == 0, done.stderr
-    said = "The training is finished; its times and rates are not kept: "
+    said = "Training finished, but its performance record was not saved: "
     assert said in done.stdout + done.stderr
     assert place.checkpoint(2).exists()

@@ -99,7 +99,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_the_second_training_is_told_who_has_the_folder(tmp_path: Path) -> None:
     with holder(tmp_path):
         with (
-            pytest.raises(UsageError, match="job 7 is training in it; wait for its end"),
+            pytest.raises(UsageError, match="in use by job 7; wait until it ends"),
             model_dir.locked(tmp_path, "job 8"),
         ):
             pass
@@ -174,7 +174,7 @@ def test_a_full_disk_has_room_for_the_lock(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.undo()
         command = [sys.executable, "-c", HOLDER, str(tmp_path)]
         second = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "another process is training in it" in second.stderr
+        assert "in use by another process" in second.stderr
 
 
 def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:

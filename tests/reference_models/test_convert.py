@@ -90,6 +90,6 @@ def test_a_mistake_is_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {tmp_path / 'none'}: must have config.json and model.safetensors or "
-        "model.safetensors.index.json, as transformers saves a model; there is no config.json\n"
+        f"error: {tmp_path / 'none'}: no config.json; a transformers model has config.json and "
+        "model.safetensors or model.safetensors.index.json\n"
     )

@@ -302,7 +302,7 @@ def test_all_that_does_not_fit_is_named_at_once(own_folder, gpt2, caplog):
         from_huggingface(conversion, path, params_of(conversion), own_folder / "ours")
     assert str(caught.value) == (
         f"{path}: 4 tensors do not fit the model: transformer.wpe.weight: missing; "
-        "transformer.h.0.attn.c_attn.bias: must be of floats, got I32; "
+        "transformer.h.0.attn.c_attn.bias: must be floating point, got I32; "
         "transformer.h.0.mlp.c_fc.weight: must be [32, 128], got [128, 32]; "
         "transformer.h.1.ln_2.bias: missing"
     )

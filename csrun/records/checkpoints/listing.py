@@ -65,7 +65,7 @@ def index_problem(model_dir: Path) -> str | None:
             return None
     except CsrunError as error:
         return str(error)
-    return f"it names {', '.join(gone)}, of which there is no file"
+    return f"it names missing checkpoints: {', '.join(gone)}"
 
 
 def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:

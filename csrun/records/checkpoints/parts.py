@@ -116,10 +116,7 @@ def read_index(model_dir: Path) -> Index | None:
     Raises: CsrunError when it cannot be read, or names anything but checkpoints
     """
     path = model_dir / INDEX_FILE
-    remedy = (
-        "give a checkpoint as checkpoint_path, or remove this file: the newest checkpoint that is "
-        "whole is then taken"
-    )
+    remedy = "set checkpoint_path, or remove this file to use the newest complete checkpoint"
     try:
         return stored.read(path, Index, "the index", remedy)
     except FileNotFoundError:

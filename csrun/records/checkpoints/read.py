@@ -111,8 +111,9 @@ class Checkpoint:
             shown = "; ".join(lines[:SHOWN_DIFFERENCES])
             more = len(lines) - SHOWN_DIFFERENCES
             raise UsageError(
-                f"{self.path} is of another model: {shown}{f'; and {more} more' * (more > 0)}; "
-                "choose another model_dir, or undo the change"
+                f"{self.path} does not fit the model: "
+                f"{shown}{f'; and {more} more' * (more > 0)}; choose another model_dir, or undo "
+                "the change"
             )
 
     def take(self, arrays: Mapping[str, Array]) -> None:
@@ -211,7 +212,7 @@ def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | No
     for name in reversed(index.kept if index else ()):
         if parts.is_there(model_dir, name):
             return _open_named(model_dir, name)
-        log.warning("%s: its index names %s, of which there is no file", model_dir, name)
+        log.warning("%s: checkpoint %s is in the index but missing on disk", model_dir, name)
     return None
 
 
@@ -220,16 +221,16 @@ def _newest_without_index(model_dir: Path) -> Checkpoint | None:
     if not steps:
         return None
     if parts.has_only_begun(model_dir, steps):
-        log.warning("%s: %s was never finished, and is passed over", model_dir, parts.name_of(0))
+        log.warning("%s: skipping incomplete checkpoint %s", model_dir, parts.name_of(0))
         return None
     good = newest_good(model_dir)
     if good is None:
         raise CsrunError(
-            f"{model_dir}: its index, {parts.INDEX_FILE}, is gone, and none of its {len(steps)} "
-            f"checkpoints is whole: remove {parts.PREFIX}* to train anew"
+            f"{model_dir}: the index {parts.INDEX_FILE} is missing and none of {len(steps)} "
+            f"checkpoints is complete: remove {parts.PREFIX}* to restart training"
         )
     log.warning(
-        "%s: its index, %s, is gone: going on from %s, the newest checkpoint that is whole",
+        "%s: the index %s is missing: resuming from %s, the newest complete checkpoint",
         model_dir, parts.INDEX_FILE, good.name,
     )  # fmt: skip
     return good
@@ -284,9 +285,9 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
     except (stored.DamagedError, OSError, ValueError, TypeError) as error:
         raise DamagedError(str(error)) from error
     if parts.name_of(manifest.step) != name:
-        raise DamagedError(f"its manifest is of step {manifest.step}")
+        raise DamagedError(f"its manifest says step {manifest.step}")
     if size != wanted:
-        raise DamagedError(f"the file has {size:,} bytes, {wanted:,} were written")
+        raise DamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
     return found
 
 
@@ -306,9 +307,9 @@ def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
     if isinstance(damage, GoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
-            f"{path} is gone: removed by a training that goes on?; {remedy} checkpoint_path"
+            f"{path} no longer exists (removed by a running training?); {remedy} checkpoint_path"
         )
-    remedy = f"there is no other: remove {name}.* and train anew"
+    remedy = f"no other checkpoint is complete: remove {name}.* to restart training"
     if good is not None:
         remedy = (
             f"the newest good one is {good}: give it as checkpoint_path, or remove {name}.* to "

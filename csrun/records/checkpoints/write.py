@@ -160,9 +160,9 @@ def _failed(path: Path, tensors: Mapping[str, Array | Blocks], error: OSError) -
         return CsrunError(f"{path}: cannot be written: {error.strerror}")
     needed = sum(array.nbytes for array in tensors.values())
     free = shutil.disk_usage(path.parent).free
-    full = "the disk is full" if error.errno == errno.ENOSPC else "your quota of the disk is used"
-    since = " by now" if free >= needed else ""
+    full = "disk full" if error.errno == errno.ENOSPC else "disk quota exceeded"
+    since = " now" if free >= needed else ""
     return CsrunError(
         f"{path}: {full}: the checkpoint needs {needed:,} bytes, {free:,} are free{since}; "
-        "the checkpoints before it are whole; make room and run again to resume from the newest"
+        "earlier checkpoints are intact: free some space and run again to resume"
     )

@@ -63,8 +63,8 @@ def open_folder(path: Path) -> Folder:
         return Folder(path, config, _in_shards(path))
     except FileNotFoundError as error:
         raise UsageError(
-            f"{path}: must have {CONFIG} and {ONE_FILE} or {INDEX}, as transformers saves a model; "
-            f"there is no {Path(error.filename).name}"
+            f"{path}: no {Path(error.filename).name}; a transformers model has {CONFIG} and "
+            f"{ONE_FILE} or {INDEX}"
         ) from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
@@ -76,12 +76,12 @@ def _in_shards(path: Path) -> dict[str, Stored]:
     places = _decoded(path / INDEX, _Index).weight_map
     names = sorted(set(places.values()))
     if outside := [name for name in names if Path(name).name != name]:
-        raise DamagedError(f"{path / INDEX}: names what is no file of its folder: {outside[0]}")
+        raise DamagedError(f"{path / INDEX}: names a file outside its folder: {outside[0]}")
     if gone := [name for name in names if not (path / name).is_file()]:
-        raise UsageError(f"{path}: its index names files that are not there: {', '.join(gone)}")
+        raise UsageError(f"{path}: files named in the index are missing: {', '.join(gone)}")
     shards = {name: tensor_files.tensors_in(path / name) for name in names}
     if lost := [tensor for tensor, name in places.items() if tensor not in shards[name]]:
-        raise DamagedError(f"{path / INDEX}: not in the files it names: {', '.join(lost)}")
+        raise DamagedError(f"{path / INDEX}: tensors missing from its files: {', '.join(lost)}")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
 
 
@@ -106,7 +106,7 @@ def write_folder(
         files.make_folder(path)
     names = (*sorted(file.name for file in path.glob("*.safetensors")), INDEX, CONFIG)
     if there := next((name for name in names if (path / name).exists()), None):
-        raise UsageError(f"{path}: there is a model already ({there}): choose another folder")
+        raise UsageError(f"{path}: already has a model ({there}): choose another folder")
     shards = _shards(tensors, max_shard_bytes)
     with files.writing(path):
         for name, shard in shards.items():

@@ -89,7 +89,7 @@ def _part(
     if stored.shape != shape:
         return None, f"must be {list(shape)}, got {list(stored.shape)}"
     if stored.code not in FLOATS:
-        return None, f"must be of floats, got {stored.code}"
+        return None, f"must be floating point, got {stored.code}"
     return stored, None
 
 

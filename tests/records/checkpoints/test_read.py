@@ -1,4 +1,4 @@
-"""Checkpoints: what is written is read, by others too; what is of another model is not."""
+"""Checkpoints: what is written is read, by others too; what does not fit the model is not."""
 
 import json
 import struct
@@ -184,5 +184,5 @@ def test_another_model_is_refused_by_tensor(
     assert found is not None
     with pytest.raises(CsrunError, match=message) as caught:
         found.restore(changed)
-    assert "is of another model" in str(caught.value)
+    assert "does not fit the model" in str(caught.value)
     assert same(changed, before)

@@ -32,7 +32,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"there is a model already \(model-00001-of"):
+    with pytest.raises(UsageError, match=r"already has a model \(model-00001-of"):
         saved(saved(tmp_path))
 
 
@@ -41,7 +41,7 @@ def test_another_programs_configuration_and_a_file_are_left_alone(tmp_path: Path
     config, file = tmp_path / "config.json", tmp_path / "file"
     config.write_text("theirs")
     file.write_text("mine")
-    with pytest.raises(UsageError, match=r"there is a model already \(config.json\)"):
+    with pytest.raises(UsageError, match=r"already has a model \(config.json\)"):
         write_folder(tmp_path, {"model_type": "some"}, TENSORS, 1 << 30)
     with pytest.raises(CsrunError, match="file: cannot be written: File exists"):
         write_folder(file, {"model_type": "some"}, TENSORS, 1 << 30)
@@ -51,7 +51,7 @@ def test_another_programs_configuration_and_a_file_are_left_alone(tmp_path: Path
 @pytest.mark.parametrize("gone", ["config.json", "model.safetensors.index.json"])
 def test_a_folder_that_lacks_a_file_is_refused(tmp_path: Path, gone: str) -> None:
     (saved(tmp_path) / gone).unlink()
-    with pytest.raises(UsageError, match=f"there is no {gone}"):
+    with pytest.raises(UsageError, match=f"no {gone}"):
         open_folder(tmp_path)
 
 
@@ -81,9 +81,9 @@ def lose(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (damage_head, "model-00002-of-00003.safetensors: no safetensors file"),
-        (truncate, "model-00002-of-00003.safetensors: no safetensors file"),
-        (lose, "index.json: not in the files it names: t"),
+        (damage_head, "model-00002-of-00003.safetensors: not a safetensors file"),
+        (truncate, "model-00002-of-00003.safetensors: not a safetensors file"),
+        (lose, "index.json: tensors missing from its files: t"),
     ],
 )
 def test_a_damaged_shard_is_named(tmp_path: Path, damage: object, said: str) -> None:
@@ -95,7 +95,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path, damage: object, said: str) -> 
 def test_an_index_stays_in_its_folder(tmp_path: Path) -> None:
     index = saved(tmp_path) / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"t1": "../../etc/passwd"}}')
-    with pytest.raises(CsrunError, match="names what is no file of its folder"):
+    with pytest.raises(CsrunError, match="names a file outside its folder"):
         open_folder(tmp_path)
     index.write_text('{"weight_map": ')
     with pytest.raises(CsrunError, match=r"index.json: "):
