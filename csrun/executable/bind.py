@@ -417,5 +417,5 @@ def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:
     if plan.store_in_arena:
         return arena[: plan.store.nbytes]
     if store is None:
-        raise ValueError("a plan without the store in its arena needs a store")
+        raise ValueError("a plan whose store is not in the arena needs one")
     return store

@@ -133,7 +133,7 @@ def load(directory: Path, digest: str | None = None) -> Executable:
         ) from error
     executable = Executable(directory, plan, program, sha256(head).hexdigest())
     if digest not in (None, executable.digest):
-        raise CsrunError(f"{directory}: changed since the chief has read it; run again")
+        raise CsrunError(f"{directory}: changed after the chief read it; run again")
     return executable
 
 
@@ -172,7 +172,7 @@ class _Folder:
         """The bytes of a file. Raises: ValueError when they are not those of the manifest"""
         data = self.read(name)
         if sha256(data).hexdigest() != manifest.files.get(name):
-            raise ValueError(f"{name} is not what was compiled")
+            raise ValueError(f"{name} does not match its checksum")
         return data
 
     def require_ours(self, found: os.stat_result, name: str = "") -> None:
@@ -180,8 +180,8 @@ class _Folder:
         if self.is_known or (found.st_uid in (os.geteuid(), 0) and not found.st_mode & _BY_OTHERS):
             return
         raise ForeignError(
-            f"{self.directory / name}: of another account, or others may write it: a program that "
-            "lies there is not run"
+            f"{self.directory / name}: owned or writable by another account, not run; fix its "
+            "owner and mode, or compile again"
         )
 
 

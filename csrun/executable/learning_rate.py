@@ -122,11 +122,11 @@ class PiecewiseConstant(Warming, frozen=True, forbid_unknown_fields=True, tag="p
         super().__post_init__()
         if len(self.values) != len(self.boundaries) + 1:
             raise ScheduleError(
-                f"values must be one more than boundaries, got {len(self.values)} values and "
-                f"{len(self.boundaries)} boundaries"
+                f"there must be one more value than boundaries, got {len(self.values)} values "
+                f"and {len(self.boundaries)} boundaries"
             )
         if list(self.boundaries) != sorted(set(self.boundaries)):
-            raise ScheduleError(f"boundaries must rise, got {list(self.boundaries)}")
+            raise ScheduleError(f"boundaries must increase, got {list(self.boundaries)}")
 
     def after(self, step: int) -> float:
         """The value of the piece that the step lies in."""

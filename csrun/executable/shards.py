@@ -46,9 +46,9 @@ class Shards:
         server = min(bisect_right(self.ends, group.offset_bytes), self.servers - 1)
         if group.offset_bytes + group.nbytes > self.ends[server]:
             raise CsrunError(
-                f"{', '.join(group.layers)}: trained together here, and apart in the run's first "
-                f"program, so that {self.servers} MemoryX tasks cannot share the weights: train "
-                "the same parameters, or run with one (num_wgt_servers)"
+                f"{', '.join(group.layers)}: one group here, several in the run's first program, "
+                f"so {self.servers} MemoryX tasks cannot share them: train the same parameters, "
+                "or set num_wgt_servers to 1"
             )
         return server
 

@@ -69,17 +69,17 @@ def _require_alike(owner: Plan, plan: Plan) -> None:
     for name in ("mode", "precision", "store_in_arena", "systems"):
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
-            raise _unlike(plan, f"its {name} is {ours}, and that of the run's first is {its}")
+            raise _unlike(plan, f"{name} is {ours}, the run's first program has {its}")
     theirs = _theirs(owner, plan)
     kinds = {name: (p.shape, p.dtype) for name, p in theirs.items()}
     for p in plan.parameters:
         found = kinds.get(p.name)
         if found is None:
-            remedy = "use it in the training, too, or evaluate in a run of its own"
+            remedy = "use it in training too, or evaluate in a separate run"
             raise _unlike(plan, f"parameter {p.name} is not in the run's store: {remedy}")
         if theirs[p.name].is_turned != p.is_turned:
-            why = f"{p.name} lies transposed in one of the run's programs only"
-            raise _unlike(plan, f"{why}: have it whole in both, with a larger max_group_bytes")
+            why = f"{p.name} is stored transposed in only one of the run's programs"
+            raise _unlike(plan, f"{why}: raise max_group_bytes so that neither shards it")
         if found != (p.shape, p.dtype):
             shapes = f"{p.dtype}{list(p.shape)} here, {found[1]}{list(found[0])} in the run's store"
             raise _unlike(plan, f"parameter {p.name} is {shapes}")
@@ -91,17 +91,19 @@ def _require_training(owner: Plan, plan: Plan) -> None:
     if owner.run_mode is not RunMode.TRAIN:
         raise _unlike(
             plan,
-            "the run's store was laid out by an evaluation, which has no optimizer state: begin "
-            "with a step of the training, or evaluate in a run of its own",
+            "the run's store has no optimizer state because an evaluation came first: start with "
+            "a training step, or evaluate in a separate run",
         )
     if missing := {s.name for s in plan.store.slots} - {s.name for s in owner.store.slots}:
         names = ", ".join(sorted(missing))
-        raise _unlike(plan, f"the run's store has no optimizer state {names}: train with one kind")
+        raise _unlike(
+            plan, f"the run's store has no optimizer state {names}: use one optimizer per run"
+        )
     if plan.store.numbers > owner.store.numbers:
-        raise _unlike(plan, "the run's store has no place for the numbers of its steps")
+        raise _unlike(plan, "the run's store has no space for its step numbers")
     ours, its = _window_bytes(plan), _window_bytes(owner)
     if ours > its:
-        raise _unlike(plan, f"its gradients take {ours:,} bytes, the run's store has {its:,}")
+        raise _unlike(plan, f"gradients need {ours:,} bytes, the run's store has {its:,}")
 
 
 def _window_bytes(plan: Plan) -> int:
@@ -115,7 +117,7 @@ def _window_bytes(plan: Plan) -> int:
 
 
 def _unlike(plan: Plan, why: str) -> CsrunError:
-    return CsrunError(f"the {plan.run_mode} program of {plan.batch_size} samples a batch: {why}")
+    return CsrunError(f"{plan.run_mode} program with batch_size {plan.batch_size}: {why}")
 
 
 def _store(owner: Plan, plan: Plan) -> Store:
@@ -156,7 +158,9 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
         pieces = list(_pieces(owns[group.index], shift, homes))
         if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
             apart = ", ".join(piece[0].name for piece in pieces)
-            raise _unlike(plan, f"{apart} lie apart in the run's store: train the same parameters")
+            raise _unlike(
+                plan, f"{apart} are not adjacent in the run's store: train the same parameters"
+            )
         for number, piece in enumerate(pieces):
             index = first + number
             groups.append(_piece_group(group, index, piece, shift, is_whole=len(pieces) == 1))

@@ -14,7 +14,7 @@ def require_inside(indices: Array, size: int, where: str) -> None:
     """Raises: CsrunError for a computed index that is not in 0..size-1"""
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         wrong = indices[(indices < 0) | (indices >= size)].flat[0]
-        raise CsrunError(f"{where}: an index must be in 0..{size - 1}, the model computed {wrong}")
+        raise CsrunError(f"{where}: computed index {wrong} is out of range 0..{size - 1}")
 
 
 Mesh = tuple[Array, ...]

@@ -83,11 +83,11 @@ def test_the_ir_knows_every_schedule_and_its_numbers():
         (lambda: Constant(0.1, warmup_steps=-1), "warmup_steps"),
         (
             lambda: PiecewiseConstant(boundaries=(1,), values=(0.1,)),
-            "values must be one more than boundaries, got 1 values and 1 boundaries",
+            "there must be one more value than boundaries, got 1 values and 1 boundaries",
         ),
         (
             lambda: PiecewiseConstant(boundaries=(5, 5), values=(3.0, 2.0, 1.0)),
-            r"boundaries must rise, got \[5, 5\]",
+            r"boundaries must increase, got \[5, 5\]",
         ),
     ],
 )

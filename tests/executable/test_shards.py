@@ -56,7 +56,7 @@ def test_the_parts_of_a_tensor_stay_together() -> None:
 
 def test_a_group_of_two_tasks_is_refused() -> None:
     whole = Group(0, ("a", "b"), 0, 128)
-    with pytest.raises(CsrunError, match=r"a, b: trained together here.*num_wgt_servers"):
+    with pytest.raises(CsrunError, match=r"a, b: one group here.*num_wgt_servers"):
         Shards.of(plan_of([64, 64]), 2).server_of(whole)
 
 

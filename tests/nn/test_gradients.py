@@ -349,7 +349,7 @@ def test_an_index_that_is_computed_is_looked_at(tmp_path):
         x = nn.Dense(5, use_bias=False, name="x")(features)
         return nn.mean(nn.sum(nn.gather(x, labels + 1, 1), 1), 0), {}
 
-    with pytest.raises(CsrunError, match=r"an index must be in 0\.\.4, the model computed 5"):
+    with pytest.raises(CsrunError, match=r"computed index 5 is out of range 0\.\.4"):
         one_step(Split(model, (FEATURES, NUMBERS)), tmp_path)
 
 

@@ -84,7 +84,7 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         (
             "{optimizer_type: sgd, learning_rate: {scheduler: piecewise_constant,"
             " boundaries: [5], values: [0.1]}}",
-            "optimizer.learning_rate: values must be one more than boundaries",
+            "optimizer.learning_rate: there must be one more value than boundaries",
         ),
     ],
 )

@@ -133,7 +133,7 @@ REFUSED = {
         RunMode.TRAIN,
         PIPELINED,
         {"kernels": ("body", "head")},
-        "body/dense/kernel, head/dense/kernel lie apart",
+        "body/dense/kernel, head/dense/kernel are not adjacent",
     ),
 }
 
@@ -150,13 +150,13 @@ def test_a_matrix_that_lies_transposed_is_so_for_all(tmp_path):
     cut = forked(tmp_path, RunMode.TRAIN, PIPELINED, units=24, most=64)
     uncut = forked(tmp_path, RunMode.EVAL, PIPELINED, units=24)
     machine = begun(cut, flat_data(), {})
-    with pytest.raises(CsrunError, match="lies transposed in one of the run's programs only"):
+    with pytest.raises(CsrunError, match="is stored transposed in only one of the run's programs"):
         machine.load(uncut, Feed(flat_data()))
 
 
 def test_a_training_does_not_come_after_an_evaluation(tmp_path):
     machine = begun(forked(tmp_path, RunMode.EVAL, PIPELINED), flat_data(), {})
-    with pytest.raises(CsrunError, match="no optimizer state: begin with a step"):
+    with pytest.raises(CsrunError, match="no optimizer state because an evaluation came first"):
         machine.load(forked(tmp_path, RunMode.TRAIN, PIPELINED), Feed(flat_data()))
 
 
