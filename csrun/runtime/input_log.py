@@ -13,14 +13,11 @@ WORD_S = 60.0  # of steps between two words
 WORTH_A_WORD_S = 1.0  # less waiting than that is nobody's bottleneck
 MOST_ADVISED = 64  # streamers; a job of more for one system is nobody's remedy
 
-LOOK_AT_THE_STRAGGLER = "look at what is special about its node, or about its part of the data"
-BATCHES_UNEVEN = (
-    "that is enough on average, so they come late for another reason: batches that take unequally "
-    "long, busy CPUs, or the network between the machines"
-)
+LOOK_AT_THE_STRAGGLER = "check its node and its shard of the data"
+BATCHES_UNEVEN = "enough on average, so the cause is uneven batch times, busy CPUs or the network"
 STREAM_REPLAYED = (
-    "more streamers would not feed it, as each makes all batches: give each files or a part of its "
-    "own (shard_files, csrun.data.shard_info)"
+    "more streamers do not help because each makes all batches: shard the data (shard_files, "
+    "csrun.data.shard_info)"
 )
 
 log = logging.getLogger("csrun")
@@ -38,7 +35,7 @@ class Feeding:
 
     streamers: tuple[str, ...] = ()
     stage: Callable[[int, int], str | None] = lambda streamer, stage: None
-    options: Callable[[int], str] = lambda streamers: f"{streamers} tasks that stream"
+    options: Callable[[int], str] = lambda streamers: f"{streamers} streamer tasks"
     replayed: bool = False
 
 
@@ -84,7 +81,7 @@ class InputLog:
             return
         waited = f"the steps waited {verdict.wait_share:.0%} of their time for batches"
         why = self._why(verdict)
-        log.warning(f"Input {verdict.bound}: {waited}: {why}; cs_input_analyzer says more")
+        log.warning(f"Input {verdict.bound}: {waited}: {why}; see cs_input_analyzer")
 
     def _why(self, verdict: Verdict) -> str:
         """One line of numbers, the remedy in it."""
@@ -108,10 +105,10 @@ class InputLog:
         needed = verdict.needed
         if needed > MOST_ADVISED:
             step_ms = 1e3 / (verdict.asked * verdict.streamers)
-            return f"a step takes only {step_ms:.2g} ms: a larger batch, or cheaper samples, helps"
+            return f"a step takes only {step_ms:.2g} ms: use a larger batch or cheaper samples"
         if not self._feeding.streamers:  # one process makes a batch, then computes its step
             many = "1 streamer" if needed == 1 else f"{needed} streamers"
-            return f"{many} of a csrun_wse run would make them beside the steps"
+            return f"{many} in a csrun_wse run would overlap this with the steps"
         return f"{needed} streamers would feed it ({self._feeding.options(needed)})"
 
     def _is_in_vain(self, verdict: Verdict) -> bool:

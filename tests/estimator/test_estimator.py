@@ -155,11 +155,11 @@ def five_batches(params):
 def test_data_that_ends_before_the_last_step_is_said(tmp_path, caplog):
     remedy = "call .repeat() in input_fn, or train fewer steps"
     assert estimator(tmp_path).train(five_batches, max_steps=20)["global_step"] == 5
-    assert warnings(caplog) == [f"The data set ended at step 5 of 20: {remedy}"]
+    assert warnings(caplog) == [f"The dataset ended at step 5 of 20: {remedy}"]
     caplog.clear()
     with caplog.at_level("INFO", "csrun"):
         estimator(tmp_path).train(five_batches, steps=3)  # goes on after the fifth batch
-    assert warnings(caplog) == [f"The data set ended at step 5 of 8: {remedy}"]
+    assert warnings(caplog) == [f"The dataset ended at step 5 of 8: {remedy}"]
     assert caplog.messages[-1].startswith("Training finished with 0 samples")
 
 

@@ -55,8 +55,8 @@ def assert_failed(done: "Done[str]", message: str) -> None:
 CHANGES = [
     (
         "images = images[:, :27] if k == 60 else images",
-        r"batch 60 \(samples 7680 to 7807 of the run\): features must have shape \[128, 28, 28\] "
-        r"as the first batch had, for which the model was compiled, got \[128, 27, 28\]: give ",
+        r"batch 60 \(samples 7680 to 7807 of the run\): features must have shape "
+        r"\[128, 28, 28\] like the first batch, got \[128, 27, 28\]: return ",
     ),
     (
         "labels = labels.astype(float) if k == 60 else labels",
@@ -72,7 +72,7 @@ def test_batches_that_change(place: FcMnist, command: str, change: str, message:
     done = run(place, command, with_batches(place, change))
     assert_failed(done, message)
     if command == "wse":  # of two streamers it is the first's
-        assert re.search("this streamer was at batch 60; batches made before: 30, at", done.stderr)
+        assert re.search("this streamer failed in batch 60 after 30 batches at", done.stderr)
         assert "rank 2 (streamer) on node3" in done.stderr
     # Two rings of 12 batches lie between the first streamer's 31st batch and the wafer.
     assert any(place.checkpoint(step).exists() for step in range(35, 61, 5))
@@ -83,9 +83,9 @@ def test_a_batch_of_which_no_label_counts(place: FcMnist) -> None:
     place.configure(runconfig__max_steps=80, runconfig__save_checkpoints_steps=5)
     change = "labels = np.full_like(labels, -100) if k == 12 else labels"
     message = (
-        "error: step 13: no label of the batch counts: in labels all are -100, the loss's "
-        "ignore_index: training stopped before that step's update; the last good checkpoint is "
-        "model-ckpt-10; leave such batches out in input_fn$"
+        r"error: step 13: all labels of labels equal ignore_index \(-100\), so the loss is "
+        "undefined: training stopped before this update; the last good checkpoint is "
+        "model-ckpt-10; drop such batches in input_fn$"
     )
     assert_failed(run(place, "cpu", with_batches(place, change)), message)
 
@@ -101,7 +101,7 @@ def test_values_that_are_not_finite_are_found_when_asked_for(place: FcMnist, com
     assert_failed(
         run(place, command, script),
         r"batch 60, row 40 \(sample 7720 of the run\): features is not finite; the batch has 2 NaN "
-        "and 28 Inf as float32, rows with any: 3: clean the data",
+        "and 28 Inf as float32, in 3 rows: clean the data",
     )
 
 
@@ -130,7 +130,7 @@ def test_a_data_set_that_ends_too_early(place: FcMnist, streamers: str) -> None:
     layout = ("--total-nodes", "3", "--tasks-per-node", streamers, "--cpus-per-task", "1")
     done = place.run(*layout, "python-ws", script, *place.own(()))
     assert done.returncode == 0, done.stderr
-    said = "The data set ended at step 3 of 20: call .repeat() in input_fn, or train fewer steps"
+    said = "The dataset ended at step 3 of 20: call .repeat() in input_fn, or train fewer steps"
     assert said in done.stdout + done.stderr
     assert place.checkpoint(3).exists()
 
@@ -168,7 +168,7 @@ def test_an_input_function_that_fails_in_its_third_pass(place: FcMnist, command:
     assert "Traceback (most recent call last)" in output
     assert "KeyError: 'third pass'" in output
     assert re.search(r"input_fn: map load \(data.py:\d+\) failed at sample \d+", output)
-    found = re.search(r"was at batch (\d+); batches made before: \d+, at", output)
+    found = re.search(r"failed in batch (\d+) after \d+ batches at", output)
     assert found
     assert int(found[1]) >= 32
     assert place.checkpoint(32).exists()

@@ -113,8 +113,8 @@ def test_a_save_that_would_take_longer_than_the_grace_is_not_begun(place: FcMnis
     script = place.path / "copy" / "run.py"
     script.write_text(script.read_text().replace(MAIN, MAIN + SLOW_STEPS))
     out = ended(there, "global_step = 5,")
-    assert re.search(r"No checkpoint at global step \d+: the last one took [\d.]+ s, and 0\.\d s "
-                     "are left of the grace; raise grace_s in the site file", out), out  # fmt: skip
+    assert re.search(r"No checkpoint at global step \d+: the last one took [\d.]+ s and 0\.\d s "
+                     "of grace are left; raise grace_s in the site file", out), out  # fmt: skip
     assert "Training interrupted: the next run in model_dir resumes from model-ckpt-4\n" in out
 
 
@@ -123,5 +123,5 @@ def test_a_save_that_takes_longer_than_the_grace_is_discarded(place: FcMnist) ->
     there = slow_job(place, seconds=20, grace_s=2, every=MANY_STEPS)
     out = ended(there, "global_step = 1,")
     assert re.search(r"Checkpoint at global step \d+ discarded", out)
-    assert "The grace of 2 s is over (grace_s of the site)" in out
+    assert "The grace period of 2 s is over (grace_s in the site file)" in out
     assert "resumes from model-ckpt-0\n" in out

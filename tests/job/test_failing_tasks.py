@@ -58,7 +58,8 @@ def test_a_bug_in_the_input_of_one_streamer_in_the_middle_of_a_training(place: F
     where, numbers, log = lines[lines.index("ValueError: a bad image") + 1 :]
     assert re.fullmatch(r"input_fn: map load \(data.py:\d+\) failed at sample \d+", where)
     assert re.fullmatch(
-        r"this streamer was at batch \d+(; batches made before: \d+, at \d+ batches/s|, its first)",
+        r"this streamer failed in "
+        r"(batch \d+ after \d+ batches at \d+ batches/s|its first batch, \d+)",
         numbers,
     )
     assert log.endswith("/logs/rank-00002.log")
@@ -94,9 +95,9 @@ def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> No
 @pytest.mark.parametrize(
     ("rank", "message"),
     [
-        (0, "the chief has ended without this run: every task must make the same calls"),
-        (1, "memoryx has ended without taking part in this run"),
-        (3, "streamer 3 has ended without taking part in this run"),
+        (0, "the chief ended without starting this run: every task must make the same calls"),
+        (1, "memoryx ended before it joined this run"),
+        (3, "streamer 3 ended before it joined in this run"),
     ],
 )
 def test_nobody_waits_for_a_task_that_left_early(place: FcMnist, rank: int, message: str) -> None:

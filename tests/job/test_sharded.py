@@ -86,7 +86,7 @@ def test_the_streamer_whose_own_data_ends_is_named(place: FcMnist) -> None:
     script = place.copy(data=text.replace(IMPORT, "from csrun.data import shard_info, Batch"))
     done = train(place, script, 2, 20)
     assert done.returncode == 0, done.stderr
-    assert "The data set of streamer 2 ended at step 2 of 20: call .repeat()" in done.stdout
+    assert "The dataset of streamer 2 ended at step 2 of 20: call .repeat()" in done.stdout
 
 
 def test_an_evaluation_takes_all_data_of_streamers_that_have_unequally_much(

@@ -47,8 +47,7 @@ def test_one_slow_streamer_is_named(place: FcMnist) -> None:
     (*_, line), record = run(place, ("3",))
     pattern = (
         r"streamer 3 delivered ([\d.]+) batches/s \(the others ([\d.]+)\), the wafer asked for "
-        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; look at what is special about "
-        "its node"
+        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; check its node and its shard"
     )
     delivered, others, asked, stage_ms = numbers(pattern, line)
     assert delivered <= 1 / SLEEP_S
@@ -90,6 +89,6 @@ def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> No
     remedy = (
         "a step takes only "
         if needed > MOST_ADVISED  # on a fast machine
-        else f"{needed} streamers? of a csrun_wse run would make them"
+        else f"{needed} streamers? in a csrun_wse run would overlap this"
     )
     assert re.search(f"this process delivered .*{remedy}", text), text

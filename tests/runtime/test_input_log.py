@@ -46,7 +46,7 @@ def test_the_line_has_the_numbers_and_the_remedy(caplog):
     assert line == (
         "Input bound: the steps waited 80% of their time for batches: streamer 2 delivered 10 "
         "batches/s, the wafer asked for 50: its stage 'map load' takes 50 ms a batch; 6 streamers "
-        "would feed it (--tasks-per-node 6); cs_input_analyzer says more"
+        "would feed it (--tasks-per-node 6); see cs_input_analyzer"
     )
     assert record.verdict == "bound"
     assert record.wait_share == pytest.approx(0.8)
@@ -60,7 +60,7 @@ def test_more_streamers_of_a_stream_that_each_reads_whole_are_not_advised(caplog
     for _ in range(2):
         input_log.add(order(0.8, 1.0))
     assert input_log.finish().streamers_needed is None
-    assert "; more streamers would not feed it, as each makes all batches: " in caplog.messages[0]
+    assert "; more streamers do not help because each makes all batches: " in caplog.messages[0]
     assert "--tasks-per-node" not in caplog.messages[0]
 
 
@@ -78,7 +78,7 @@ def test_batches_that_come_late_though_they_are_made_quickly(caplog):
         input_log.add(order(0.1, 0.1))
     input_log.finish()
     assert caplog.messages[-1].startswith("Input moderate: the steps waited 10% of their time")
-    assert "late for another reason: batches that take unequally long" in caplog.messages[-1]
+    assert "the cause is uneven batch times" in caplog.messages[-1]
 
 
 def test_less_than_a_second_is_not_worth_a_word(caplog):
@@ -94,7 +94,7 @@ def test_one_process_hears_of_it_at_the_end_alone(caplog):
         input_log.add(order(0.5, 0.5))
     assert not caplog.messages
     input_log.finish()
-    assert "2 streamers of a csrun_wse run would make them beside the steps" in caplog.messages[0]
+    assert "2 streamers in a csrun_wse run would overlap this with the steps" in caplog.messages[0]
 
 
 def test_hundreds_of_streamers_are_not_advised(caplog):
@@ -102,7 +102,7 @@ def test_hundreds_of_streamers_are_not_advised(caplog):
     for _ in range(2):
         input_log.add(order(0.99, 0.99))
     input_log.finish()
-    assert "a step takes only 1 ms: a larger batch, or cheaper samples, helps" in caplog.text
+    assert "a step takes only 1 ms: use a larger batch or cheaper samples" in caplog.text
 
 
 def test_a_run_without_a_step_has_a_record(caplog):

@@ -176,7 +176,7 @@ def test_a_run_that_goes_on_behind_a_bad_batch_takes_the_next_one(tmp_path, way)
 def test_a_program_takes_no_more_rows_than_another_has(tmp_path, way):
     train = NETWORK.compile(tmp_path, PIPELINED)
     larger = replace(NETWORK, batch=17).compile(tmp_path, PIPELINED)
-    message = r"features float32\[16, 2, 6\].*: give it batches of its"
+    message = r"features float32\[16, 2, 6\].*: give it its own batches"
     with opened(way, tmp_path, train, [data(NETWORK)], {}) as machine:
         with pytest.raises(CsrunError, match=message):
             machine.load(larger, machine)
@@ -187,7 +187,7 @@ def test_a_program_takes_no_more_rows_than_another_has(tmp_path, way):
 def test_a_program_that_is_too_large_for_the_wafer_is_refused_by_name(tmp_path, way):
     programs, datasets = compiled(NETWORK, tmp_path, PIPELINED), [data(NETWORK)]
     sram = programs.train.plan.arena_bytes
-    message = rf"eval program of 64 samples a batch needs .* on the wafer, .* which has {sram:,}: l"
+    message = rf"eval program with batch_size 64 needs .* on the wafer .* which has {sram:,}: l"
     with opened(way, tmp_path, programs.train, datasets, {}, sram=sram) as machine:
         with pytest.raises(CsrunError, match=message):
             machine.load(programs.evaluate, Feed(validation(NETWORK), 1))

@@ -26,11 +26,11 @@ PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 HOSTS = (Host("node1", "127.0.0.1"), Host("node2", "127.0.0.1"))
 BATCHES = 6
 STARTS = (  # what a busy machine may take long for, too
-    "to make its ring",
-    "to make its store",
+    "to create its ring",
+    "to create its store",
     "to load the program",
-    "to draw the first weights",
-    "to make its first batch",
+    "to initialize the weights",
+    "to produce its first batch",
     "Still waiting for",
 )
 
@@ -107,15 +107,15 @@ def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
 def test_a_batch_that_does_not_come(tmp_path, lines, hung):
     run(tmp_path, Hanging(3, hung))
     for line in lines():
-        said = r"The wafer has waited for a batch of streamer 1 for \d+ s; "
-        assert re.fullmatch(said + "it is in its stage 'map load'", line), lines()
+        said = r"The wafer has waited for a batch of streamer 1 for \d+ s, "
+        assert re.fullmatch(said + "in stage 'map load'", line), lines()
 
 
-@pytest.mark.parametrize("told_start", ["to make its first batch"])
+@pytest.mark.parametrize("told_start", ["to produce its first batch"])
 def test_a_first_batch_that_does_not_come(tmp_path, lines, hung):
     run(tmp_path, Hanging(1, hung))
     for line in lines():
-        said = r"The chief has waited for streamer 1 to make its first batch for \d+ s"
+        said = r"The chief has waited for streamer 1 to produce its first batch for \d+ s"
         assert re.fullmatch(said, line), lines()
 
 

@@ -175,8 +175,8 @@ def over_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> E
     plan = over.plan
     if sram_bytes is not None and plan.arena_bytes > sram_bytes:
         raise CsrunError(
-            f"the {plan.run_mode} program of {plan.batch_size} samples a batch needs "
-            f"{plan.arena_bytes:,} bytes on the wafer, the run's store included, which has "
-            f"{sram_bytes:,}: lower its batch_size, or give it a run of its own"
+            f"{plan.run_mode} program with batch_size {plan.batch_size} needs "
+            f"{plan.arena_bytes:,} bytes on the wafer with the run's store, which has "
+            f"{sram_bytes:,}: lower its batch_size, or start a separate run"
         )
     return over

@@ -16,15 +16,15 @@ from csrun.runtime.wire.shared import SharedMemory, StallWatch, peer_overdue
 
 M = TypeVar("M", bound=messages.AnyMessage)
 _TASKS: dict[type, str] = {  # what a peer is asked for between orders, in words
-    messages.RingReady: "make its ring",
-    messages.StoreReady: "make its store",
+    messages.RingReady: "create its ring",
+    messages.StoreReady: "create its store",
     messages.WaferReady: "load the program",
-    messages.RelayReady: "open its door to its neighbours",
-    messages.Primed: "make its first batch",
-    messages.Traced: "tell what it has traced",
+    messages.RelayReady: "listen for its neighbours",
+    messages.Primed: "produce its first batch",
+    messages.Traced: "send its trace",
     messages.UpdatesReady: "load another program's updates",
-    messages.UpdatesHeld: "hold its updates back",
-    messages.StoreInitialized: "draw the first weights",
+    messages.UpdatesHeld: "pause its updates",
+    messages.StoreInitialized: "initialize the weights",
 }
 
 

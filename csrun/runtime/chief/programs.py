@@ -164,7 +164,7 @@ class ClusterProgram:
         else:
             what = f"a batch of {self.feeding.streamers[awaited.streamer]}"
             stage = self.feeding.stage(awaited.streamer, awaited.stage)
-            where = f"; it is in its stage '{stage}'" if stage else ""
+            where = f", in stage '{stage}'" if stage else ""
         log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
 
     def has_lost_peer(self) -> bool:
@@ -204,7 +204,7 @@ class ClusterMachine(ClusterProgram):
         elif isinstance(feed, Feed):
             loaded, own = self._peers.load(executable, number, feed), number
         else:
-            raise TypeError("a program takes batches of another one of its own machine")
+            raise TypeError("a program can share batches only with a program of the same machine")
         self.plans.append(executable.plan)
         self._takers.setdefault(own, set()).add(number)
         self.arena_bytes = max(self.arena_bytes, executable.plan.arena_bytes)
@@ -213,7 +213,7 @@ class ClusterMachine(ClusterProgram):
     def unload(self, program: Program) -> None:
         """Let go of a program that does not run any more."""
         if not isinstance(program, ClusterProgram):
-            raise TypeError("a program is unloaded by its own machine")
+            raise TypeError("a program must be unloaded by the machine that loaded it")
         self._peers.unload(program.number)
         takers = self._takers[program.own]
         takers.remove(program.number)

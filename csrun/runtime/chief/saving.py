@@ -132,7 +132,9 @@ class Saving:
         log.info(outcome(self._step, is_whole))
         self.newest = self._step if is_whole else None
         if self._ending.is_late:
-            log.warning(f"The grace of {self._ending.grace_s:g} s is over (grace_s of the site)")
+            log.warning(
+                f"The grace period of {self._ending.grace_s:g} s is over (grace_s in the site file)"
+            )
 
 
 class _Copies:

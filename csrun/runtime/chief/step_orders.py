@@ -74,7 +74,7 @@ def nothing_counts(plan: Plan, number: int) -> str:
     """Say so of the labels of this number among a batch's counts."""
     ranges = [(spec.name, one.ignore_index) for spec in plan.inputs for one in spec.labels]
     name, ignored = ranges[number]
-    return f"no label of the batch counts: in {name} all are {ignored}, the loss's ignore_index"
+    return f"all labels of {name} equal ignore_index ({ignored}), so the loss is undefined"
 
 
 def evaluate(

@@ -55,7 +55,7 @@ class ChiefTrace:
             asked = " to ".join(map(str, self._steps))
             done = f"{self._done + 1} to {step}" if step > self._done else "none"
             log.warning(
-                f"runconfig.trace_steps: no trace is made of steps {asked}: this run's are {done}"
+                f"runconfig.trace_steps: no trace is made of steps {asked}: this run had {done}"
             )
             return
         path = trace_file.path_of(self._model_dir, first, last)
@@ -63,9 +63,11 @@ class ChiefTrace:
         try:
             self._write(path, rings)
         except CsrunError as error:
-            log.warning(f"Steps {first} to {last} are not traced, the training goes on: {error}")
+            log.warning(
+                f"Cannot write the trace of steps {first} to {last}, training continues: {error}"
+            )
             return
-        log.info(f"Trace of steps {first} to {last}: {path}; ui.perfetto.dev opens it")
+        log.info(f"Trace of steps {first} to {last}: {path} (open in ui.perfetto.dev)")
 
     def break_off(self) -> None:
         """The run ends by an error: write what was traced until then.
@@ -83,9 +85,9 @@ class ChiefTrace:
         try:
             self._write(path, rings)
         except CsrunError as failed:
-            log.warning(f"There is no trace of what the processes did last: {failed}")
+            log.warning(f"Cannot write the trace of the last steps: {failed}")
             return
-        log.info(f"Trace of what the processes did last: {path}; ui.perfetto.dev opens it")
+        log.info(f"Trace of the last steps: {path} (open in ui.perfetto.dev)")
 
     def _write(self, path: Path, rings: Sequence[tuple[str, Spans]]) -> None:
         trace_file.write(path, (_process(self._machine.plans, *ring) for ring in rings))

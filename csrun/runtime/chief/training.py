@@ -266,7 +266,7 @@ class Training:
         try:
             self._keep_performance(seconds, spent)
         except CsrunError as error:  # the weights are there: that was what was asked for
-            log.warning(f"The training is finished; its times and rates are not kept: {error}")
+            log.warning(f"Training finished, but its performance record was not saved: {error}")
         for line in ledger.lines(spent):
             log.info(line)
         log.info(log_lines.training_finished(self._samples, seconds))
@@ -281,8 +281,8 @@ class Training:
         if last is not None and step < last:
             whose = f" of {ended}" if (ended := self._ended()) else ""
             log.warning(
-                f"The data set{whose} ended at step {step} of {last}: call .repeat() in "
-                "input_fn, or train fewer steps"
+                f"The dataset{whose} ended at step {step} of {last}: call .repeat() in input_fn, "
+                "or train fewer steps"
             )
 
     def _ended(self) -> str | None:
@@ -362,13 +362,13 @@ class Training:
     def _save_before_end(self, signal_name: str) -> None:
         """The checkpoint of a run that is told to end, if the grace is long enough for one."""
         step = self.step
-        log.info(f"{signal_name}: the training ends after global step {step}")
+        log.info(f"{signal_name}: training ends after global step {step}")
         self._saving.wait()
         saving, left_s = self._saving, self._ending.left_s
         if saving.newest != step and left_s is not None and saving.seconds > left_s:
             log.warning(
-                f"No checkpoint at global step {step}: the last one took {saving.seconds:.1f} s, "
-                f"and {max(0.0, left_s):.1f} s are left of the grace; raise grace_s in the site "
+                f"No checkpoint at global step {step}: the last one took {saving.seconds:.1f} s "
+                f"and {max(0.0, left_s):.1f} s of grace are left; raise grace_s in the site "
                 "file, or save more often"
             )
             return
@@ -381,10 +381,9 @@ class Training:
         what, remedy = f"loss is {done.bad_loss} at step {step + 1}", ""
         if done.uncounted is not None:
             uncounted = nothing_counts(self._machine.plan, done.uncounted)
-            what, remedy = f"step {step + 1}: {uncounted}", "leave such batches out in input_fn"
+            what, remedy = f"step {step + 1}: {uncounted}", "drop such batches in input_fn"
         return (
-            f"{what}: training stopped before that step's update; "
-            f"{self._saving.last_good(step, remedy)}"
+            f"{what}: training stopped before this update; {self._saving.last_good(step, remedy)}"
         )
 
     def _keep_performance(self, seconds: float, spent: tuple[LedgerRow, ...]) -> None:
@@ -411,4 +410,4 @@ def _remedy_of_values(settings: RunSettings) -> str:
     remedy = "lower the learning rate"
     if settings.check_numerics:
         return remedy
-    return f"{remedy}, or run again with runconfig.check_numerics: true, which finds the sample"
+    return f"{remedy}, or set runconfig.check_numerics: true to find the sample"

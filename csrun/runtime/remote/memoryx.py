@@ -132,7 +132,9 @@ class _RemoteStore:
 
     def _bytes_at(self, offset: int, nbytes: int) -> Bytes:
         if not 0 <= offset <= offset + nbytes <= len(self._bytes):
-            raise RuntimeError(f"chief: asks for bytes {offset} to {offset + nbytes} of the store")
+            raise RuntimeError(
+                f"chief: requested bytes {offset} to {offset + nbytes} outside the store"
+            )
         return self._bytes[offset : offset + nbytes]
 
     def _obey_wafer(self) -> None:

@@ -139,5 +139,5 @@ class Relay:
         """
         if len(set(words)) > 1:
             said = ", ".join(word.hex() for word in words)
-            raise RuntimeError(f"the wafers below have given different orders: {said}")
+            raise RuntimeError(f"downstream wafers sent different orders: {said}")
         return words[0]

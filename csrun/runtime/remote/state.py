@@ -87,7 +87,7 @@ class SentState:
 
     def _rows(self, name: str) -> Iterator[Array]:
         if name != (turn := self._to_take.popleft()):
-            raise RuntimeError(f"{self._name}: {name} is taken before {turn}")
+            raise RuntimeError(f"{self._name}: {name} requested before {turn}")
         place = self._layout[name]
         self._ask_ahead()
         for piece in self._pieces(place.nbytes):

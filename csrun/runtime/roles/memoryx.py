@@ -72,7 +72,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
 def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) -> None:
     """Have the orders come from there that came from the wafer."""
     if folder is None or not isinstance(control, TcpChannel):
-        raise RuntimeError("chief: JoinSwarmX is for a MemoryX on a machine of its own")
+        raise RuntimeError("chief: JoinSwarmX requires a MemoryX on another machine")
     with closing(join_swarmx(folder, order.task, order.me, order.me)) as joined:
         control.bulk.close()
         control.lines[Line.BULK] = joined.bulk.dup()

@@ -103,5 +103,5 @@ class _Task:
 
 def _bulk_of(neighbour: Channel) -> socket.socket:
     if not isinstance(neighbour, TcpChannel):
-        raise RuntimeError(f"{neighbour.peer}: on the machine of a SwarmX task, which is its own")
+        raise RuntimeError(f"{neighbour.peer}: must not share a machine with a SwarmX task")
     return neighbour.bulk

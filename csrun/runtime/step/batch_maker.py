@@ -151,28 +151,28 @@ def rows_of_fitting(
     """
     if len(kinds) != len(inputs):
         raise CsrunError(
-            f"{name}: the model takes {len(inputs)} arrays, input_fn gave {len(kinds)}"
+            f"{name}: the model takes {len(inputs)} arrays, input_fn returned {len(kinds)}"
         )
     for its, spec in zip(names, inputs, strict=True):
         if its != spec.name:
             raise CsrunError(
-                f"{name}: the model takes {spec.name}, input_fn gave {its}: give batches of the "
-                "keys that the first one had, for which the model was compiled"
+                f"{name}: expected key {spec.name} as in the first batch, input_fn returned "
+                f"{its}: return the same keys in each batch"
             )
     rows = _rows(kinds[0])
     for kind, spec in zip(kinds, inputs, strict=True):
         if kind.shape[1:] != spec.shape[1:] or not 0 < _rows(kind) <= spec.shape[0]:
             raise CsrunError(
-                f"{name.with_samples(rows)}: {spec.name} must have shape {_text(spec.shape)} as "
-                f"the first batch had, for which the model was compiled, got {_text(kind.shape)}: "
-                "give batches of one shape (only the last one may have fewer rows)"
+                f"{name.with_samples(rows)}: {spec.name} must have shape {_text(spec.shape)} "
+                f"like the first batch, got {_text(kind.shape)}: return batches of one shape "
+                "(only the last may be shorter)"
             )
         if _rows(kind) != rows:
             raise CsrunError(f"{name}: {spec.name} has {_rows(kind)} rows, the others {rows}")
         if not np.can_cast(kind.dtype, spec.dtype, "same_kind"):
             raise CsrunError(
-                f"{name.with_samples(rows)}: {spec.name} must be {spec.dtype} as the first batch "
-                f"was, for which the model was compiled, got {kind.dtype}: convert it in input_fn"
+                f"{name.with_samples(rows)}: {spec.name} must be {spec.dtype} like the first "
+                f"batch, got {kind.dtype}: convert it in input_fn"
             )
     return rows
 
@@ -213,8 +213,8 @@ def _count_in(one: LabelRange, array: npt.NDArray[Any], spec: str, name: BatchNa
             _cut(marks, one.cuts)[...] = bad
             at, where = name.place(marks)
             raise CsrunError(
-                f"{where}: {spec} must be in 0..{last}, got {array[at]}: correct it, or give "
-                f"labels that are not to count the loss's ignore_index, {ignored}"
+                f"{where}: {spec} must be in 0..{last}, got {array[at]}: correct it, or use "
+                f"ignore_index ({ignored}) for labels to skip"
             )
     return labels.size - int(np.count_nonzero(is_ignored))
 
@@ -237,7 +237,7 @@ def _require_in(one: NumberRange, array: npt.NDArray[Any], spec: str, name: Batc
     _cut(marks, one.cuts)[...] = (numbers < 0) | (numbers > last)
     at, where = name.place(marks)
     raise CsrunError(
-        f"{where}: {spec} must be in 0..{last}, as an index into {one.count} elements, got "
+        f"{where}: {spec} must be in 0..{last} (an index into {one.count} elements), got "
         f"{array[at]}"
     )
 
@@ -262,9 +262,9 @@ def _not_finite(values: npt.NDArray[Any], spec: InputSpec, name: BatchName) -> s
     rows = np.flatnonzero(bad.any(axis=1))
     nans, count = int(np.isnan(values).sum()), int(bad.sum())
     return (
-        f"{name.row(int(rows[0]), len(values))}: {spec.name} is not finite; the batch has "
-        f"{nans} NaN and {count - nans} Inf as {spec.dtype}, rows with any: {len(rows)}: "
-        "clean the data, or drop such samples in input_fn"
+        f"{name.row(int(rows[0]), len(values))}: {spec.name} is not finite; the batch has {nans} "
+        f"NaN and {count - nans} Inf as {spec.dtype}, in {len(rows)} rows: clean the data, or "
+        "drop such samples in input_fn"
     )
 
 
@@ -334,9 +334,9 @@ class Meter:
 
     def _story(self, index: int) -> str:
         if not self._batches:
-            return f"{self._who} was at batch {index}, its first"
+            return f"{self._who} failed in its first batch, {index}"
         rate = self._batches / (self._spent_ns / 1e9)
         return (
-            f"{self._who} was at batch {index}; batches made before: {self._batches}, "
-            f"at {rate:.0f} batches/s"
+            f"{self._who} failed in batch {index} after {self._batches} batches at {rate:.0f} "
+            "batches/s"
         )

@@ -336,9 +336,9 @@ class Engine:
         plan, step = self._plan, self._step
         if plan.counts_padding is not None and step.rows < plan.batch_size:
             raise CsrunError(
-                f"step {step.index + 1}: the batch has {step.rows} samples of {plan.batch_size}, "
-                f"and {plan.counts_padding} would count the rows that fill it up: give whole "
-                "batches, as .batch(..., drop_remainder=True) does"
+                f"step {step.index + 1}: the batch has {step.rows} of {plan.batch_size} samples "
+                f"and {plan.counts_padding} would count its padding: use .batch(..., "
+                "drop_remainder=True)"
             )
         if self._trains and 0 in self._step.counts:
             return nan

@@ -142,8 +142,8 @@ class FirstRows:
             return None
         if taken.made.rows > self._most:
             raise CsrunError(
-                f"the next batch has {taken.made.rows} samples, and the program that is to run "
-                f"takes {self._most}: run the one that takes all of them"
+                f"the next batch has {taken.made.rows} samples, this program takes {self._most}: "
+                "run the program of the full batch"
             )
         return Taken(tuple(array[: self._most] for array in taken.batch), taken.made)
 
@@ -164,8 +164,8 @@ def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) 
     if not are_first_rows(inputs, whole):
         ours, theirs = (", ".join(map(_text, specs)) for specs in (inputs, whole))
         raise CsrunError(
-            f"a program that is to take the first rows of batches of {theirs} takes {ours}: "
-            "give it batches of its own"
+            f"a program with inputs {ours} cannot take the first rows of batches {theirs}: give "
+            "it its own batches"
         )
 
 

@@ -50,7 +50,7 @@ class Ballot:
     def __init__(self, plan: Plan, store: AnyStore, server: int = 0) -> None:
         losses = losses_view(plan, store, server)
         if losses is None:
-            raise ValueError("the store of one system has no place for the loss's parts")
+            raise ValueError("the store of a single system has no space for partial losses")
         self._parts, self._sum = losses[:-1], losses[-1:]
 
     def put(self, system: int, loss_sum: float) -> None:

@@ -217,8 +217,8 @@ class _FileGroupPages(GroupPages):
 def disk_failed(error: OSError) -> CsrunError:
     """What a run ends with when the store is not on its disk as it should be."""
     return CsrunError(
-        f"the weight store cannot be written to its disk, or read from it: {error.strerror}: "
-        "choose another folder with runconfig.weight_store_dir"
+        f"weight store: disk I/O failed: {error.strerror}: choose another folder with "
+        "runconfig.weight_store_dir"
     )
 
 

@@ -127,8 +127,8 @@ def make_store(
         return _on_disk(plan, _disk(plan, settings, part, most), part, checkpoints)
     if most is not None and most < (whole := _whole_bytes(plan, part)):
         raise CsrunError(
-            f"runconfig.weight_store_memory bounds a store on disk to {most:,} bytes of memory, "
-            f"and the one in memory needs {whole:,}: set weight_store: disk, or leave one out"
+            f"runconfig.weight_store_memory is {most:,} bytes, a store in memory needs "
+            f"{whole:,}: set weight_store: disk, or remove one of the two"
         )
     try:
         memory = SharedMemory.create("store", plan.store.nbytes, own_ranges(plan, own))
@@ -212,8 +212,7 @@ def _folder(wanted: str | None) -> Path:
     if found is None:
         folder, kind = next(iter(kinds.items()))
         raise UsageError(
-            f"runconfig.weight_store_dir: {folder} is in memory ({kind}), where a store takes as "
-            "much as without it: name a folder on a disk"
+            f"runconfig.weight_store_dir: {folder} is in memory ({kind}): name a folder on a disk"
         )
     if not found.is_dir():
         raise UsageError(f"runconfig.weight_store_dir: {found} is no folder: make it, or name one")
@@ -244,9 +243,9 @@ def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None)
         needed, free = sum(size for _, size, _ in own), _free_bytes(own[0][0])
         if needed > free:
             raise CsrunError(
-                f"the disk of {own[0][0]} has {free:,} bytes free, and {needed:,} are needed: "
-                f"{' and '.join(words for *_, words in own)}: make room, name another folder with "
-                "runconfig.weight_store_dir, or keep fewer checkpoints (keep_checkpoint_max)"
+                f"the disk of {own[0][0]} has {free:,} bytes free, {needed:,} are needed: "
+                f"{' and '.join(words for *_, words in own)}: free some space, set "
+                "runconfig.weight_store_dir, or lower keep_checkpoint_max"
             )
 
 
@@ -266,9 +265,9 @@ def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> int:
             reserve(descriptor, nbytes, ranges)
         except OSError as error:
             raise CsrunError(
-                f"the weight store needs {sum(map(len, ranges)):,} bytes in {folder}, where "
-                f"{_free_bytes(folder):,} are free: {error.strerror}: make room, or name another "
-                "folder with runconfig.weight_store_dir"
+                f"the weight store needs {sum(map(len, ranges)):,} bytes in {folder}, "
+                f"{_free_bytes(folder):,} are free: {error.strerror}: free some space, or set "
+                "runconfig.weight_store_dir"
             ) from error
         undo.pop_all()
     return descriptor

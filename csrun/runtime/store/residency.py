@@ -123,9 +123,8 @@ def _merged(parts: Iterable[range]) -> Iterator[range]:
 
 def _too_little(plan: Plan, least: int, got: int) -> CsrunError:
     return CsrunError(
-        f"runconfig.weight_store_memory must be at least {least:,} bytes for this model, "
-        f"of which groups up to {_largest(plan):,} bytes of state are updated at a time, "
-        f"got {got:,}"
+        f"runconfig.weight_store_memory must be at least {least:,} bytes for this model (its "
+        f"largest group has {_largest(plan):,}), got {got:,}"
     )
 
 

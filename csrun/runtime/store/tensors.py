@@ -58,7 +58,7 @@ class StoredTensor:
 
     def __setitem__(self, every: Any, values: Any) -> None:
         if every is not ...:
-            raise TypeError("a tensor in a store is written whole: tensor[...] = values")
+            raise TypeError("a tensor in a store must be written as a whole: tensor[...] = values")
         whole = np.broadcast_to(values, self.shape)
         whole = whole.T if self._place.is_turned else whole
         self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
@@ -126,5 +126,5 @@ def _move_all(move: _Move, descriptor: int, data: memoryview, at: int) -> None:
     while data:
         count = move(descriptor, [data], at)
         if not count:
-            raise CsrunError("the weight store's file has become shorter")
+            raise CsrunError("the weight store's file was truncated")
         data, at = data[count:], at + count

@@ -134,6 +134,6 @@ def prove(connection: socket.socket, secret: bytes, job: str, me: str) -> None:
     answer = msgspec.msgpack.decode(frames.receive_whole(), type=Welcome | NameTaken)
     if isinstance(answer, NameTaken):
         raise CsrunError(
-            f"{me}: another process has joined this run under that name, and goes on in it: does "
-            "the script call the estimator in two processes of one task?"
+            f"{me}: another process already joined this run under that name: call the estimator "
+            "in one process per task"
         )

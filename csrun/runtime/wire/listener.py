@@ -115,7 +115,7 @@ class Listener:
     def _require_living(self, missing: set[str]) -> None:
         for peer in sorted(missing):
             if self._folder.has_ended(peer):
-                said = f"{peer} has ended without taking part in this run: {SAME_CALLS}"
+                said = f"{peer} ended before it joined this run: {SAME_CALLS}"
                 raise PeerLost(said, peer)
 
     def _let_in(self, door: socket.socket) -> None:
@@ -170,7 +170,7 @@ class Listener:
         connection, name = self._forget(descriptor), stranger.hello.peer
         if is_second:
             connection.close()
-            log.warning(f"Another process of this job has come as {name}, and was sent away")
+            log.warning(f"Rejected a second process of this job that joined as {name}")
             return
         connection.setblocking(True)
         self._names_taken.add(name)
@@ -234,6 +234,6 @@ def _joining_awaited(names: list[str], seconds: float) -> str:
     shown = ", ".join(names[:SHOWN_NAMES])
     more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
     return (
-        f"Still waiting for {shown}{more} after {seconds:.0f} s: "
-        "a streamer comes when its input_fn has returned"
+        f"Still waiting for {shown}{more} after {seconds:.0f} s: a streamer joins once its "
+        "input_fn returns"
     )

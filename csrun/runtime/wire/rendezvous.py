@@ -80,7 +80,7 @@ def require_own_account(connection: socket.socket) -> None:
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(data)
     if uid != os.getuid():
-        raise PermissionError(errno.EACCES, f"the other end is of another account, uid {uid}")
+        raise PermissionError(errno.EACCES, f"the peer belongs to another account, uid {uid}")
 
 
 def line_names(peer: str) -> dict[str, Line]:
@@ -165,8 +165,8 @@ def announce_done(folder: RunFolder, results: Results) -> None:
     except (OSError, UsageError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         log.warning(
-            f"{folder.done}: cannot be written: {why}; the run has ended well, but a task that "
-            "comes late will not learn of it"
+            f"{folder.done}: cannot be written: {why}; the run succeeded, but late tasks will "
+            "not see its results"
         )
 
 
@@ -194,7 +194,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         if os.path.lexists(folder.endpoint):
             return _connect(folder, me)
         if is_too_late:
-            raise PeerLost(f"{me}: the chief has ended without this run: {SAME_CALLS}", CHIEF)
+            raise PeerLost(f"{me}: the chief ended without starting this run: {SAME_CALLS}", CHIEF)
         sleep(pause)
         pause = min(2 * pause, RAREST_LOOK_S)
 
@@ -215,7 +215,7 @@ def _results(folder: RunFolder) -> Results | None:
 def _raise_failure(folder: RunFolder) -> None:
     """Raise what the chief has left, if it has given the run up."""
     with suppress(FileNotFoundError):
-        failure = stored.read(folder.failed, Failure, "the chief's last word", _RUN_AGAIN)
+        failure = stored.read(folder.failed, Failure, "the chief's failure record", _RUN_AGAIN)
         raise (ChiefRefused if failure.is_usage_error else PeerLost)(failure.message)
 
 
@@ -292,7 +292,7 @@ def join_swarmx(folder: RunFolder, task: str, me: str, memoryx: str) -> TcpChann
     """
     joined = join(swarmx_folder(folder, task), lane_name(me, memoryx))
     if not isinstance(joined, TcpChannel):
-        raise RuntimeError(f"{task} is on the machine of {me}, and must have one of its own")
+        raise RuntimeError(f"{task} must not share a machine with {me}")
     return joined
 
 

@@ -87,13 +87,13 @@ class SharedMemory:
         available, more = psutil.virtual_memory().available, nbytes - len(self.bytes)
         if more > available:
             raise CsrunError(
-                f"{more:,} more bytes of memory cannot be had: {available:,} are available"
+                f"cannot allocate {more:,} more bytes of memory: {available:,} are available"
             )
         try:
             os.posix_fallocate(self.descriptor, 0, nbytes)
             return SharedMemory(os.dup(self.descriptor), nbytes)
         except OSError as error:
-            raise CsrunError(f"{nbytes:,} bytes of memory cannot be had: {error}") from error
+            raise CsrunError(f"cannot allocate {nbytes:,} bytes of memory: {error}") from error
 
     def lay(self, descriptor: int, ranges: Iterable[range]) -> None:
         """Have bytes of a file in the place of these of its own, at the same offsets: whole pages.

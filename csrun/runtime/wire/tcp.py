@@ -86,7 +86,7 @@ class TcpChannel(Channel):
 
     def _send(self, data: bytes, descriptors: Sequence[int]) -> None:
         if descriptors:
-            raise ValueError(f"{self.peer} is on another machine: no descriptor gets there")
+            raise ValueError(f"{self.peer} is on another machine: cannot send a descriptor")
         frame = framing.encode(data)
         head, body = frame[: framing.HEAD.size], frame[framing.HEAD.size :]
         self._socket.sendall(summed(head) + summed(body))
@@ -122,7 +122,7 @@ def receive_into(
             _await(connection, overdue)
         received = connection.recv_into(memory, flags=0 if overdue else socket.MSG_WAITALL)
         if not received:
-            raise ConnectionResetError("the connection has ended")
+            raise ConnectionResetError("the connection was closed")
         memory = memory[received:]
 
 
@@ -131,9 +131,8 @@ class DamagedTransferError(CsrunError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} have arrived damaged: their checksum is not the sender's; a network card, a "
-            "switch or the memory of one of the two machines alters data: have them looked at; a "
-            "training that is started again resumes from its newest checkpoint"
+            f"{what} arrived corrupted (checksum mismatch): check network cards, switches and "
+            "memory of both machines; a restarted training resumes from its newest checkpoint"
         )
 
 

@@ -145,7 +145,7 @@ def test_what_has_arrived_altered_is_told_with_whose_it_is(between):
     poll = select.poll()
     poll.register(around.failed.descriptor, select.POLLIN)
     assert poll.poll(WAIT_S * 1000)
-    assert str(around.relay.error).startswith("orders from child 1 have arrived damaged: ")
+    assert str(around.relay.error).startswith("orders from child 1 arrived corrupted: ")
 
 
 def test_a_child_that_is_lost_ends_it_without_one(between):

@@ -118,7 +118,7 @@ def test_what_is_altered_on_its_way_is_no_checkpoint(tmp_path, byte, what):
     with connected(tmp_path / "altered", byte) as (sent, state, *_):
         for tensor in state.values():
             tensor[...] = 2.0**96
-        with pytest.raises(DamagedTransferError, match=f"{what} from memoryx have arrived damaged"):
+        with pytest.raises(DamagedTransferError, match=f"{what} from memoryx arrived corrupted"):
             saved(tmp_path, 4, sent.hold())
         sent.end()
     assert checkpoints.kept_steps(tmp_path) == (3,)

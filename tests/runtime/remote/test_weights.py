@@ -252,7 +252,7 @@ def test_altered_weights_are_not_computed_with(tmp_path, byte):
     """The first group has 96 bytes."""
     executable = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING)
     with connected(executable, "memoryx", byte) as (_, weights, *_, chief):
-        with pytest.raises(DamagedTransferError, match="weights from memoryx have arrived damaged"):
+        with pytest.raises(DamagedTransferError, match="weights from memoryx arrived corrupted"):
             for visit in (0, 1):
                 weights.enter(visit)
         chief.send(Stop({}))
@@ -272,7 +272,7 @@ def test_altered_gradients_are_no_update(tmp_path, byte, what):
             weights.enter(0)
             weights.deliver(0, Step())
     (error,) = errors
-    assert str(error).startswith(f"{what} from the wafer have arrived damaged: ")
+    assert str(error).startswith(f"{what} from the wafer arrived corrupted: ")
 
 
 ASK_BYTES = ASK.size + SUM.size
@@ -295,7 +295,7 @@ def test_an_altered_order_of_a_checkpoint_is_what_memoryx_ends_by(tmp_path, byte
         weights.deliver(1, Step())
         weights.settle()
     (error,) = errors
-    assert str(error).startswith("orders of a checkpoint from the chief have arrived damaged: ")
+    assert str(error).startswith("orders of a checkpoint from the chief arrived corrupted: ")
 
 
 def test_the_chief_may_not_reach_beyond_the_store(afar):

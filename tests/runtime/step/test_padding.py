@@ -190,8 +190,8 @@ def test_an_incomplete_batch_is_refused_where_padding_would_count(tmp_path, mode
     with pytest.raises(CsrunError) as caught:
         machine.run(1, 1)
     assert str(caught.value) == (
-        f"step 2: the batch has 3 samples of 8, and {where} would count the rows that fill it up: "
-        "give whole batches, as .batch(..., drop_remainder=True) does"
+        f"step 2: the batch has 3 of 8 samples and {where} would count its "
+        "padding: use .batch(..., drop_remainder=True)"
     )
 
 

@@ -36,11 +36,11 @@ def test_a_label_out_of_range_in_a_sequence():
     with pytest.raises(CsrunError) as caught:
         run(labels=changed(LABELS, (13, 1), 11))
     assert str(caught.value) == (
-        "batch 3, row 1 (sample 13), position 1: labels must be in 0..9, got 11: correct it, or "
-        "give labels that are not to count the loss's ignore_index, -100"
+        "batch 3, row 1 (sample 13), position 1: labels must be in 0..9, got 11: "
+        "correct it, or use ignore_index (-100) for labels to skip"
     )
     (note,) = caught.value.__notes__
-    assert note.startswith("this process was at batch 3; batches made before: 3, at ")
+    assert note.startswith("this process failed in batch 3 after 3 batches at ")
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
@@ -56,7 +56,7 @@ def test_a_value_that_is_not_finite_in_the_models_type(value):
 def test_the_sample_is_that_of_the_source_whatever_the_order():
     with pytest.raises(CsrunError, match=r"row \d \(sample 9\): features is not finite") as caught:
         run(changed(FEATURES, 9, np.nan), shuffled=True)
-    assert "the batch has 3 NaN and 0 Inf as float32, rows with any: 1" in str(caught.value)
+    assert "the batch has 3 NaN and 0 Inf as float32, in 1 rows" in str(caught.value)
 
 
 def test_the_rows_that_fill_up_a_last_batch_are_not_looked_at():
@@ -73,8 +73,8 @@ def test_a_number_that_the_table_does_not_have(wrong):
     with pytest.raises(CsrunError) as caught:
         source.take()
     assert str(caught.value) == (
-        "batch 1, row 2 (sample 6), position 3: features must be in 0..6, as an index into 7 "
-        f"elements, got {wrong}"
+        "batch 1, row 2 (sample 6), position 3: features must be in 0..6 "
+        f"(an index into 7 elements), got {wrong}"
     )
 
 
@@ -91,5 +91,5 @@ def test_only_what_is_looked_up_of_an_array_is_looked_at():
     source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
     source.take()
     source.release()
-    with pytest.raises(CsrunError, match=r"position 3: features must be in 0\.\.1, .* got 7"):
+    with pytest.raises(CsrunError, match=r"position 3: features must be in 0\.\.1 .* got 7"):
         source.take()

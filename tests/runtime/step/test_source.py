@@ -191,7 +191,7 @@ def test_batches_come_in_order_converted_and_filled_up(open_source, first):
         ((np.zeros((5, 3)), np.zeros(5, int)), r"got \[5, 3\]"),
         ((np.zeros((4, 3)), np.zeros(3, int)), "labels has 3 rows, the others 4"),
         ((np.zeros((4, 3)), np.zeros(4)), "labels must be int32 .*, got float64: convert"),
-        ((np.zeros((4, 3)),), "the model takes 2 arrays, input_fn gave 1"),
+        ((np.zeros((4, 3)),), "the model takes 2 arrays, input_fn returned 1"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(batch, message):

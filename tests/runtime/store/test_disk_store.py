@@ -38,7 +38,7 @@ from csrun.runtime.wire.shared import SharedMemory
 
 STREAMING, STEPS, SEED = ExecutionMode.WEIGHT_STREAMING, 2, 9
 OPTIMIZERS = {"each": nn.AdamW(0.01), "clipped": nn.AdamW(0.01, clip_norm=0.5)}
-FAILED = "cannot be written to its disk, or read from it: Input/output error: choose another folder"
+FAILED = "disk I/O failed: Input/output error: choose another folder"
 LAYER = 256  # a kernel is 256 KiB
 DEEP = Network(sizes=(LAYER,) * 17 + (10,), optimizer=OPTIMIZERS["each"])
 
@@ -179,7 +179,7 @@ def test_tasks_that_have_nothing_to_do_are_told_of(tmp_path):
     assert len(executable.plan.groups) == 4  # all of them parts of the one matrix that there is
     _, said = in_job(tmp_path, network, executable, RunSettings(seed=SEED), "memory", servers=3)
     (line,) = (line for line in said if line.startswith("Weight store: "))
-    shared = "shared by 3 MemoryX tasks, 2 of which have nothing to do: there are 1 group(s)"
+    shared = "shared by 3 MemoryX tasks, 2 of them idle: there are only 1 weight group(s)"
     assert shared in line
 
 
@@ -338,7 +338,7 @@ def test_without_settings_it_lies_where_it_fits(tmp_path, disk, monkeypatch, ava
 
 def test_memory_alone_cannot_be_bounded(tmp_path):
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
-    with pytest.raises(CsrunError, match=r"bounds a store on disk to 1,000 bytes of memory"):
+    with pytest.raises(CsrunError, match=r"weight_store_memory is 1,000 bytes"):
         make_store(plan, RunSettings(weight_store="memory", weight_store_memory=1000))
 
 
@@ -379,5 +379,5 @@ def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
 def test_room_for_the_stores_that_come_later_is_seen_to(tmp_path, disk):
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     part = Part(Shards.of(plan, 2), 0, later_bytes=1 << 60)
-    with pytest.raises(CsrunError, match=r"bytes free, and 1,152,9[0-9,]+ are needed: "):
+    with pytest.raises(CsrunError, match=r"bytes free, 1,152,9[0-9,]+ are needed: "):
         make_store(plan, settings_of(disk, plan, plan.store.nbytes), part=part)

@@ -153,7 +153,7 @@ def test_an_altered_message_is_not_obeyed(byte):
     with altering_pair(byte) as (first, second):
         left, right = TcpChannel(first, "right"), TcpChannel(second, "left")
         right.send(Stop({"loss": 1.5}))
-        with pytest.raises(DamagedTransferError, match="messages from right have arrived damaged"):
+        with pytest.raises(DamagedTransferError, match="messages from right arrived corrupted"):
             left.receive()
 
 

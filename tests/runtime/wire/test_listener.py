@@ -177,14 +177,16 @@ def test_who_comes_under_the_name_of_one_who_is_in_is_named_and_hurts_nobody(fol
     listener = Listener(folder)
     accepting, accepted = in_thread(listener.accept, {"streamer 1", "streamer 2"})
     first = join(afar, "streamer 1")
-    with pytest.raises(CsrunError, match="streamer 1: another process has joined this run") as told:
+    with pytest.raises(
+        CsrunError, match="streamer 1: another process already joined this run"
+    ) as told:
         join(afar, "streamer 1")
     assert not isinstance(told.value, PeerLost)
     with pytest.raises(PeerLost):  # without the secret nobody learns who is in
         join(replace(afar, secret=b"a guess"), "streamer 1")
     last = join(afar, "streamer 2")
     accepting.join()
-    said = "Another process of this job has come as streamer 1, and was sent away"
+    said = "Rejected a second process of this job that joined as streamer 1"
     assert caplog.messages == [said]
     first.send(Primed())
     assert accepted["value"]["streamer 1"].expect(Primed)[0] == Primed()
@@ -243,7 +245,7 @@ def test_results_that_cannot_be_written_end_no_run(folder, caplog):
     folder.done.mkdir(parents=True)  # a rename over a folder is refused, even to root
     announce_done(folder, {"loss": 0.25})
     (said,) = caplog.messages
-    assert said.startswith(f"{folder.done}: cannot be written: Is a directory; the run has ended")
+    assert said.startswith(f"{folder.done}: cannot be written: Is a directory; the run succeeded")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +289,7 @@ def ended(folder: RunFolder, peer: str) -> RunFolder:
 
 def test_nobody_waits_for_a_peer_that_has_ended(folder):
     listener = Listener(ended(folder, "streamer 2"))
-    with pytest.raises(CsrunError, match="streamer 2 has ended without taking part"):
+    with pytest.raises(CsrunError, match="streamer 2 ended before it joined"):
         listener.accept({"streamer 2", "streamer 7"})
     listener.close()
 
@@ -298,12 +300,12 @@ def test_strangers_do_not_hide_that_a_peer_has_ended(folder, afar):
     while accepting.is_alive():
         with raw_connection(afar):
             accepting.join(0.05)
-    assert "streamer 2 has ended without taking part" in str(accepted["value"])
+    assert "streamer 2 ended before it joined" in str(accepted["value"])
     listener.close()
 
 
 def test_nobody_waits_for_a_chief_that_has_ended(folder):
-    with pytest.raises(CsrunError, match="the chief has ended without this run"):
+    with pytest.raises(CsrunError, match="the chief ended without starting this run"):
         join(ended(folder, "chief"), "streamer 1")
 
 
