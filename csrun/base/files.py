@@ -269,10 +269,16 @@ SHOWN = 0o2750  # one that its owner alone writes, and the group reads
 
 
 def make_for_group(folder: Path, mode: int) -> None:
-    """Make a folder with this mode, whatever the umask; one that is there is left as it is."""
+    """Make a folder with this mode, whatever the umask; one that is there is left as it is.
+
+    Raises: UsageError for another account's link to one, or anything else in its place; OSError
+    """
     try:
         _make_entered(folder, 0o700)
     except FileExistsError:
+        refuse_foreign_link(folder)
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: is no folder; remove it, csrun writes there") from None
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -281,8 +287,22 @@ def make_for_group(folder: Path, mode: int) -> None:
         os.close(descriptor)
 
 
+def refuse_foreign_link(path: Path) -> None:
+    """Refuse a symbolic link of another account: it leads to what we may write, and they may not.
+
+    Raises: UsageError; OSError when nothing is there
+    """
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
+        raise UsageError(
+            f"{path}: is a link that {account_name(found.st_uid)} has made; remove it, csrun"
+            " writes there"
+        )
+
+
 def require_own(folder: Path) -> None:
     """Raises: UsageError for a folder of another account, or one that others may write."""
+    refuse_foreign_link(folder)
     found = os.stat(folder)
     if found.st_uid not in (0, os.getuid()):
         raise UsageError(

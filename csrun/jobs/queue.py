@@ -8,7 +8,15 @@ from typing import Self
 
 from csrun.context import site_state_dir
 from csrun.site import Site
-from csrun.system import FileLock, WaitingLine, holder_of, is_held, try_lock, wait_in_line
+from csrun.system import (
+    FileLock,
+    WaitingLine,
+    holder_of,
+    is_held,
+    lock_errors,
+    try_lock,
+    wait_in_line,
+)
 
 Say = Callable[[str], None]
 
@@ -67,7 +75,10 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocati
     for name in node_names(site):
         if len(names) == count:
             break
-        if taken := try_lock(_lock_file(folder, name), holder, site.shared):
+        path = _lock_file(folder, name)
+        with lock_errors(path):
+            taken = try_lock(path, holder, site.shared)
+        if taken:
             names.append(name)
             locks.append(taken)
     allocation = Allocation(tuple(names), tuple(locks))

@@ -163,17 +163,26 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
 
 @contextmanager
 def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
-    """An OSError in here becomes a UsageError that names the state folder."""
+    """An OSError in here becomes a UsageError that names the state folder, or the file in it."""
     try:
         yield
     except OSError as error:
         folder = site_state_dir(site.name)
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and (lack := lack_of_room(folder, 1)):
             raise UsageError(lack) from error
+        inside = _inside(folder, error.filename)
+        place = inside or f"state folder {folder}"
+        remedy = "allow it or remove what lies there, or " if inside else ""
         raise UsageError(
-            f"state folder {folder}: cannot be written: {error.strerror}; set CSRUN_STATE_DIR to a "
+            f"{place}: cannot be written: {error.strerror}; {remedy}set CSRUN_STATE_DIR to a "
             "folder that can"
         ) from error
+
+
+def _inside(folder: Path, name: object) -> Path | None:
+    """The path that an error names, if it lies in the folder."""
+    path = Path(name) if isinstance(name, str) else folder
+    return path if folder in path.parents else None
 
 
 def _register(site: Site, draft: JobRecord, keeps_logs: bool) -> RegisteredJob:

@@ -17,6 +17,7 @@ from csrun.system.lock import (
     holder_of,
     is_held,
     lock,
+    lock_errors,
     try_lock,
     wait_in_line,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "is_held",
     "load_state",
     "lock",
+    "lock_errors",
     "make_site_folders",
     "named",
     "others_like",

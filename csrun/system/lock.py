@@ -25,11 +25,13 @@ from csrun.base.files import (
     make_for_group,
     make_private,
     read_start,
+    refuse_foreign_link,
     temporary_beside,
 )
 
 _HOLDER_BYTES = 200
 _NO_LOCK = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR)  # nobody can hold one there
+_IN_THE_WAY = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)  # no lock file
 _PAUSES_S = tuple(0.001 * 2**n for n in range(10))  # a second in all, then it is worth a word
 
 
@@ -140,9 +142,10 @@ def lock_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = "remove it" if error.errno in _IN_THE_WAY else "make room or allow it"
         raise UsageError(
-            f"{path}: cannot be locked: {error.strerror}; make room or allow it, or set "
-            "CSRUN_STATE_DIR to a folder that can be written"
+            f"{path}: cannot be locked: {error.strerror}; {remedy}, or set CSRUN_STATE_DIR to a "
+            "folder that can be written"
         ) from error
 
 
@@ -197,6 +200,7 @@ def _open_shared(path: Path) -> int:
     """A descriptor of a lock file that all accounts of a group may hold, made if missing."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
+        refuse_foreign_link(path.parent)
         fd = os.open(path, flags)
     except FileNotFoundError:
         make_for_group(path.parent, SHARED)

@@ -16,11 +16,13 @@ from support.accounts import account_at_work, as_account, needs_two_accounts
 from csrun import system
 from csrun.base import stored
 from csrun.base.errors import UsageError
+from csrun.base.files import SHARED, make_for_group
 from csrun.base.mode import ExecutionMode
 from csrun.cli import cs, csctl, frame
 from csrun.context import Telemetry
 from csrun.context.job import UseLog
 from csrun.jobs import cancel, overview, register
+from csrun.jobs.queue import allocate
 from csrun.jobs.registered_job import RegisteredJob, registered
 from csrun.jobs.request import JobOptions
 from csrun.site import load
@@ -179,3 +181,67 @@ def test_the_system_is_free_for_the_next_account_when_the_job_has_ended() -> Non
     with account_at_work(BOB, running, (GROUP,)):
         (holder,) = [s.job for s in overview.systems(SITE) if s.name == SYSTEM.name]
     assert holder == 2
+
+
+def draw() -> int:
+    """A job of one node that has a system; its number."""
+    with registered(SITE, ("true",), JobOptions(), 1, 1) as job:
+        holder = f"job {job.job_id}"
+        with (
+            allocate(SITE, 1, job.job_id, lambda said: None, lambda reason: None),
+            system.acquire(SITE, SYSTEM, ExecutionMode.PIPELINED, holder),
+        ):
+            return job.job_id
+
+
+LINKED_FOLDERS = (
+    "nodes",
+    "systems",
+    "board",
+    "accounts",
+    "nodes/line",
+    f"systems/{SYSTEM.name}.line",
+    f"board/{ADA}",
+    f"accounts/{ADA}",
+)
+LINKED_LOCKS = ("nodes/last_job.lock", "nodes/node1.lock", f"systems/{SYSTEM.name}.change.lock")
+
+
+@pytest.mark.parametrize("place", [*LINKED_FOLDERS, *LINKED_LOCKS])
+@pytest.mark.parametrize("state_folder", [0o022], indirect=True)
+def test_nothing_is_written_where_a_planted_link_leads(place: str, own_folder: Path) -> None:
+    """Bob's link to Ada's folder, or to a file in it, before the site has a job."""
+    private = own_folder / "private"
+    (private / "jobs" / "1").mkdir(parents=True)
+    (private / "thesis").write_text("precious")
+    for path in (private, *private.rglob("*")):
+        os.chown(path, ADA, ADA)
+        path.chmod(0o700)
+
+    def plant() -> None:
+        link = TOP / place
+        if link.parent != TOP:
+            make_for_group(link.parent, SHARED)
+        link.symlink_to(private / "thesis" if place in LINKED_LOCKS else private)
+
+    assert as_bob(plant) is None
+    refused = as_account(ADA, draw, (GROUP,))
+    assert isinstance(refused, UsageError), refused
+    assert str(refused).startswith(f"{TOP / place}: ")
+    assert sorted(private.rglob("*")) == [
+        private / "jobs",
+        private / "jobs" / "1",
+        private / "thesis",
+    ]
+    assert (private / "thesis").read_text() == "precious"
+
+
+@pytest.mark.parametrize("state_folder", [0o022], indirect=True)
+def test_an_administrators_link_is_followed(own_folder: Path) -> None:
+    elsewhere = own_folder / "elsewhere"
+    elsewhere.mkdir()
+    os.chown(elsewhere, 0, GROUP)
+    elsewhere.chmod(0o3770)
+    (TOP / "accounts").symlink_to(elsewhere)
+    assert as_account(ADA, draw, (GROUP,)) == 1
+    assert (elsewhere / str(ADA) / "jobs").is_dir()
