@@ -67,8 +67,8 @@ def cancel(site: Site, job_id: int, grace_s: float) -> JobRecord:
     if record.is_active:
         logs = f"; logs: {record.logs}" if record.logs else ""
         raise CsrunError(
-            f"job {job_id}: has not ended {wait_s:.0f} s after its launcher was asked (process"
-            f" {record.launcher.pid}); to ask again kills its tasks{logs}"
+            f"job {job_id}: still running {wait_s:.0f} s after its launcher (process"
+            f" {record.launcher.pid}) was signalled; cancel it again to kill its tasks{logs}"
         )
     return record
 
@@ -82,7 +82,7 @@ def _ask(process: int) -> None:
 def _require_ours(record: JobRecord) -> None:
     if not record.is_active:
         when = f" at {record.ended.astimezone():%Y-%m-%d %H:%M:%S}" if record.ended else ""
-        raise UsageError(f"job {record.job_id} has ended{when} already: {record.state}")
+        raise UsageError(f"job {record.job_id} already ended{when}: {record.state}")
     if record.uid != os.getuid():
         owner = account_name(record.uid)
         raise UsageError(f"job {record.job_id} is {owner}'s: only its owner can cancel it")

@@ -94,8 +94,8 @@ def lack_of_room(folder: Path, tasks: int) -> str | None:
         remedy = "set CSRUN_STATE_DIR"
     files = f"the files of {tasks} task{'s' * (tasks > 1)}"
     return (
-        f"{folder}: its disk is full: {files} need about {needed:,} bytes, {free:,} are free; make"
-        f" room, or {remedy} to a folder that has it"
+        f"{folder}: disk full: {files} need about {needed:,} bytes, {free:,} are free; free some"
+        f" space, or {remedy} to a folder on a larger disk"
     )
 
 

@@ -140,7 +140,7 @@ def _awaited(system: str, running: Iterable[JobRecord]) -> str:
 def _missing_nodes(record: JobRecord, records: Sequence[JobRecord], site: Site) -> str:
     held = ", ".join(f"job {r.job_id} holds {len(r.node_names)}" for r in _of_running(records))
     earlier = (r for r in records if r.state is RecordState.PENDING and r.job_id < record.job_id)
-    first = ", ".join(f"job {r.job_id} is before it" for r in earlier)
+    first = ", ".join(f"job {r.job_id} is ahead of it" for r in earlier)
     what = f"{record.nodes} of the {site.nodes.count} nodes"
     return ": ".join(filter(None, (what, ", ".join(filter(None, (held, first))))))
 

@@ -97,7 +97,7 @@ def _waiting_for(folder: Path, site: Site, count: int) -> str:
     held = ", ".join(f"{holder} holds {nodes}" for holder, nodes in nodes_of.items())
     return (
         f"{count} of the {site.nodes.count} nodes of site {site.name}:"
-        f" {held or 'other jobs are before this one'}"
+        f" {held or 'other jobs are ahead of this one'}"
     )
 
 

@@ -152,7 +152,7 @@ class JobRecord(msgspec.Struct, frozen=True):
             yield "restarted after", cause
         for use in self.systems:
             taken = f"from {when(use.taken)} to {when(use.given_back) or '?'}"
-            yield "system", f"{use.system} {taken if use.taken else 'was waited for'}"
+            yield "system", f"{use.system} {taken if use.taken else 'never allocated'}"
 
 
 def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:

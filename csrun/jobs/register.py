@@ -59,8 +59,8 @@ def read(site: Site, job_id: int) -> JobRecord:
         return _as_it_is(site, _stored(site, job_id))
     except FileNotFoundError as error:
         raise UsageError(
-            f"job {job_id}: site {site.name} knows no such job; 'csctl get jobs --all' lists those "
-            f"that it knows, the newest {KEPT_RECORDS}"
+            f"job {job_id}: no such job on site {site.name}; 'csctl get jobs --all' lists the"
+            f" newest {KEPT_RECORDS}"
         ) from error
 
 
@@ -189,7 +189,7 @@ def _read(path: Path) -> JobRecord:
     """
     found = stored.read_owned(path, JobRecord, "the record")
     if found.value.job_id != _number_of(path):
-        said = f"{path}: the record is that of job {found.value.job_id}; remove the file"
+        said = f"{path}: record belongs to job {found.value.job_id}; remove the file"
         raise stored.DamagedError(said)
     if found.uid == os.getuid():
         return msgspec.structs.replace(found.value, uid=found.uid)

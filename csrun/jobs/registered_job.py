@@ -89,7 +89,7 @@ class RegisteredJob:
             try:
                 register.write(self.site, record, durable=durable)
             except OSError as error:  # of a full disk the job itself is to tell, if it is hurt
-                say = f"csrun: job {self.job_id}: its record cannot be written: {error.strerror}"
+                say = f"csrun: job {self.job_id}: record cannot be written: {error.strerror}"
                 print(say, file=sys.stderr, flush=True)
 
 
@@ -172,10 +172,10 @@ def refusal_of_unwritable_state(site: Site) -> Iterator[None]:
             raise UsageError(lack) from error
         inside = _inside(folder, error.filename)
         place = inside or f"state folder {folder}"
-        remedy = "allow it or remove what lies there, or " if inside else ""
+        remedy = "fix its permissions or remove it, or " if inside else ""
         raise UsageError(
             f"{place}: cannot be written: {error.strerror}; {remedy}set CSRUN_STATE_DIR to a "
-            "folder that can"
+            "writable folder"
         ) from error
 
 

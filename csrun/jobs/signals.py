@@ -16,7 +16,7 @@ class EndedBySignalError(CsrunError):
 
     def __init__(self, signum: int) -> None:
         self.exit_code = 128 + signum
-        super().__init__(f"{signal.Signals(signum).name}: the job was ended before it ran")
+        super().__init__(f"{signal.Signals(signum).name}: job cancelled before it started")
 
 
 def heeded() -> tuple[signal.Signals, ...]:

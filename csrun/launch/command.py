@@ -52,7 +52,7 @@ def is_own_executable(word: str) -> bool:
 def require_command(command: tuple[str, ...], example: str) -> None:
     """Raises: UsageError when there is nothing to run."""
     if not command:
-        raise UsageError(f"no command given: say what to run, e.g. {example}")
+        raise UsageError(f"no command given: add one, e.g. {example}")
 
 
 def check_working_dir() -> None:
@@ -63,7 +63,7 @@ def check_working_dir() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        raise UsageError("the current folder has been removed: cd to one that is there") from error
+        raise UsageError("the current folder no longer exists: cd to another") from error
 
 
 def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
@@ -93,7 +93,7 @@ def check_command(command: tuple[str, ...]) -> None:
     if not os.path.exists(script):
         raise UsageError(f"{script}: no such file in {Path.cwd()}")
     if not os.access(script, os.R_OK):
-        raise UsageError(f"{script}: cannot be read: Permission denied; chmod u+r lets you")
+        raise UsageError(f"{script}: cannot be read: Permission denied; run chmod u+r on it")
     params = option(command[2:], _PARAMS) or ""
     if params.endswith(_YAML) and not os.path.exists(params):  # else each task would find it out
         where = Path.cwd()
@@ -149,14 +149,14 @@ def wgt_servers_of(command: tuple[str, ...], asked: int | None) -> int:
     count = int(said) if said and said.isdecimal() else None  # what is no number, the script tells
     if None not in (asked, count) and asked != count:
         raise UsageError(
-            f"--num-wgt-servers {asked} is for a job of {asked} MemoryX tasks, and the command says"
-            f" {said}: give one of them"
+            f"--num-wgt-servers {asked} conflicts with the command's --num_wgt_servers {said}: give"
+            " only one of them"
         )
     found = asked or count or 1
     if found > 1 and mode_of(command) is not ExecutionMode.WEIGHT_STREAMING:
         raise UsageError(
-            f"--num-wgt-servers {found}: {command[0]} has no MemoryX, which streams weights: run"
-            " the script with python-ws, or leave the option out"
+            f"--num-wgt-servers {found}: {command[0]} has no MemoryX: run the script with"
+            " python-ws, or drop the option"
         )
     return found
 
@@ -181,9 +181,9 @@ def _why_not(program: str) -> str:
     if is_path and os.path.isdir(program):
         return "is a folder, not a command"
     if is_path and os.path.exists(program):
-        return "is not executable: make it so, or name its interpreter before it"
+        return "is not executable: chmod +x it, or put its interpreter before it"
     if " " in program:
-        return "command not found (a command and its arguments are words of their own)"
+        return "command not found (pass the command and its arguments as separate words)"
     return "no such file" if is_path else "command not found"
 
 

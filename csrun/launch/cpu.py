@@ -92,7 +92,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
 def _check_options(request: CpuRequest) -> None:
     if request.options != JobOptions() and not request.alloc_node:
         raise UsageError(
-            "--time-limit, --job-name, --output and --slurm-option are a job's: they need"
+            "--time-limit, --job-name, --output and --slurm-option apply to a job only: add"
             " --alloc-node True"
         )
     if request.options.output is not None:

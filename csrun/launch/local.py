@@ -59,9 +59,8 @@ class LocalBackend(Backend):
         for option, is_given in only_slurm.items():
             if is_given:
                 raise UsageError(
-                    f"--{option} needs a site whose scheduler is {Scheduler.SLURM}, that of site"
-                    f" {self._site.name} is {self._site.scheduler}: leave it out, or choose another"
-                    " --site"
+                    f"--{option} needs scheduler {Scheduler.SLURM}, site {self._site.name} has"
+                    f" {self._site.scheduler}: drop the option or choose another --site"
                 )
         job_plan = plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
         named = named_system(job_plan.command)
@@ -208,11 +207,11 @@ class _Running:
 
 def _outcome(ending: Ending, time_limit_s: int | None) -> Outcome:
     if ending.timed_out and time_limit_s is not None:
-        say(f"csrun_cpu: {reached(time_limit_s)}: the command was ended")
+        say(f"csrun_cpu: {reached(time_limit_s)}: command terminated")
         return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
     if ending.asked_by is not None:
         if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
-            say("csrun_cpu: SIGTERM: the command was ended")
+            say("csrun_cpu: SIGTERM: command terminated")
         return Outcome(RecordState.CANCELLED, ending.exit_code, ending.asked_by.name)
     if ending.exit_code:
         return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")

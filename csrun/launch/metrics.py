@@ -74,13 +74,13 @@ def _of_systems(systems: Sequence[SystemStatus]) -> Iterator[Metric]:
     )
     yield Metric("system_info", "Execution mode and power of a CS system.", tuple(states))
     yield each(
-        "system_available", "1 when jobs can get the system.", (not s.unavailable for s in systems)
+        "system_available", "1 while the system accepts jobs.", (not s.unavailable for s in systems)
     )
     yield each(
-        "system_leased", "1 while a job has the system.", (s.job is not None for s in systems)
+        "system_leased", "1 while a job holds the system.", (s.job is not None for s in systems)
     )
     yield each(
-        "system_queue_length", "Jobs that wait for the system.", (len(s.waiting) for s in systems)
+        "system_queue_length", "Jobs waiting for the system.", (len(s.waiting) for s in systems)
     )
 
 
@@ -91,15 +91,15 @@ def _of_runs(runs: Mapping[str, Telemetry | None]) -> Iterator[Metric]:
         samples = ((system, value) for system, value in values.items() if value is not None)
         return Metric(name, text, tuple(Sample(v, (("system", s),)) for s, v in samples))
 
-    yield each("run_step", "Last step of the run.", {s: r.step for s, r in told.items()})
-    yield each("run_last_step", "Step it ends at.", {s: r.last_step for s, r in told.items()})
+    yield each("run_step", "Latest step of the run.", {s: r.step for s, r in told.items()})
+    yield each("run_last_step", "Final step of the run.", {s: r.last_step for s, r in told.items()})
     yield each(
         "run_steps_per_second", "Step rate.", {s: r.step_rate_per_s for s, r in told.items()}
     )
-    yield each("run_loss", "Loss of the last step.", {s: r.loss for s, r in told.items()})
+    yield each("run_loss", "Loss of the latest step.", {s: r.loss for s, r in told.items()})
     yield each(
         "run_input_wait_ratio",
-        "Share of the training time in which the wafer waited for batches.",
+        "Fraction of the training time in which the wafer waited for input.",
         {s: r.input_share for s, r in told.items()},
     )
     yield each(
@@ -112,14 +112,14 @@ def _of_runs(runs: Mapping[str, Telemetry | None]) -> Iterator[Metric]:
 def _of_jobs(jobs: Iterable[JobStatus], records: Iterable[JobRecord]) -> Iterator[Metric]:
     states = Counter(job.state for job in jobs)
     waiting = (Sample(states[state], (("state", state),)) for state in _COUNTED)
-    yield Metric("jobs", "Jobs that wait and jobs that run.", tuple(waiting))
+    yield Metric("jobs", "Pending and running jobs.", tuple(waiting))
     ended = [record for record in records if not record.is_active]
     counts = Counter(record.state for record in ended)
     by_state = (Sample(count, (("state", state),)) for state, count in sorted(counts.items()))
-    yield Metric("jobs_ended", "Ended jobs of which csrun has a record.", tuple(by_state))
+    yield Metric("jobs_ended", "Ended jobs on record.", tuple(by_state))
     failed = Counter(cause_of(record) for record in ended if record.state is RecordState.FAILED)
     by_cause = (Sample(failed[cause], (("cause", cause),)) for cause in Cause)
-    yield Metric("jobs_failed", "Failed jobs among them, by cause.", tuple(by_cause))
+    yield Metric("jobs_failed", "Failed jobs on record, by cause.", tuple(by_cause))
 
 
 def exposition(metrics: Iterable[Metric]) -> str:

@@ -33,8 +33,8 @@ def taken(request: JobRequest) -> JobRequest:
         return request
     if request.sbatch or request.foreground is not None:
         raise UsageError(
-            f"--params: {path}: is a pipe, which the command does not find where it runs: name a"
-            " file"
+            f"--params: {path}: is a pipe, which does not exist where the command runs: pass a"
+            " regular file"
         )
     from csrun.base.plain_yaml import MAX_BYTES
 
@@ -54,7 +54,7 @@ def _text_of(path: str, limit_bytes: int) -> bytes:
         while (text := pipe.read(limit_bytes + 1)) == b"":  # None of a writer who has not begun
             if monotonic() > until_s:
                 raise UsageError(
-                    f"--params: {path}: is a pipe that nobody writes into: name a file"
+                    f"--params: {path}: is a pipe without a writer: pass a regular file"
                 )
             sleep(_POLL_S)
         os.set_blocking(pipe.fileno(), True)

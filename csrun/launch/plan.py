@@ -194,11 +194,11 @@ def _check_streaming(
     least, named = streaming_single_task_nodes(serving.memoryx, serving.swarmx), serving.named
     if least + 1 > site.nodes.count:
         most = site.nodes.count - 2 - serving.swarmx
-        beside = f", {serving.swarmx} SwarmX's" if serving.swarmx else ""
+        swarmx = f", {serving.swarmx} SwarmX" if serving.swarmx else ""
         raise UsageError(
-            f"--num-wgt-servers must be at most {most} on site {site.name}: of its"
-            f" {site.nodes.count} nodes one is the chief's{beside}, and one or more the streamers',"
-            f" got {serving.memoryx}"
+            f"--num-wgt-servers must be at most {most} on site {site.name}, got"
+            f" {serving.memoryx}: its {site.nodes.count} nodes also run the chief{swarmx} and"
+            " streamers"
         )
     if single < least:
         each = ", ".join(f"one for {'each of ' * (' ' in each)}{each}" for each in named)

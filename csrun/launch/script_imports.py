@@ -63,7 +63,7 @@ def interpreter_hint(command: tuple[str, ...]) -> str | None:
         return None
     script = Path(command[1]).name
     return (
-        f"{script} is no PyTorch script: python-pt runs it layer pipelined, as python does; "
+        f"{script} is not a PyTorch script: python-pt and python run it layer pipelined, "
         "python-ws streams its weights"
     )
 

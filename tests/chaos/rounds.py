@@ -227,7 +227,7 @@ def _is_named(kill: Kill, ended: Ended) -> bool:
             return True  # there was no job yet
         if (ended.code or 0) < 0:  # the shell says it
             return not ended.errors
-        return f"{kill.signum.name}: the job was ended" in ended.err
+        return f"{kill.signum.name}: job terminated" in ended.err
     who = "the fork server" if kill.role == "forkserver" else f"({kill.role})"
     who = "wafer of" if kill.role == "wafer" else who
     return (

@@ -100,7 +100,7 @@ def test_a_record_that_cannot_be_written_ends_no_job(place: Workplace) -> None:
     done = place.run(*ONE_TASK, "sh", "-c", f"rm -r {records}; touch {records}; echo well")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "well"
-    assert "csrun: job 1: its record cannot be written" in done.stderr
+    assert "csrun: job 1: record cannot be written" in done.stderr
 
 
 def test_what_a_crash_of_the_machine_damages_stops_no_other_job(place: Workplace) -> None:
@@ -199,7 +199,7 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Work
         (place.path / "go").touch()
         first.communicate(timeout=STALL_S)
     why = {signal.SIGTERM: "SIGTERM", signal.SIGKILL: "its launcher was killed"}[how]
-    assert f"job 2 has no logs: it ended before it ran: {why}" in err
+    assert f"job 2 has no logs: it ended before it started: {why}" in err
     assert follower.returncode == 2
 
 
@@ -214,7 +214,7 @@ def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
                 until(lambda: place.csctl("get", "jobs").stdout.count("waits for") == 2)
                 reasons = [job["reason"] for job in shown(place, "jobs")]
                 assert reasons[1] == "16 of the 16 nodes: job 1 holds 15"
-                assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is before it"
+                assert reasons[2] == "1 of the 16 nodes: job 1 holds 15, job 2 is ahead of it"
                 (place.path / "go").touch()
                 for launcher in (first, large, small):
                     launcher.communicate(timeout=STALL_S)
@@ -267,7 +267,7 @@ def test_a_narrow_terminal_cuts_nothing_off(place: Workplace) -> None:
         (("get", "job", "x"), "must be a whole number from 1 to 2147483647, got 'x'"),
         (("get", "job", "9" * 300), "must be a whole number from 1"),
         (("--site", "no-such", "get", "jobs"), "neither a shipped site"),
-        (("logs", "3"), "job 3: site local knows no such job"),
+        (("logs", "3"), "job 3: no such job on site local"),
         (("logs", "3", "--role", "boss"), "got 'boss'"),
     ],
 )

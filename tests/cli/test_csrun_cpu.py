@@ -24,10 +24,10 @@ MISTAKES = [
     (["--alloc-node", "maybe", "true"], "--alloc-node.*must be one of True, False, got 'maybe'"),
     (["--alloc_nodes", "True", "true"], "Did you mean.*--alloc-node"),
     (["no-such-command"], "no-such-command: command not found"),
-    (["ls /tmp"], "'ls /tmp': command not found .*words of their own"),
+    (["ls /tmp"], "'ls /tmp': command not found .*as separate words"),
     (["./no-such-file"], "./no-such-file: no such file"),
     (["/tmp"], "/tmp: is a folder"),
-    ([__file__], "is not executable: make it so, or name its interpreter"),
+    ([__file__], "is not executable: chmod .x it, or put its interpreter"),
     (["--site", "nowhere", "true"], "nowhere"),
 ]
 

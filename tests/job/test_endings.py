@@ -67,7 +67,7 @@ def test_what_it_resumes_is_the_undisturbed_training(
         launcher.send_signal(signum)
         out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signum, err
-    assert f"csrun_wse: {signum.name}: the job was ended" in err
+    assert f"csrun_wse: {signum.name}: job terminated" in err
     saved = last_saved(place, out)
     goal = ("--max_steps", str(saved + 20))
     resumed = place.wse(*goal, layout=layout, interpreter=interpreter)
@@ -97,7 +97,7 @@ def ended(place: FcMnist, line: str) -> str:
         launcher.send_signal(signal.SIGTERM)
         out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 143, err
-    assert "csrun_wse: SIGTERM: the job was ended" in err
+    assert "csrun_wse: SIGTERM: job terminated" in err
     assert not list(place.model_dir.glob(".csrun-*"))
     return before + out
 

@@ -66,5 +66,5 @@ def test_a_folder_that_was_removed_is_one_line(command: str, tmp_path: Path) -> 
     done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == (
-        f"{command}: error: the current folder has been removed: cd to one that is there\n"
+        f"{command}: error: the current folder no longer exists: cd to another\n"
     )

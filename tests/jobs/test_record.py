@@ -111,7 +111,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(
 
 @pytest.mark.usefixtures("state")
 def test_an_unknown_job_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="job 8: site local knows no such job"):
+    with pytest.raises(UsageError, match="job 8: no such job on site local"):
         register.read(SITE, 8)
 
 

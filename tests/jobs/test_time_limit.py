@@ -57,7 +57,7 @@ def test_a_job_over_its_limit_is_ended_in_order(ending: str, tmp_path: Path) -> 
     done, limit = over_its_limit(place, (tmp_path / "up").exists, *ONE_TASK, "sh", "-c", script)
     assert done.returncode == 143
     assert "told" in done.stdout
-    assert f"csrun_wse: time limit of {limit} reached: the job was ended" in done.stderr
+    assert f"csrun_wse: time limit of {limit} reached: job terminated" in done.stderr
     record = place.record(len(list(place.jobs.iterdir())))
     assert (record["state"], record["exit_code"]) == ("TIMEOUT", 143)
 

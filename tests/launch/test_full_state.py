@@ -18,7 +18,7 @@ with open(pathlib.Path(os.environ["CSRUN_JOB_DIR"]) / "large", "wb", buffering=0
     while True:
         file.write(bytes(4096))
 """
-FULL = r"error: .*jobs/1: its disk is full: the files of 1 task need about [\d,]+ bytes, 0 are free"
+FULL = r"error: .*jobs/1: disk full: the files of 1 task need about [\d,]+ bytes, 0 are free"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_disk_that_becomes_full_is_the_cause(place: Workplace) -> None:
     done = place.run(*ONE_TASK, "python", "run.py")
     assert done.returncode == 1
     assert re.search(FULL, done.stderr), done.stderr
-    assert "set CSRUN_STATE_DIR to a folder that has it" in done.stderr
+    assert "set CSRUN_STATE_DIR to a folder on a larger disk" in done.stderr
 
 
 def test_a_job_that_has_no_room_does_not_begin(place: Workplace) -> None:

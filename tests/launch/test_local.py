@@ -204,7 +204,7 @@ def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
     logs = place.jobs / "1" / "logs"
     log = logs / "wafer-cs2-01.log"
     assert not (logs / "wafer-cs2-09.log").exists()
-    said = "a wafer of 'cs2-09' for run 4 was asked for: the job may have cs2-01, cs2-02"
+    said = "wafer of 'cs2-09' for run 4 refused: the job may only use cs2-01, cs2-02"
     assert said in (logs / "forkserver.log").read_text()
     assert damaged in log.read_text()
 

@@ -62,7 +62,7 @@ def test_a_pipe_is_not_there_where_the_command_runs_later(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     command = ("python-ws", "run.py", "--params", str(tmp_path / "pipe"))
-    with pytest.raises(UsageError, match=r"is a pipe, .*: name a file"):
+    with pytest.raises(UsageError, match=r"is a pipe, .*: pass a regular file"):
         taken(JobRequest(command, **way))  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def test_a_pipe_that_nobody_writes_into_or_that_never_ends_is_refused(
     monkeypatch.setattr(piped_params, "WRITER_S", 0.1)
     os.mkfifo(tmp_path / "pipe")
     request = JobRequest(("python-ws", "run.py", "--params", str(tmp_path / "pipe")))
-    with pytest.raises(UsageError, match=r"pipe: is a pipe that nobody writes into: name a file$"):
+    with pytest.raises(UsageError, match=r"pipe: is a pipe without a writer: pass a regular file$"):
         taken(request)
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

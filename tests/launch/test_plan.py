@@ -100,7 +100,7 @@ def test_slurms_nodes_are_machines_with_swarmx_between() -> None:
     assert got.layout.single_task_nodes == 3
     one = SlurmBackend(msgspec.structs.replace(site, gres="cs:1"))
     assert one.plan(JobRequest((*WS, "--num_csx", "1"), 4)).layout.single_task_nodes == 2
-    with pytest.raises(UsageError, match=r"--num_csx must be 1 on .* 2: its gres, cs:1,"):
+    with pytest.raises(UsageError, match=r"--num_csx must be 1 on .* 2: gres cs:1 does"):
         one.plan(JobRequest((*WS, "--num_csx", "2"), 4))
 
 
@@ -117,7 +117,7 @@ REFUSED_OF_MACHINES = [
     ),
     (
         JobRequest((*WS, "--num_csx", "4"), 16, num_wgt_servers=14),
-        "at most 13 on site .*: of its 16 nodes one is the chief's, 1 SwarmX's, and one or more",
+        "at most 13 on site .*, got 14: its 16 nodes also run the chief, 1 SwarmX and streamers",
     ),
 ]
 
@@ -142,7 +142,10 @@ REFUSED = [
         "at least 4 for .*got 2: use --single-task-nodes 4 with --total-nodes 5",
     ),
     (JobRequest((*WS, "--num_wgt_servers=2"), 3), "use --total-nodes 4"),
-    (JobRequest((*WS, "--num_wgt_servers", "2"), 9, num_wgt_servers=3), "the command says 2"),
+    (
+        JobRequest((*WS, "--num_wgt_servers", "2"), 9, num_wgt_servers=3),
+        "num_wgt_servers 2: give only",
+    ),
     (JobRequest(PY, 9, num_wgt_servers=2), "python has no MemoryX"),
     (JobRequest(WS, 16, num_wgt_servers=15), "at most 14 on site local"),
     (JobRequest(PY, 4, 9, 16), "144 CPUs.*128: use --tasks-per-node 8 or --cpus-per-task 14"),

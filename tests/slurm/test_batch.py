@@ -95,7 +95,7 @@ def test_what_sbatch_refuses_is_no_outage(
     monkeypatch.setenv("SBATCH_CONSTRAINT", "no-such-feature")
     done = cluster_place.run("--sbatch", "--total-nodes", "3", "python", "run.py")
     assert done.returncode == 2
-    assert "Slurm refuses it: Batch job submission failed: " in done.stderr
+    assert "refused by Slurm: Batch job submission failed: " in done.stderr
 
 
 @pytest.mark.slow
@@ -148,11 +148,11 @@ def test_a_users_allocation_that_holds_all_is_run_in(
     outside = in_a_job(cluster_place, ("--nodes=1", "--exclusive"))
     refused = outside.run(*SMALL, "python", "run.py")
     assert refused.returncode == 2
-    assert "has 1 nodes, where the layout has 3" in refused.stderr
+    assert "has 1 nodes, the layout needs 3" in refused.stderr
     assert "--new-job" not in refused.stderr  # it could not start either
     beside = outside.run("--new-job", *SMALL, "python", "run.py")
     assert beside.returncode == 2
-    assert "--new-job: node1, which has cs2-01, is held by this very job " in beside.stderr
+    assert "--new-job: node1, which has cs2-01, is held by the current job " in beside.stderr
     line = next(s for s in refused.stderr.splitlines() if s.startswith("  salloc "))
     told = in_a_job(cluster_place, tuple(shlex.split(line)[1:]))
     done = told.run(*SMALL, "python", "run.py")
@@ -203,7 +203,7 @@ def test_a_command_on_a_node_ends_at_its_limit_to_the_second(cluster_place: Work
     done = cluster_place.run("--time-limit", "0:02", "sh", "-c", say, command="csrun_cpu")
     assert done.returncode == 143
     assert done.stdout.splitlines()[-1] == "asked"
-    assert "csrun_cpu: time limit of 0:02 reached: the command was ended" in done.stderr
+    assert "csrun_cpu: time limit of 0:02 reached: command terminated" in done.stderr
     done = cluster_place.run("--time-limit", "1:00", "sh", "-c", "exit 3", command="csrun_cpu")
     assert done.returncode == 3
 

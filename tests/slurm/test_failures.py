@@ -49,7 +49,7 @@ def test_scancel_lets_every_task_finish_what_it_does(place: Workplace, testbed: 
         testbed.call("scancel", "--user=root")
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 143
-    assert "csrun_wse: SIGTERM: the job was ended" in err
+    assert "csrun_wse: SIGTERM: job terminated" in err
     assert all((place.path / f"out{rank}").exists() for rank in range(4))
 
 
@@ -93,7 +93,7 @@ def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: T
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 130
-    assert "csrun_wse: SIGINT: the job was ended" in err
+    assert "csrun_wse: SIGINT: job terminated" in err
     assert (place.path / "out0").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_folder_that_is_not_shared_is_found_before_anything_runs(
     there = replace(place, site=site, variables=(*place.variables, ("PATH", path)))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2, done.stderr
-    assert "node3: the job's folder" in done.stderr.splitlines()[-1]
+    assert "node3: job folder" in done.stderr.splitlines()[-1]
     assert "set jobs_dir in the site file" in done.stderr.splitlines()[-1]
     assert not list(place.path.glob("in*"))
 
@@ -201,4 +201,4 @@ def test_a_system_that_the_cluster_has_not(place: Workplace, tmp_path: Path) -> 
     there = replace(place, site=site_file(tmp_path, "slurm", gres="wse:{system}:1"))
     done = there.run(*SPREAD, "python", "run.py")
     assert done.returncode == 2
-    assert "no node of the cluster has wse:cs2-01:1, they have: cs:cs2-01, cs:cs2-02" in done.stderr
+    assert "no node of the cluster has wse:cs2-01:1, known: cs:cs2-01, cs:cs2-02" in done.stderr

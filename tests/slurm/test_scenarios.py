@@ -107,7 +107,7 @@ def test_a_signal_lets_every_task_finish_what_it_does(
         job.send_signal(signum)
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signum
-    assert f"csrun_wse: {signum.name}: the job was ended" in err
+    assert f"csrun_wse: {signum.name}: job terminated" in err
     assert all((place.path / f"out{rank}").exists() for rank in range(6))
 
 
@@ -135,7 +135,7 @@ def test_a_time_limit_ends_the_job_in_order(place: Workplace) -> None:
         first_limit_s=2,
     )
     assert done.returncode == 143
-    assert f"csrun_wse: time limit of {limit} reached: the job was ended" in done.stderr
+    assert f"csrun_wse: time limit of {limit} reached: job terminated" in done.stderr
     assert len(list(place.path.glob("out*"))) == 6
 
 

@@ -120,5 +120,5 @@ def test_a_wafer_is_of_the_system_that_the_job_was_given(cluster_place: Workplac
     (logs,) = cluster_place.jobs.glob(".job-*/logs")
     assert "the chief's address is damaged" in (logs / "wafer-cs2-01.log").read_text()
     assert not (logs / "wafer-cs2-02.log").exists()
-    said = "a wafer of 'cs2-02' for run 4 was asked for: the job may have cs2-01"
+    said = "wafer of 'cs2-02' for run 4 refused: the job may only use cs2-01"
     assert said in (logs / "srun.log").read_text()

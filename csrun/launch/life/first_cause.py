@@ -93,8 +93,8 @@ def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[Task
 
 
 _HINTS: dict[int, str] = {
-    signal.SIGBUS: ": a file that it has mapped could not be read or written: is the disk of the "
-    "weight store (runconfig.weight_store_dir) full, or has it failed?"
+    signal.SIGBUS: ": a memory-mapped file could not be read or written; check the disk of the "
+    "weight store (runconfig.weight_store_dir)"
 }
 LOG_NAME = "forkserver"
 TAIL_LINES = 20
@@ -144,10 +144,7 @@ def how(exit_code: int) -> str:
 
 def describe_server_loss(exit_code: int, job_dir: Path) -> str:
     """The failure of a job whose fork server is gone; one that was not killed has said why."""
-    lines = [
-        f"{_PREFIX} the fork server {how(exit_code)}; it held all tasks of the job, which ended "
-        "with it"
-    ]
+    lines = [f"{_PREFIX} the fork server {how(exit_code)}; the tasks of the job ended with it"]
     if exit_code > 0:
         lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
     return "\n".join([*lines, f"logs: {job_dir / 'logs'}"])

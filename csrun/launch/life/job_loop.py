@@ -164,7 +164,7 @@ class JobLoop:
         self._forward(is_last=True)
         shown = self._output.was_on_console(cause.name)
         say(describe_cause(cause, self._folder.log(cause.name), shown))
-        say(f"csrun_wse: restart {number} of {self._max_restarts}: the tasks start again")
+        say(f"csrun_wse: restart {number} of {self._max_restarts}: restarting all tasks")
         self._deadline_s = self._step = None
         try:
             self._folder.renew()
@@ -225,7 +225,7 @@ class JobLoop:
         elif state.server_exit_code is not None:
             say(self._server.describe_loss(state.server_exit_code, self._folder))
         elif ending := self._ending():
-            say(f"csrun_wse: {ending}: the job was ended; logs: {self._folder.path / 'logs'}")
+            say(f"csrun_wse: {ending}: job terminated; logs: {self._folder.path / 'logs'}")
 
     def _cause_line(self) -> str:
         """Why the job did not do well, for its record."""
@@ -253,10 +253,10 @@ class JobLoop:
 
 
 def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
-    """Why the tasks of a job cannot start again; it ends as their failure would have ended it."""
+    """Error for a restart that failed; it carries the exit code of the failure before it."""
     refusal = CsrunError(
-        f"{error.filename or folder.path}: cannot be written: {error.strerror}: the tasks do not"
-        f" start again after {summarize(cause)}; make room, and start the job again"
+        f"{error.filename or folder.path}: cannot be written: {error.strerror}: no restart after"
+        f" {summarize(cause)}; free some space and start the job again"
     )
     refusal.exit_code = cause.job_exit_code
     return refusal

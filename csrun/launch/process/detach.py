@@ -36,7 +36,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return shell_code(code)
     print(
-        f"job {job_id} goes on by itself: 'csctl logs {job_id} --follow' shows it,"
+        f"job {job_id} runs in the background: 'csctl logs {job_id} --follow' shows its output,"
         f" 'csctl cancel job {job_id}' ends it"
     )
     return 0

@@ -110,7 +110,7 @@ def main(argv: list[str]) -> None:
         kill_descendants()
         sys.exit(str(error))  # the end of our log, which the launcher shows
     except OSError as error:
-        print(f"the launcher is gone: {error}", file=sys.stderr)
+        print(f"launcher lost: {error}", file=sys.stderr)
         signum = None
     kill_descendants()
     for held in locks:

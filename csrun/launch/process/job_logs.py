@@ -81,10 +81,12 @@ def _require_logs(record: JobRecord, kept: int) -> None:
     if record.is_active:
         return
     if record.started is None:
-        raise UsageError(f"job {record.job_id} has no logs: it ended before it ran: {record.cause}")
+        raise UsageError(
+            f"job {record.job_id} has no logs: it ended before it started: {record.cause}"
+        )
     if not Path(record.logs).is_dir():
         raise UsageError(
-            f"job {record.job_id} has no logs: of ended jobs, the newest {kept} keep theirs"
+            f"job {record.job_id} has no logs: only the newest {kept} ended jobs keep theirs"
         )
 
 

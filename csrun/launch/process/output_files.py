@@ -43,12 +43,10 @@ def check_pattern(pattern: str) -> None:
     for match in _FIELD.finditer(pattern):
         if match[2] != "%" and match[2] not in _FIELDS:
             known = ", ".join(f"%{field}" for field in _FIELDS)
-            raise UsageError(f"--output: {pattern}: {match[0]} is no field; there are {known}, %%")
+            raise UsageError(f"--output: {pattern}: unknown field {match[0]}; known: {known}, %%")
     folder = Path(pattern).parent
     if "%" not in str(folder) and not os.path.isdir(folder):
-        raise UsageError(
-            f"--output: {pattern}: there is no folder {folder}: make it first, e.g. with mkdir -p"
-        )
+        raise UsageError(f"--output: {pattern}: no such folder: {folder}; create it with mkdir -p")
     if os.path.isdir(Path(pattern)):  # which an empty one is, too
         example = Path(pattern) / "%j.out"
         raise UsageError(

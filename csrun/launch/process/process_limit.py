@@ -21,12 +21,12 @@ def naming_limit() -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise CsrunError(
-            f"cannot start another process on {os.uname().nodename}: {error.strerror}; the limit"
-            f" of this account's processes is {_limit()}: raise it with `ulimit -u`, or run fewer"
+            f"cannot start another process on {os.uname().nodename}: {error.strerror}; the process"
+            f" limit of this account is {_limit()}: raise it with `ulimit -u`, or run fewer"
             " tasks"
         ) from error
 
 
 def _limit() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    return "not set, that of the machine or its cgroup is reached" if soft < 0 else f"{soft:,}"
+    return "not set, so the machine or its cgroup is at its limit" if soft < 0 else f"{soft:,}"

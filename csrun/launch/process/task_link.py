@@ -42,12 +42,12 @@ def receive(link: socket.socket) -> Message | None:
     data, ancillary, _, _ = link.recvmsg(_DATAGRAM_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
     sender = _sender(ancillary)
     if sender != os.getuid():
-        print(f"a message of another account, uid {sender}: dropped", file=sys.stderr)
+        print(f"dropped a message of another account, uid {sender}", file=sys.stderr)
         return None
     try:
         message: Message = _decoder.decode(data)
     except UNREADABLE as error:
-        print(f"a message that is none: {error}", file=sys.stderr)
+        print(f"malformed message: {error}", file=sys.stderr)
         return None
     return message
 
@@ -74,12 +74,12 @@ def is_permitted(message: Message, job: JobFile) -> bool:
     try:
         known = job.systems or [each.name for each in load(job.site).systems]
     except CsrunError as error:
-        print(f"a wafer of {message.system} was asked for: {error}", file=sys.stderr)
+        print(f"wafer of {message.system} refused: {error}", file=sys.stderr)
         return False
     if message.system in known and message.run >= 0:
         return True
     print(
-        f"a wafer of {message.system!r} for run {message.run} was asked for: the job may have"
+        f"wafer of {message.system!r} for run {message.run} refused: the job may only use"
         f" {', '.join(known)}",
         file=sys.stderr,
     )

@@ -40,9 +40,9 @@ def around(
         gres = site.gres_of(*(each.name for way in ways[:1] for each in way[:count]))
         line = shlex.join(salloc_words(job_plan.layout, resources_of(gres)))
         stuck = in_its_own_way(job_id, job_plan.layout, site, gres, partitions)
-        other = "" if stuck else "\nor add --new-job, to ask for another job beside it"
+        other = "" if stuck else "\nor add --new-job to submit a separate job"
         raise UsageError(
-            f"job {job_id}, in which this runs, {missing}: leave it for one that has all,\n"
+            f"the current job {job_id} {missing}: leave it and request one that fits,\n"
             f"  {line}{other}"
         )
     return environment.Allocation(held, is_whole=len(found) == 1, is_users=True)
@@ -72,8 +72,8 @@ def in_its_own_way(
             names = ", ".join(each.name for each in site.systems if _has(each, gres, site))
             verb = "have" if len(having) > 1 else "has"
             listed = ", ".join(node.name for node in having)
-            return f"{listed}, which {verb} {names or gres}, is held by this very job {job_id}"
-        return f"of the nodes that it needs, {', '.join(sorted(own))} is this very job {job_id}'s"
+            return f"{listed}, which {verb} {names or gres}, is held by the current job {job_id}"
+        return f"{', '.join(sorted(own))}, which it needs, is held by the current job {job_id}"
     return ""
 
 
@@ -94,13 +94,13 @@ def lacks(found: Sequence[Part], needs: Sequence[tuple[int, int]]) -> str:
     if len(found) == 1 and len(needs) > 1:
         needs = [(sum(nodes for nodes, _ in needs), max(cpus for _, cpus in needs))]
     if len(found) != len(needs):
-        return f"has {len(found)} components, where the layout has {len(needs)}"
+        return f"has {len(found)} components, the layout needs {len(needs)}"
     for index, (part, (nodes, cpus)) in enumerate(zip(found, needs, strict=True)):
         where = f" in component {index}" if len(needs) > 1 else ""
         if part.nodes < nodes:
-            return f"has {part.nodes} nodes{where}, where the layout has {nodes}"
+            return f"has {part.nodes} nodes{where}, the layout needs {nodes}"
         if part.cpus // part.nodes < cpus:
-            return f"has {part.cpus // part.nodes} CPUs a node{where}, where the tasks need {cpus}"
+            return f"has {part.cpus // part.nodes} CPUs a node{where}, the tasks need {cpus}"
     return ""
 
 

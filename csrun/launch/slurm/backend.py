@@ -37,8 +37,8 @@ class SlurmBackend(Backend):
         """Lay a job out on the CPUs of the site's nodes."""
         if request.detach:
             raise UsageError(
-                f"--detach needs a site whose scheduler is {Scheduler.LOCAL}, that of site"
-                f" {self._site.name} is {Scheduler.SLURM}: use --sbatch"
+                f"--detach needs scheduler {Scheduler.LOCAL}, site {self._site.name} has"
+                f" {Scheduler.SLURM}: use --sbatch"
             )
         options.of(request.options.slurm_options, self._site, batch=request.sbatch)
         if request.foreground is not None:
@@ -108,9 +108,9 @@ def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
     systems = systems_of(command) if mode_of(command) is not None else 1
     if systems > 1 and site.gres is not None and not site.gres_names_systems:
         raise UsageError(
-            f"--num_csx must be 1 on site {site.name}, got {systems}: its gres, {site.gres}, does"
-            " not say which CS systems a job gets; write {system} for the name into it, as in"
-            " cs:{system}:1, and into slurm.conf"
+            f"--num_csx must be 1 on site {site.name}, got {systems}: gres {site.gres} does not"
+            " name the CS system; put {system} for its name, as in cs:{system}:1, there and the"
+            " names in slurm.conf"
         )
 
 
@@ -198,8 +198,8 @@ def show(
         job = squeue.job(site, job_id)
         if not job.is_waiting and not job.is_running:
             raise UsageError(
-                f"job {job_id} has no logs in {folder.path.parent}: of ended jobs of csrun_wse, the"
-                f" newest {site.jobs.keep_count} keep theirs; it is {job.user}'s, and {job.state}"
+                f"job {job_id} of {job.user} ({job.state}) has no logs in {folder.path.parent}:"
+                f" only the newest {site.jobs.keep_count} ended jobs of csrun_wse keep theirs"
             )
         if not follow:
             reason = f"it waits for {job.reason}" if job.is_waiting else f"it is {job.state}"
@@ -211,5 +211,5 @@ def show(
 def _has_begun(path: Path) -> bool:
     """Raises: UsageError for the folder of someone else's job."""
     if path.exists() and not os.access(path, os.R_OK | os.X_OK):
-        raise UsageError(f"job {path.name}: its folder {path} is {path.owner()}'s alone")
+        raise UsageError(f"job {path.name}: only its owner {path.owner()} may read {path}")
     return (path / JOB_FILE).exists()

@@ -89,7 +89,7 @@ def _writing(folder: JobFolder) -> Iterator[None]:
         yield
     except OSError as error:
         raise CsrunError(
-            f"{folder.path}: the job's folder cannot be written: {error.strerror}"
+            f"{folder.path}: job folder cannot be written: {error.strerror}"
         ) from error
 
 
@@ -234,7 +234,7 @@ def require_equal_versions(ready: Iterable[NodeReady]) -> None:
     name, by_version = next(iter(found.items()))
     listed = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
     others = ", ".join(other for other in found if other != name)
-    more = f" ({others} differs, too)" if others else ""
+    more = f" (so does {others})" if others else ""
     raise UsageError(
         f"{name} differs between the job's nodes{more}: {listed}\n"
         "install one version on all nodes; 'csrun site check' compares them"

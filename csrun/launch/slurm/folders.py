@@ -28,8 +28,8 @@ def create(jobs_dir: Path) -> tuple[JobFolder, FileLock]:
         live = lock(path / LIVE_LOCK, f"process {os.getpid()}")
     except OSError as error:
         raise UsageError(
-            f"{jobs_dir}: no job's folder can be made there: {error.strerror}; set jobs_dir in the"
-            " site file to a folder that all nodes share and you may write"
+            f"{jobs_dir}: job folder cannot be created: {error.strerror}; set jobs_dir in the"
+            " site file to a writable folder that all nodes share"
         ) from error
     return JobFolder(path), live
 

@@ -136,7 +136,7 @@ class Outbox:
     def refusal(self) -> str:
         """Why what waits cannot be written."""
         why = self.error.strerror if self.error is not None else "?"
-        return f"{self._box}: the job's messages cannot be written: {why}"
+        return f"{self._box}: job messages cannot be written: {why}"
 
     def post(self, message: msgspec.Struct) -> bool:
         """Append a message, its checksum before it; False when it has to wait."""
@@ -205,7 +205,7 @@ class Reader(Generic[Message]):
         except (OSError, *UNREADABLE) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise CsrunError(
-                f"{self._box}: the job's messages cannot be read: {why}; start the job again"
+                f"{self._box}: job messages cannot be read: {why}; start the job again"
             ) from error
         self._offset += taken
         return messages
@@ -214,5 +214,5 @@ class Reader(Generic[Message]):
         if len(body) <= _CHECKSUM.size or _CHECKSUM.unpack_from(body)[0] != crc32(
             body[_CHECKSUM.size :]
         ):
-            raise framing.FrameError("a message is not what was posted")
+            raise framing.FrameError("message checksum does not match")
         return self._decoder.decode(body[_CHECKSUM.size :])

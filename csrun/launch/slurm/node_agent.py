@@ -211,9 +211,8 @@ def main(argv: list[str]) -> int:
         plan = stored.read(folder.path / PLAN_FILE, JobFile, "the job's plan", "start it again")
     except FileNotFoundError as error:
         _complain(
-            f"{place.node}: the job's folder {folder.path} is not there ({error.strerror}): the"
-            " nodes of the site must share it; set jobs_dir in the site file to a folder that they"
-            " do"
+            f"{place.node}: job folder {folder.path} not found ({error.strerror}): set jobs_dir in"
+            " the site file to a folder that all nodes share"
         )
         return EXIT_NOT_SHARED
     except CsrunError as error:

@@ -26,12 +26,12 @@ FIRST = frozenset(
 OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun knows no such thing
 _TASKS = "use --tasks-per-node and --total-nodes instead"
 REFUSED = {
-    "array": "a job is one run: start csrun_wse once for each",
+    "array": "a job is one run: start csrun_wse once per run",
     "cpus-per-task": "use csrun_wse's --cpus-per-task instead",
     "distribution": "use --cyclic instead",
     "error": "use csrun_wse's --output instead",
-    "exclusive": "a job always has its nodes to itself",
-    "export": "tasks get this shell's environment: set variables in it",
+    "exclusive": "jobs always have exclusive nodes",
+    "export": "tasks inherit this shell's environment: set variables here",
     "gres": "set gres in the site file, and choose the system with --cs_ip",
     "job-name": "use csrun_wse's --job-name instead",
     "nodes": "use --total-nodes instead",
@@ -43,7 +43,7 @@ REFUSED = {
     "signal": "set grace_s in the site file",
     "tasks-per-node": _TASKS,
     "time": "use csrun_wse's --time-limit instead",
-    "wrap": "csrun_wse runs the command that it is given",
+    "wrap": "pass the command to csrun_wse as its arguments",
 }
 
 
@@ -103,7 +103,9 @@ def _of_roles(site: Site) -> dict[str, dict[str, str | None]]:
         found[str(role)] = _of_site(options, where)
         for name in options:
             if name in FIRST:
-                raise UsageError(f"{where}.{name}: is the whole job's: set it in slurm_options")
+                raise UsageError(
+                    f"{where}.{name}: applies to the whole job: set it in slurm_options"
+                )
     return found
 
 
@@ -114,7 +116,7 @@ def _of_command_line(asked: Iterable[str], *, batch: bool) -> dict[str, str | No
         name = given.removeprefix("--").replace("_", "-")
         _check(f"--slurm-option {word}", name, text)
         if name in OF_SBATCH and not batch:
-            raise UsageError(f"--slurm-option {word}: Slurm has it for batch jobs: add --sbatch")
+            raise UsageError(f"--slurm-option {word}: is for batch jobs only: add --sbatch")
         found[name] = text if equals else None
     return found
 

@@ -126,12 +126,12 @@ class Alone:
 
     def _tell_loss(self) -> None:
         if self._is_first:
-            self._log(f"{job_comment.LOST}: nothing was heard of it for {self.silence_s:g} s")
+            self._log(f"{job_comment.LOST}: no message for {self.silence_s:g} s")
             job_comment.note(self._job_id, job_comment.LOST)
 
     def _tell_return(self) -> None:
         if self._is_first:
-            self._log("csrun: the launcher is heard again")
+            self._log("csrun: launcher is back")
             job_comment.take_back(self._job_id, job_comment.LOST)
 
     def _log(self, line: str) -> None:

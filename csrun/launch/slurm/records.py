@@ -58,7 +58,7 @@ class Recorded:
             make_private(self.path.parent)
             stored.write(self.path, self.record, durable=False)
         except OSError as error:
-            say = f"csrun: job {self.record.job_id}: no record can be written: {error.strerror}"
+            say = f"csrun: job {self.record.job_id}: record cannot be written: {error.strerror}"
             print(say, file=sys.stderr, flush=True)
 
 

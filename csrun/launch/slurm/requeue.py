@@ -30,19 +30,21 @@ def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume:
     Raises: CsrunError when they do not end, or a component has ended; when Slurm does not answer
     """
     components = _components(job_id, site)
-    if ended := [f"{each.name} is {each.state}" for each in components if not each.is_running]:
-        raise _cannot(job_id, f"of its components {_list(ended)}", resume)
+    if ended := [
+        f"component {each.name} is {each.state}" for each in components if not each.is_running
+    ]:
+        raise _cannot(job_id, _list(ended), resume)
     numbers = [each.number for each in components]
     if not (steps := _steps(numbers, site)):
         return
-    say(f"csrun_wse: job {job_id} was started again: it waits for its old steps {_list(steps)}")
+    say(f"csrun_wse: job {job_id} was requeued: waiting for its old steps {_list(steps)}")
     left = _wait(numbers, site, fallback_controller.SILENCE_S + MARGIN_S)
     for step in left:
-        say(f"csrun_wse: step {step} is cancelled")
+        say(f"csrun_wse: cancelling step {step}")
         with suppress(CsrunError):  # it has ended just now
             sinfo.ask(site, "scancel", step)
     if left and (left := _wait(numbers, site, CANCEL_S)):
-        raise _cannot(job_id, f"its old steps {_list(left)} do not end", resume)
+        raise _cannot(job_id, f"old steps {_list(left)} do not end", resume)
 
 
 def _wait(numbers: Sequence[str], site: Site, for_s: float) -> list[str]:
@@ -86,6 +88,6 @@ def _list(names: Iterable[str]) -> str:
 
 def _cannot(job_id: int, why: str, resume: str) -> CsrunError:
     return CsrunError(
-        f"job {job_id} was started again and cannot go on: {why}; submit it again, it resumes from"
+        f"job {job_id} was requeued but cannot continue: {why}; submit it again to resume from"
         f" its newest checkpoint:\n  {resume}"
     )

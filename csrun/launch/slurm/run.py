@@ -167,6 +167,6 @@ def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
     names = tuple(each.name for each in (first, *others))
     if is_open and named is None:
         known = ", ".join(f"{each.name} {jobs[each.name]}" for each in choice)
-        reason = f"fewest jobs: {known}" if any(jobs.values()) else "no system has jobs"
+        reason = f"fewest jobs: {known}" if any(jobs.values()) else "all systems are idle"
         say(f"csrun_wse: requesting {', '.join(names)} ({reason})")
     return names

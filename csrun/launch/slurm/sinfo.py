@@ -11,7 +11,7 @@ from csrun.site import JobLayout, Site
 
 SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G|%P", "--all")
 NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
-CONTROLLER_MAY_BE_DOWN = "'scontrol ping' says whether its controller lives"
+CONTROLLER_MAY_BE_DOWN = "check its controller with 'scontrol ping'"
 ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
 
 
@@ -131,7 +131,7 @@ def _in_partition(
     chosen = frozenset(name for name in known if {name, name.rstrip(_DEFAULT)} & names)
     if wanted and len(chosen) < len(names):
         raise UsageError(
-            f"site {site.name}: partition {wanted}: Slurm has no such partition, it has:"
+            f"site {site.name}: no partition {wanted} in Slurm, known:"
             f" {', '.join(sorted(name.rstrip(_DEFAULT) for name in known))}"
         )
     theirs = tuple(node for node in found if node.partitions & chosen)
@@ -173,9 +173,9 @@ def explain(error_text: str, site: Site) -> CsrunError:
     reason = said[-1] if said else "no answer"
     if not is_outage(error_text):
         refusal = re.sub(r"^\w+: error: ", "", reason)
-        return UsageError(f"site {site.name}: Slurm refuses it: {refusal}")
+        return UsageError(f"site {site.name}: refused by Slurm: {refusal}")
     if "munge" in error_text.lower():
-        remedy = "munge must run on this machine: 'systemctl status munge'"
+        remedy = "check munge on this machine: 'systemctl status munge'"
         reason = next(line for line in said if "munge" in line.lower())
     else:
         remedy = CONTROLLER_MAY_BE_DOWN
@@ -216,7 +216,7 @@ def _check_nodes(
         )
     if len(wanted) > len(found):
         raise UsageError(
-            f"site {site.name}: {len(wanted)} of the job's nodes must be of {place}, which has"
+            f"site {site.name}: {len(wanted)} of the job's nodes must be in {place}, which has"
             f" {len(found)}: use fewer --total-nodes, or change slurm_options_by_role"
         )
     wanted = sorted(wanted, reverse=True)
@@ -224,9 +224,9 @@ def _check_nodes(
     for cpus, size in zip(wanted, sizes, strict=False):
         if cpus > size:
             raise UsageError(
-                f"site {site.name}: the job wants {wanted.count(cpus)} nodes of {cpus} CPUs,"
+                f"site {site.name}: the job needs {wanted.count(cpus)} nodes of {cpus} CPUs,"
                 f" {place} has {sum(size >= cpus for size in sizes)}: use fewer --tasks-per-node"
-                " or --cpus-per-task, or set nodes.cpus in the site file to what a node has"
+                " or --cpus-per-task, or correct nodes.cpus in the site file"
             )
 
 
@@ -239,14 +239,14 @@ def _check_gres(wanted: list[str], site: Site, place: str, found: tuple[Node, ..
     for gres in wanted:
         if _without_count(gres) not in known:
             raise UsageError(
-                f"site {site.name}: gres: no node of {place} has {gres}, they have:"
-                f" {', '.join(sorted(known)) or 'none'}; gres in the site file must be as in"
+                f"site {site.name}: gres: no node of {place} has {gres}, known:"
+                f" {', '.join(sorted(known)) or 'none'}; gres in the site file must match"
                 " slurm.conf"
             )
     having = ((node.name, ", ".join(sorted(names & node.gres))) for node in found)
     raise UsageError(
-        f"site {site.name}: gres: no node of {place} has {' and '.join(wanted)}, as a job's systems"
-        f" must be one node's: {'; '.join(f'{name} has {its}' for name, its in having if its)}"
+        f"site {site.name}: gres: a job's systems must be on one node, and none of {place} has"
+        f" {' and '.join(wanted)}: {'; '.join(f'{name} has {its}' for name, its in having if its)}"
     )
 
 

@@ -83,7 +83,7 @@ def _of_probes(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for missing in sorted(set(names) - {each.node for each in found}):
-        remedy = "is csrun installed there, in the same place?"
+        remedy = "check that csrun is installed there, at the same path"
         yield CheckResult("probe", missing, Status.FAILED, said or "no answer", remedy)
     if found:
         yield from checks.versions(found)

@@ -198,7 +198,7 @@ def job(site: Site, job_id: int) -> SlurmJob:
     for found in jobs(site):
         if found.job_id == job_id:
             return found
-    raise UsageError(f"job {job_id}: Slurm knows no such job any more, or never did")
+    raise UsageError(f"job {job_id}: no such job in Slurm (unknown or purged)")
 
 
 def cancel(site: Site, job_id: int) -> None:

@@ -171,7 +171,7 @@ class Step:
             self._ring()
         elif not waited:
             with suppress(OSError):  # our own output may be on the same disk
-                say(f"csrun_wse: {self._box.refusal}: what the tasks are to do waits until it can")
+                say(f"csrun_wse: {self._box.refusal}; the tasks wait, retrying")
 
     def _ring(self) -> None:
         if self._process.poll() is None and self.job is not None:

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     )
     if not ending.timed_out:
         return ending.exit_code
-    print(f"csrun_cpu: {reached(int(limit_s))}: the command was ended", file=sys.stderr, flush=True)
+    print(f"csrun_cpu: {reached(int(limit_s))}: command terminated", file=sys.stderr, flush=True)
     return EXIT_TIME_LIMIT
 
 

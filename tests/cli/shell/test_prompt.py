@@ -145,7 +145,7 @@ def test_a_shell_whose_history_cannot_be_kept_works(tmp_path: Path) -> None:
         person.does("software show")
         person.sees("numpy")
         person.does("session list")
-        person.sees("set CSRUN_STATE_DIR to a folder that can be written")
+        person.sees("set CSRUN_STATE_DIR to a writable folder")
         assert person.leaves() == 0
 
 

@@ -97,8 +97,8 @@ def test_exit_code_of_the_job(exit_code: int, job_code: int) -> None:
 
 def test_a_server_that_was_killed_is_named_with_its_signal(tmp_path: Path) -> None:
     assert describe_server_loss(-9, tmp_path).splitlines() == [
-        "csrun_wse: error: the fork server was killed by signal 9 (SIGKILL); it held all tasks of "
-        "the job, which ended with it",
+        "csrun_wse: error: the fork server was killed by signal 9 (SIGKILL); the tasks of the "
+        "job ended with it",
         f"logs: {tmp_path}/logs",
     ]
 

@@ -30,7 +30,7 @@ def test_the_job_goes_on_when_its_terminal_is_gone(place: Workplace) -> None:
         f"cd {place.path} && exec {sys.executable} -m csrun.cli.csrun_wse {' '.join(ONE_TASK)}"
     )
     with terminal("sh", "-c", f"{command} sh -c '{script}'", environment=environment) as tty:
-        tty.wait_for("job 1 goes on by itself: 'csctl logs 1 --follow' shows it")
+        tty.wait_for("job 1 runs in the background: 'csctl logs 1 --follow' shows its output")
         assert tty.exit_code() == 0
     place.wait_for("pid")
     place.wait_for_state(1, "RUNNING")
@@ -46,7 +46,7 @@ def test_the_job_goes_on_when_its_terminal_is_gone(place: Workplace) -> None:
 def test_it_is_cancelled_as_any_job(place: Workplace) -> None:
     done = place.run(*ONE_TASK, "sh", "-c", "echo $$ > pid; sleep 60")
     assert done.returncode == 0
-    assert done.stdout.splitlines()[1].startswith("job 1 goes on by itself")
+    assert done.stdout.splitlines()[1].startswith("job 1 runs in the background")
     pid = place.pid("pid")
     assert place.csctl("cancel", "job", "1").stdout == "job 1: CANCELLED, exit code 143\n"
     assert gone([pid, place.record(1)["launcher"]["pid"]])
@@ -62,7 +62,5 @@ def test_what_fails_before_there_is_a_job_is_told_at_once(place: Workplace) -> N
 
 def test_a_cluster_has_sbatch_for_it() -> None:
     site = msgspec.structs.replace(load("local"), scheduler=Scheduler.SLURM)
-    with pytest.raises(
-        UsageError, match=r"--detach needs a site whose scheduler is local.*--sbatch"
-    ):
+    with pytest.raises(UsageError, match=r"--detach needs scheduler local.*--sbatch"):
         SlurmBackend(site).plan(JobRequest(("true",), detach=True))

@@ -69,9 +69,9 @@ def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("%q", "%q is no field"),
-        ("50%", "% is no field"),
-        ("no/where", "no folder no"),
+        ("%q", "unknown field %q"),
+        ("50%", "unknown field %;"),
+        ("no/where", "no such folder: no"),
         ("/tmp/", "must be a file, got the folder /tmp"),
         ("", "must be a file, got the folder ."),
     ],
@@ -113,4 +113,4 @@ def test_a_name_that_would_break_a_table_is_refused(command: str, place: Workpla
 def test_options_of_a_job_need_one(place: Workplace) -> None:
     done = place.run("--alloc-node", "False", "--job-name", "x", "true", command="csrun_cpu")
     assert done.returncode == 2
-    assert "need --alloc-node True" in done.stderr
+    assert "add --alloc-node True" in done.stderr

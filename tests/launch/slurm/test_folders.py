@@ -53,7 +53,7 @@ def test_a_disk_that_is_full_is_told_in_a_line(
     with live, pytest.raises(CsrunError, match=said), execution._writing(folder):
         full()
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UsageError, match="can be made there: No space left on device"):
+    with pytest.raises(UsageError, match="cannot be created: No space left on device"):
         folders.create(tmp_path)
 
 
@@ -76,6 +76,6 @@ def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) ->
         env={**os.environ, **place}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"csrun: node2: the job's folder {tmp_path}/none is not there" in done.stderr
+    assert f"csrun: node2: job folder {tmp_path}/none not found" in done.stderr
     assert "jobs_dir" in done.stderr
     assert "Traceback" not in done.stderr

@@ -210,7 +210,7 @@ def test_a_damaged_plan_is_not_one_that_is_not_there(place: Place) -> None:
     )
     assert done.returncode == 1
     assert f"csrun: node1: {path}: the job's plan is damaged: its checksum is" in done.stderr
-    assert "is not there" not in done.stderr
+    assert "not found" not in done.stderr
 
 
 FIRST_CAUSE = """

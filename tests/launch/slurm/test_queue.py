@@ -73,7 +73,7 @@ def test_a_squeue_that_answers_with_errors_is_one_that_does_not_answer() -> None
              "error": "Unspecified error", "source": "slurm_load_jobs"}  # fmt: skip
     said = (
         r"does not answer: squeue: Failed while looking for jobs"
-        r" \(slurm_load_jobs: Unspecified error\); 'scontrol ping'"
+        r" \(slurm_load_jobs: Unspecified error\); check its controller with 'scontrol ping'"
     )
     with pytest.raises(CsrunError, match=said):
         squeue.parse(json.dumps({"errors": [error], "jobs": []}), SITE)
@@ -91,7 +91,7 @@ def test_a_squeue_that_answers_with_errors_is_one_that_does_not_answer() -> None
 def test_a_refusal_is_not_an_outage(said: str, kind: type[CsrunError]) -> None:
     error = sinfo.explain(said, SITE)
     assert type(error) is kind
-    assert ("Slurm refuses it: Batch job submission failed" in str(error)) == (kind is UsageError)
+    assert ("refused by Slurm: Batch job submission failed" in str(error)) == (kind is UsageError)
     assert ("does not answer" in str(error)) == (kind is CsrunError)
 
 
@@ -123,8 +123,8 @@ def test_a_system_whose_nodes_take_no_jobs_is_not_available(state: str, said: st
 
 @pytest.mark.parametrize(("layout", "gres", "said"), [
     (JobLayout(3, 1, 1, 0, False), None, "use --total-nodes 2"),
-    (JobLayout(2, 3, 2, 0, False), None, "wants 2 nodes of 6 CPUs, the cluster has 1"),
-    (JobLayout(2, 1, 4, 1, False), None, "wants 1 nodes of 128 CPUs, the cluster has 0"),
+    (JobLayout(2, 3, 2, 0, False), None, "needs 2 nodes of 6 CPUs, the cluster has 1"),
+    (JobLayout(2, 1, 4, 1, False), None, "needs 1 nodes of 128 CPUs, the cluster has 0"),
     (JobLayout(2, 1, 1, 0, False), "cs:cs2-03:1", "no node of the cluster has cs:cs2-03:1"),
 ])  # fmt: skip
 def test_what_the_cluster_never_can_run(
@@ -147,7 +147,7 @@ def test_the_checks_look_at_the_partition(monkeypatch: pytest.MonkeyPatch) -> No
         sinfo.check(JobLayout(1, 1, 1, 0, False), SITE, "cs:cs2-02:1", "big")
     with pytest.raises(UsageError, match="partition all of site local has 2 nodes"):
         sinfo.check(JobLayout(3, 1, 1, 0, False), SITE, None)  # its default one
-    with pytest.raises(UsageError, match="no such partition, it has: all, big, small"):
+    with pytest.raises(UsageError, match="no partition bgi in Slurm, known: all, big, small"):
         sinfo.check(two, SITE, None, "bgi")
 
 
@@ -159,11 +159,13 @@ def test_whether_a_users_job_carries_a_layout() -> None:
     own = [squeue.Part(1, 8, "gres:cs:cs2-02:1"), squeue.Part(1, 8, ""), squeue.Part(3, 24, "")]
     assert allocation.lacks(own, needs) == ""
     assert allocation.lacks([squeue.Part(5, 40, "")], needs) == ""
-    assert allocation.lacks([squeue.Part(5, 30, "")], needs).startswith("has 6 CPUs a node, where")
-    assert allocation.lacks([squeue.Part(4, 32, "")], needs).startswith("has 4 nodes, where the")
-    assert allocation.lacks(own[:2], needs).startswith("has 2 components, where the layout has 3")
+    assert allocation.lacks([squeue.Part(5, 30, "")], needs).startswith(
+        "has 6 CPUs a node, the tasks"
+    )
+    assert allocation.lacks([squeue.Part(4, 32, "")], needs).startswith("has 4 nodes, the layout")
+    assert allocation.lacks(own[:2], needs).startswith("has 2 components, the layout needs 3")
     fewer = [*own[:2], squeue.Part(2, 16, "")]
-    assert allocation.lacks(fewer, needs).startswith("has 2 nodes in component 2, where")
+    assert allocation.lacks(fewer, needs).startswith("has 2 nodes in component 2, the layout")
     assert allocation.lacks([], needs).startswith("has 0 components")
     held = [allocation.holds(own, gres) for gres in ("cs:cs2-02:1", "cs:cs2-02", "cs:cs2-01:1")]
     assert held == [True, True, False]
@@ -265,12 +267,12 @@ def test_the_systems_of_a_job_must_be_one_nodes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sinfo, "ask", lambda site, *command: "\n".join(apart))
     sinfo.check(layout, SITE, "cs:cs2-02:1")
     said = (
-        "no node of the cluster has cs:cs2-01:1 and cs:cs2-02:1, as a job's systems must be one"
-        " node's: node1 has cs:cs2-01; node2 has cs:cs2-02"
+        "a job's systems must be on one node, and none of the cluster has cs:cs2-01:1 and"
+        " cs:cs2-02:1: node1 has cs:cs2-01; node2 has cs:cs2-02"
     )
     with pytest.raises(UsageError, match=said):
         sinfo.check(layout, SITE, both)
-    with pytest.raises(UsageError, match="has cs:cs2-03:1, they have: cs:cs2-01, cs:cs2-02; gres"):
+    with pytest.raises(UsageError, match="has cs:cs2-03:1, known: cs:cs2-01, cs:cs2-02; gres"):
         sinfo.check(layout, SITE, "cs:cs2-01:1,cs:cs2-03:1")
 
 

@@ -62,7 +62,7 @@ def test_nothing_is_left(resume: Callable[[Cluster], Cluster]) -> None:
 def test_what_leaves_is_waited_for(resume: Callable[[Cluster], Cluster]) -> None:
     cluster = resume(Cluster(RUNNING, "7.batch\n8.0\n", "7.batch\n8.0\n", "7.batch\n"))
     assert cluster.cancelled == []
-    assert cluster.said == ["csrun_wse: job 7 was started again: it waits for its old steps 8.0"]
+    assert cluster.said == ["csrun_wse: job 7 was requeued: waiting for its old steps 8.0"]
 
 
 def test_what_stays_is_cancelled(resume: Callable[[Cluster], Cluster]) -> None:
@@ -72,12 +72,12 @@ def test_what_stays_is_cancelled(resume: Callable[[Cluster], Cluster]) -> None:
 def test_what_cannot_be_ended_ends_the_job_with_the_line(
     resume: Callable[[Cluster], Cluster],
 ) -> None:
-    with pytest.raises(CsrunError, match=r"its old steps 8\.0 do not end; [^$]*\n  csrun_wse --sb"):
+    with pytest.raises(CsrunError, match=r"old steps 8\.0 do not end; [^$]*\n  csrun_wse --sb"):
         resume(Cluster(RUNNING, "8.0\n", "8.0\n").hold())
 
 
 def test_a_component_that_has_ended_ends_the_job(resume: Callable[[Cluster], Cluster]) -> None:
-    with pytest.raises(CsrunError, match=r"of its components 7\+1 is TIMEOUT; submit it again"):
+    with pytest.raises(CsrunError, match=r"component 7\+1 is TIMEOUT; submit it again"):
         resume(Cluster("7+0 7 RUNNING\n7+1 8 TIMEOUT\n", "8.0\n"))
 
 

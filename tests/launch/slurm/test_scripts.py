@@ -36,7 +36,7 @@ def test_slurms_own_options_are_the_sites_and_the_command_lines() -> None:
 
 @pytest.mark.parametrize(("option", "said"), [
     *((name, f"csrun sets {name} itself: {why}") for name, why in options.REFUSED.items()),
-    ("export=NONE", "sets export itself: tasks get this shell's environment"),
+    ("export=NONE", "sets export itself: tasks inherit this shell's environment"),
     ("acount=lab", "did you mean account?"),
     ("burst-buffer=x", "known: account, begin"),
     ("requeue", "add --sbatch"),
@@ -188,7 +188,4 @@ def test_what_only_slurm_can(option: str, capsys: pytest.CaptureFixture[str]) ->
     from csrun.cli.csrun_wse import run
 
     assert run([option, "true"]) == 2
-    assert (
-        f"{option.partition('=')[0]} needs a site whose scheduler is slurm"
-        in capsys.readouterr().err
-    )
+    assert f"{option.partition('=')[0]} needs scheduler slurm" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
     try:
         with no_room():
             running.send(TASK)
-        assert f"{box}: the job's messages cannot be written: " in capsys.readouterr().err
+        assert f"{box}: job messages cannot be written: " in capsys.readouterr().err
         reader = Reader(box, msgspec.msgpack.Decoder(ToAttendants))
         deadline_s = time.monotonic() + 30.0
         while StartAll(JOB, False) not in reader.read():
