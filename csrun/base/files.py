@@ -306,13 +306,13 @@ def require_own(folder: Path) -> None:
     found = os.stat(folder)
     if found.st_uid not in (0, os.getuid()):
         raise UsageError(
-            f"{folder}: belongs to {account_name(found.st_uid)}, who could change what is in it;"
-            " set CSRUN_STATE_DIR to a folder of your own, or 'shared: true' in the site file"
+            f"{folder}: owned by {account_name(found.st_uid)}, who could modify it; set"
+            " CSRUN_STATE_DIR to a folder of your own, or 'shared: true' in the site file"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
         raise UsageError(
-            f"{folder}: others may write there (mode {stat.S_IMODE(found.st_mode):04o}); 'chmod"
-            f" go-w {folder}' keeps it to its owner"
+            f"{folder}: writable by others (mode {stat.S_IMODE(found.st_mode):04o}); run 'chmod"
+            f" go-w {folder}'"
         )
 
 
@@ -335,5 +335,5 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CsrunError(
             f"{error.filename or path}: cannot be written: {error.strerror}; "
-            "make room or choose another model_dir"
+            "free some space or choose another model_dir"
         ) from error

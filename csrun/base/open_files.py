@@ -27,7 +27,7 @@ def require(streamers: int, command: str) -> None:
         raise UsageError(
             f"{command}: {streamers:,} streamers need {needed:,} open files in one process, the "
             f"limit of this machine is {_hard():,}: raise it, as root with `ulimit -n {needed}` or "
-            "for good in /etc/security/limits.conf, or run with fewer streamers"
+            "in /etc/security/limits.conf, or use fewer streamers"
         )
 
 
@@ -49,7 +49,7 @@ def room_for(more: int) -> Iterator[None]:
     if lacks(needed):
         raise CsrunError(
             f"this process needs {needed:,} open files, its limit on {os.uname().nodename} is "
-            f"{hard:,}: raise it there with `ulimit -n {needed}`, or run with fewer streamers"
+            f"{hard:,}: raise it there with `ulimit -n {needed}`, or use fewer streamers"
         )
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield

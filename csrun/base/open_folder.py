@@ -49,5 +49,7 @@ def _opened(folder: Path, make: bool) -> int:
         return os.open(folder, _FLAGS)
     except OSError as error:
         if error.errno in _NO_FOLDER:
-            raise UsageError(f"{folder}: is no folder; remove it, csrun writes there") from error
+            raise UsageError(
+                f"{folder}: is not a folder; remove it, csrun creates a folder there"
+            ) from error
         raise

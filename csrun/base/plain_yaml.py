@@ -84,7 +84,7 @@ class _Loader(yaml.SafeLoader):
             first = seen.setdefault((key.tag, key.value), key)
             if first is not key:
                 line = first.start_mark.line + 1
-                problem = f"{key.value} is given already in line {line}: remove one of the two"
+                problem = f"duplicate key {key.value}, first in line {line}: remove one of the two"
                 raise ComposerError(None, None, problem, key.start_mark)
         return node
 
@@ -96,10 +96,10 @@ class _Loader(yaml.SafeLoader):
             problem = f"{node.value}: write the number without leading zeros, or quote it as text"
             raise ComposerError(None, None, problem, node.start_mark)
         if plain and _BASE_60.fullmatch(node.value):
-            problem = f"{node.value} is no number: quote it as text, or write it out"
+            problem = f"{node.value} is not a number: quote it as text, or write it out"
             raise ComposerError(None, None, problem, node.start_mark)
         if _SURROGATE.search(node.value):
-            problem = "half of a surrogate pair, which is no character"
+            problem = "unpaired surrogate, which is not a character"
             raise ComposerError(None, None, problem, node.start_mark)
         return node
 
@@ -110,7 +110,7 @@ class _Loader(yaml.SafeLoader):
         """The document, when writing it out stays within bounds."""
         node: yaml.Node | None = super().get_single_node()
         if node is not None and self._values_in(node, {}) > MAX_VALUES:
-            problem = f"more than {MAX_VALUES:,} values with its aliases written out"
+            problem = f"more than {MAX_VALUES:,} values once its aliases are expanded"
             raise ComposerError(None, None, problem, node.start_mark)
         return node
 
@@ -119,7 +119,7 @@ class _Loader(yaml.SafeLoader):
         if id(node) in known:
             count = known[id(node)]
             if count is None:
-                problem = "an alias stands inside of what it names"
+                problem = "recursive alias"
                 raise ComposerError(None, None, problem, node.start_mark)
             return count
         known[id(node)] = None
@@ -150,7 +150,7 @@ def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
     name, text = node.tag.removeprefix(_TAG), str(loader.construct_scalar(node))
     if len(text) > _MAX_DIGITS or not re.fullmatch(_CORE[name][0], text):
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        raise ConstructorError(None, None, f"{shown} is no {name}", node.start_mark)
+        raise ConstructorError(None, None, f"{shown} is not of type {name}", node.start_mark)
     value = _MAKERS[name](text)
     if name == "int" and not -(2**63) <= value < 2**63:
         raise ConstructorError(None, None, f"{text} has more than 64 bits", node.start_mark)

@@ -20,7 +20,7 @@ Size = (
     Annotated[int, msgspec.Meta(ge=1, le=MOST, extra={WORDS: BYTES_WORDS})]
     | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN, extra={WORDS: SIZE_WORDS})]
 )
-NO_HALF_PRECISION = "half precision is not there yet; leave precision out to train in float32"
+NO_HALF_PRECISION = "half precision is not supported; omit precision to train in float32"
 HALF_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "cbfloat16")
 Precision = Annotated[
     Literal["float32", "float64"],
@@ -113,7 +113,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"[{first}, {last}]"
             )
         if self.trace_layers and self.trace_steps is None:
-            raise UsageError("runconfig.trace_layers: say which steps, with runconfig.trace_steps")
+            raise UsageError("runconfig.trace_layers: set runconfig.trace_steps, too")
         if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
             raise UsageError(
                 f"precision must be float32, got {self.precision}: {NO_HALF_PRECISION}"

@@ -36,7 +36,7 @@ def text_of(value: msgspec.Struct | Mapping[str, Any]) -> bytes:
     try:
         plain = msgspec.json.format(msgspec.json.encode(value), indent=1)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{error.object!r}: must be text in UTF-8: csrun keeps it") from error
+        raise UsageError(f"{error.object!r}: must be valid UTF-8, as csrun stores it") from error
     fields = plain.removeprefix(b"{") + b"\n"
     return b'{\n "crc32": "%08x",%b' % (zlib.crc32(fields), fields)
 
@@ -48,7 +48,7 @@ def value_of(text: bytes, kind: type[T]) -> T:
     """
     head = _HEAD.match(text)
     if head is None:
-        raise DamagedError("it does not begin with its checksum")
+        raise DamagedError("no checksum at its start")
     fields = text[head.end() :]
     if zlib.crc32(fields) != int(head[1], 16):
         raise DamagedError(f"its checksum is {zlib.crc32(fields):08x}, not {head[1].decode()}")

@@ -210,7 +210,7 @@ def suggestion(got: object, known: Collection[str], *, and_all: bool = False) ->
     close = difflib.get_close_matches(str(got), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; the known ones are {', '.join(known)}" if and_all else ""
+    return f"; known: {', '.join(known)}" if and_all else ""
 
 
 def _shorten(value: Any) -> str:

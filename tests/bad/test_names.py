@@ -58,7 +58,7 @@ def test_a_line_is_refused_in_one(command, words, capfd: pytest.CaptureFixture[s
 
 
 def test_what_cannot_be_kept_as_text_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^'a\\udcffb': must be text in UTF-8"):
+    with pytest.raises(UsageError, match=r"^'a\\udcffb': must be valid UTF-8"):
         stored.text_of(SpawnWafer(NO_TEXT, 1))
 
 

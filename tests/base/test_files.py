@@ -192,7 +192,7 @@ def test_a_folder_is_not_made_where_something_else_lies(tmp_path):
 def test_a_folder_that_others_may_write_is_refused_and_left_as_it_is(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o775)
-    with pytest.raises(UsageError, match=r"others may write there \(mode 0775\)"):
+    with pytest.raises(UsageError, match=r"writable by others \(mode 0775\)"):
         make_private(tmp_path / "open")
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o775
 
@@ -202,5 +202,5 @@ def test_another_accounts_folder_is_refused_by_name(tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()
     os.chown(folder, OTHER, OTHER)
-    with pytest.raises(UsageError, match=f"belongs to uid {OTHER}, who could change"):
+    with pytest.raises(UsageError, match=f"owned by uid {OTHER}, who could modify"):
         make_private(folder)

@@ -48,8 +48,8 @@ def test_more_than_the_hard_limit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         open_files.require(1000, "python-ws")
     assert str(refused.value) == (
         "python-ws: 1,000 streamers need 2,064 open files in one process, the limit of this "
-        "machine is 200: raise it, as root with `ulimit -n 2064` or for good in "
-        "/etc/security/limits.conf, or run with fewer streamers"
+        "machine is 200: raise it, as root with `ulimit -n 2064` or in "
+        "/etc/security/limits.conf, or use fewer streamers"
     )
 
 

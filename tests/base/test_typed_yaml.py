@@ -106,7 +106,7 @@ def test_values_become_structs() -> None:
         ({"limit": 0}, "limit: must be a number of bytes or a size such as 8GB, got 0"),
         ({"data": 1}, "data: must be of type bytes, got 1"),
         (3, "must be a mapping, got 3"),
-        ({"xxx": 1}, "xxx: unknown key; the known ones are count, size, kind, colour, names, "),
+        ({"xxx": 1}, "xxx: unknown key; known: count, size, kind, colour, names, "),
     ],
 )
 def test_what_is_wanted_is_said_in_words(raw: Any, message: str) -> None:

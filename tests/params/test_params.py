@@ -128,7 +128,7 @@ def test_all_spellings_of_compile_only(path, arguments):
         ),
         (
             "model: {hidden_size: 1}\nrunconfig: {precision: mixed_float16}",
-            "got 'mixed_float16': half precision is not there yet; leave precision out to train in",
+            "got 'mixed_float16': half precision is not supported; omit precision to train in",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_wrong_command_line_is_refused(path, arguments, message):
 
 
 def test_half_precision_is_not_there_yet_in_python_either():
-    with pytest.raises(UsageError, match="got mixed_float16: half precision is not there yet"):
+    with pytest.raises(UsageError, match="got mixed_float16: half precision is not supported"):
         CSRunConfig(precision="mixed_float16")
 
 

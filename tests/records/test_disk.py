@@ -23,7 +23,7 @@ def test_an_os_error_becomes_one_line(tmp_path):
 
 def test_events_and_params_name_what_they_cannot_write(tmp_path):
     (tmp_path / "train").write_text("a file where a folder belongs")
-    with pytest.raises(CsrunError, match=r"/train: is no folder; remove it"):
+    with pytest.raises(CsrunError, match=r"/train: is not a folder; remove it"):
         model_dir.write_params(tmp_path, "train", {"seed": 1})
     with pytest.raises(CsrunError, match=r"train.*cannot be written: File exists"):
         events.EventWriter(tmp_path / "train")

@@ -51,7 +51,7 @@ def test_a_link_in_the_place_of_a_folder_is_refused(project: Path, name: str) ->
     folder = project.parent / "model_dir"
     (folder / name).symlink_to(project)
     before = {path: path.read_bytes() for path in project.iterdir()}
-    with pytest.raises(CsrunError, match=f"{name}: is no folder; remove it"):
+    with pytest.raises(CsrunError, match=f"{name}: is not a folder; remove it"):
         WRITERS[name](folder)
     assert {path: path.read_bytes() for path in project.iterdir()} == before
 
@@ -61,7 +61,7 @@ def test_a_training_is_refused_before_it_begins(project: Path, name: str) -> Non
     folder = project.parent / "model_dir"
     (folder / name).symlink_to(project)
     with (
-        pytest.raises(UsageError, match=f"{name}: is no folder"),
+        pytest.raises(UsageError, match=f"{name}: is not a folder"),
         model_dir.locked(folder, "job 1"),
     ):
         pass
