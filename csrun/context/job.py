@@ -34,13 +34,13 @@ def read_secret(path: Path) -> bytes:
     try:
         found = find(path, SECRET_BYTES, follow=False)
     except OSError as error:
-        raise CsrunError(f"{path}: the job's secret cannot be read: {error.strerror}") from error
+        raise CsrunError(f"{path}: job secret cannot be read: {error.strerror}") from error
     if found.uid == os.geteuid() and not found.mode & 0o077 and len(found.data) == SECRET_BYTES:
         return found.data
     raise CsrunError(
-        f"{path}: the job's secret must be its owner's alone, of {SECRET_BYTES} bytes, it is"
-        f" {account_name(found.uid)}'s with mode {found.mode & 0o777:04o}, of {len(found.data)}:"
-        " another account has been in the job's folder"
+        f"{path}: job secret must be private and {SECRET_BYTES} bytes, got owner"
+        f" {account_name(found.uid)}, mode {found.mode & 0o777:04o}, {len(found.data)} bytes:"
+        " another account has modified the job folder"
     )
 
 
@@ -152,7 +152,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return stored.read(path, JobFile, "the job's plan", "start the job again")
         except FileNotFoundError as error:
             raise CsrunError(
-                f"{path}: the job's plan is not there: its folder is removed when it has ended"
+                f"{path}: job plan not found: the folder is removed when the job ends"
             ) from error
 
 

@@ -131,7 +131,7 @@ class JobLink:
         try:
             self._send(request, 0)
         except OSError as error:
-            raise PeerLost(f"the launcher of rank {self._rank} is gone: {error}") from error
+            raise PeerLost(f"rank {self._rank} lost its launcher: {error}") from error
 
     def _send(self, message: Message, flags: int) -> None:
         # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.

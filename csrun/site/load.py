@@ -50,7 +50,7 @@ def _locate(site: str) -> Path:
     known = ", ".join(shipped_sites())
     raise UsageError(
         f"site {path.name!r} ({path}) is neither a shipped site ({known}) nor a file; "
-        f"give one of them with --site or {SITE_VARIABLE}"
+        f"pass one of them with --site or {SITE_VARIABLE}"
     )
 
 
@@ -89,7 +89,7 @@ def _refuse_what_is_slurms(site: Site, path: Path) -> None:
         if getattr(site, key) and site.scheduler is not Scheduler.SLURM:
             raise UsageError(
                 f"{path}: {key} must be left out where scheduler is {site.scheduler}:"
-                f" it is for {Scheduler.SLURM}"
+                f" it is for {Scheduler.SLURM} only"
             )
 
 
@@ -97,7 +97,7 @@ def _check_node_addresses(site: Site, path: Path) -> None:
     given = len(site.nodes.addresses)
     if given not in (0, site.nodes.count):
         raise UsageError(
-            f"{path}: nodes.addresses must be one for each node, {site.nodes.count}, or none,"
+            f"{path}: nodes.addresses must have one address per node, {site.nodes.count}, or none,"
             f" got {given}"
         )
     for index, address in enumerate(site.nodes.addresses):

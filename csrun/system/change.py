@@ -19,8 +19,8 @@ class SystemBusyError(CsrunError):
 
     def __init__(self, system: System, command: Command, holder: str) -> None:
         super().__init__(
-            f"'{command}' is not possible while {holder} is on {system.name}; wait for its end, "
-            "end it with 'session cancel', or give --force to keep new jobs out and wait"
+            f"'{command}' is not possible while {holder} uses {system.name}; wait for it, end it "
+            "with 'session cancel', or add --force to hold new jobs and wait"
         )
         self.holder = holder
 
@@ -79,7 +79,7 @@ def _draining(site: Site, system: System, command: Command) -> Iterator[None]:
         held = state_files.try_hold(path, f"{command} --force (process {os.getpid()})", site.shared)
     if held is None:
         raise CsrunError(
-            f"{holder_of(path)} is waiting for {system.name} already; wait for it, or end it"
+            f"{holder_of(path)} is already waiting for {system.name}; wait for it or end it"
         )
     with held:
         yield

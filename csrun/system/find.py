@@ -60,8 +60,8 @@ def others_like(
         return ()
     if mode is not ExecutionMode.WEIGHT_STREAMING:
         raise UsageError(
-            f"num_csx must be 1 in {mode} mode, got {1 + count}: several CS systems share a batch "
-            "in weight streaming alone; run the script with python-ws, or leave --num_csx out"
+            f"num_csx must be 1 in {mode} mode, got {1 + count}: only weight streaming uses "
+            "several CS systems; run the script with python-ws, or drop --num_csx"
         )
     others = [system for system in given or site.systems if system != first]
     fitting = alike(site, first, mode, others)
@@ -91,7 +91,7 @@ def _unlike(site: Site, system: System, first: System, mode: ExecutionMode) -> s
         return f"is in {state.mode} mode"
     if state.power is Power.STANDBY:
         return f"is in {state.power}"
-    return "" if system.is_like(first) else f"has another geometry than {first.name}"
+    return "" if system.is_like(first) else f"differs in geometry from {first.name}"
 
 
 def find_for_compile(site: Site, cs_ip: str | None, mode: ExecutionMode) -> System:
@@ -133,7 +133,7 @@ def require_usable(
     if state.power is Power.STANDBY:
         raise CsrunError(  # no mistake: it may have been put there while the job waited
             f"{where}{system.name} is in {state.power}; a job needs an {Power.ACTIVE} "
-            "system: 'system activate' in its admin shell makes it one"
+            "system: run 'system activate' in its admin shell"
         )
 
 
@@ -155,7 +155,7 @@ def _freest_in_mode(site: Site, mode: ExecutionMode, users: Users) -> System:
         return min(found, key=lambda system: users(site, system))  # of several the first
     raise UsageError(
         f"site {site.name} has no {Power.ACTIVE} system in {mode} mode, it has: {_listing(site)}; "
-        "'config execmode setup' in a system's admin shell changes its mode"
+        "run 'config execmode setup' in a system's admin shell to change its mode"
     )
 
 
@@ -163,16 +163,14 @@ def _by_address(site: Site, cs_ip: str) -> System:
     for system in site.systems:
         if cs_ip == system.name or with_port(cs_ip) == system.endpoint:
             return system
-    raise UsageError(
-        f"cs_ip {cs_ip}: site {site.name} has no such system, it has: {_listing(site)}"
-    )
+    raise UsageError(f"cs_ip {cs_ip}: no such system on site {site.name}, known: {_listing(site)}")
 
 
 def _remedy(site: Site, mode: ExecutionMode) -> str:
     fitting = [s.name for s in site.systems if load_state(site, s).mode is mode]
     if fitting:
         return f"use {' or '.join(fitting)}"
-    return "'config execmode setup' in its admin shell changes its mode"
+    return "run 'config execmode setup' in its admin shell to change its mode"
 
 
 def _listing(site: Site) -> str:

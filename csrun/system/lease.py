@@ -166,7 +166,7 @@ class _Attempt:
         if state.power is Power.BOOTING:
             return f"which is {state.power}"
         who = drainer(self.site, self.system)
-        return f"kept from jobs by {who}" if who else None
+        return f"closed to jobs by {who}" if who else None
 
     def _held_by(self) -> str:
         return f"held by {holder_of(self._path)}"

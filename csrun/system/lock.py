@@ -126,7 +126,7 @@ def held_by(path: Path) -> str:
         named = ", ".join(f"process {pid} of {_account_of(pid)}" for pid in sorted(holders))
     except (OSError, ValueError, IndexError):
         named = ""
-    return f"held by {named or holder_of(path) or 'somebody'}"
+    return f"held by {named or holder_of(path) or 'an unknown process'}"
 
 
 def _account_of(pid: int) -> str:
@@ -142,10 +142,12 @@ def lock_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "remove it" if error.errno in _IN_THE_WAY else "make room or allow it"
+        remedy = (
+            "remove it" if error.errno in _IN_THE_WAY else "free some space or fix its permissions"
+        )
         raise UsageError(
             f"{path}: cannot be locked: {error.strerror}; {remedy}, or set CSRUN_STATE_DIR to a "
-            "folder that can be written"
+            "writable folder"
         ) from error
 
 
@@ -162,7 +164,7 @@ def is_held(path: Path) -> bool:
     except OSError as error:
         if error.errno in _NO_LOCK:
             return False
-        raise CsrunError(f"{path}: cannot be looked at: {error.strerror}; remove it") from error
+        raise CsrunError(f"{path}: cannot be inspected: {error.strerror}; remove it") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -208,7 +210,7 @@ def _open_shared(path: Path) -> int:
         fd = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "not a file of its own", str(path))
+        raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
     return fd
 
 
@@ -240,7 +242,7 @@ def _open(path: Path) -> int:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
-        raise OSError(errno.EINVAL, "not a file of its own", str(path))
+        raise OSError(errno.EINVAL, "not a regular file with one name", str(path))
     return fd
 
 

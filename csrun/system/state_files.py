@@ -113,7 +113,7 @@ def line_of(site: Site, system: System) -> WaitingLine:
 
 def _read(site: Site, system: System) -> SystemState:
     path = _state_file(site, system)
-    remedy = "allow it, or set CSRUN_STATE_DIR to a folder that can be written"
+    remedy = "fix its permissions, or set CSRUN_STATE_DIR to a writable folder"
     try:
         state = stored.read(path, SystemState, f"the state of {system.name}", remedy)
     except FileNotFoundError:
@@ -130,9 +130,9 @@ def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
     with _writing(path, system), _kept_as(aside, path):
         save_state(site, system, state)
     logging.getLogger("csrun").warning(
-        f"{path}: the stored state of {system.name} is damaged ({error.__cause__}); it is kept as "
-        f"{aside.name}, and {system.name} is {state.power} in {state.mode} mode, as in its site "
-        "file: check that this is what you want"
+        f"{path}: the state of {system.name} is damaged ({error.__cause__}) and moved to "
+        f"{aside.name}; {system.name} is reset to {state.power} in {state.mode} mode, from its "
+        "site file: check that this is correct"
     )
     return state
 
@@ -143,8 +143,8 @@ def _writing(path: Path, system: System) -> Iterator[None]:
         yield
     except OSError as error:
         raise CsrunError(
-            f"{path}: the state of {system.name} cannot be written: {error.strerror}; make room or "
-            "allow it, and repeat the command"
+            f"{path}: the state of {system.name} cannot be written: {error.strerror}; free some "
+            "space or fix its permissions, and repeat the command"
         ) from error
 
 

@@ -25,14 +25,14 @@ def test_ones_own_is_read(secret):
 
 def test_one_that_others_may_read_is_none(secret):
     secret.chmod(0o640)
-    with pytest.raises(CsrunError, match=r"must be its owner's alone.*with mode 0640"):
+    with pytest.raises(CsrunError, match=r"must be private.*mode 0640"):
         read_secret(secret)
 
 
 @needs_two_accounts
 def test_one_that_another_account_has_put_there_is_none(secret):
     os.chown(secret, OTHER, OTHER)
-    with pytest.raises(CsrunError, match=f"it is uid {OTHER}'s"):
+    with pytest.raises(CsrunError, match=f"got owner uid {OTHER}"):
         read_secret(secret)
 
 

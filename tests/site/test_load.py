@@ -59,7 +59,11 @@ WRONG = [
     ({"scheduler": None}, "missing required field scheduler", ""),
     ({"systems.1.name": "cs2-01"}, "systems[1].name must differ from systems[0].name", "cs2-01"),
     ({"systems.1.address": "127.0.0.1"}, "systems[1].address must differ", "127.0.0.1"),
-    ({"nodes.addresses": ["10.0.0.1"]}, "nodes.addresses must be one for each node, 16", "got 1"),
+    (
+        {"nodes.addresses": ["10.0.0.1"]},
+        "nodes.addresses must have one address per node, 16",
+        "got 1",
+    ),
     (
         {"nodes.addresses": ["10.0.0.1"] * 15 + ["node16"]},
         "nodes.addresses[15] must be an",

@@ -109,7 +109,7 @@ def test_a_drain_waits_for_the_holder_and_lets_nobody_pass() -> None:
     drainer.join()
     waiter.join()
     assert waits[0].startswith("held by job 1 (process")
-    assert waits[1].startswith("kept from jobs by system standby --force (process")
+    assert waits[1].startswith("closed to jobs by system standby --force (process")
     assert set(holders) == {f"job 1 (process {os.getpid()})"}
     assert "cs2-01 is in STANDBY" in refusals[0]
     assert load_state(SITE, SYSTEM).power is Power.STANDBY
@@ -131,7 +131,9 @@ def test_one_drain_at_a_time() -> None:
 
     with (
         acquire(SITE, SYSTEM, PIPELINED, "job 1"),
-        pytest.raises(CsrunError, match=r"system standby --force \(process \d+\) is waiting"),
+        pytest.raises(
+            CsrunError, match=r"system standby --force \(process \d+\) is already waiting"
+        ),
     ):
         drain(SITE, SYSTEM, Command.STANDBY, second)
 

@@ -68,7 +68,7 @@ def test_what_keeps_systems_from_sharing_a_run_is_named() -> None:
     save_state(cluster, third, SystemState(Power.ACTIVE, PIPELINED))
     expected = (
         "num_csx must be at most 1, got 3: site streaming-8 has 4 CS systems: cs2-02 is in STANDBY;"
-        " cs2-03 is in PIPELINED mode; cs2-04 has another geometry than cs2-01"
+        " cs2-03 is in PIPELINED mode; cs2-04 differs in geometry from cs2-01"
     )
     with pytest.raises(UsageError) as refused:
         others_like(cluster, first, 2, STREAMING)
