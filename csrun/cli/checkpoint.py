@@ -90,7 +90,7 @@ def verify(path: Path, output: str) -> int:
         with _bar(f"verifying {name}") as show:
             one = checkpoints.verify(folder, name, show)
         if one.damages and path == folder and not checkpoints.is_there(folder, name):
-            click.echo(f"{name}: removed meanwhile by a training that goes on?", err=True)
+            click.echo(f"{name}: removed during the check, as by a running training", err=True)
             continue
         found.append(one)
         if output != "json":
@@ -120,10 +120,14 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     try:
         listed = checkpoints.listing(path.parent)
     except UsageError:  # which names the folder, of which nobody spoke
-        raise UsageError(f"{path}: no checkpoint; give a model_dir, or a file of one") from None
+        raise UsageError(
+            f"{path}: not a checkpoint; pass a model_dir or a checkpoint file"
+        ) from None
     found = [one for one in listed if one.name == name]
     if not found:
-        raise UsageError(f"{path}: no checkpoint; csrun checkpoint list {path.parent} shows them")
+        raise UsageError(
+            f"{path}: no such checkpoint; list them with 'csrun checkpoint list {path.parent}'"
+        )
     return path.parent, found, None
 
 
@@ -175,17 +179,24 @@ def _difference(one: "Comparison") -> tuple[str, ...]:
 @checkpoint.command(context_settings=SETTINGS)
 @a_path
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--from", "source_format", type=FORMATS, help="What PATH is; TARGET is a model_dir.")
-@click.option("--to", "target_format", type=FORMATS, help="What TARGET is to be.")
+@click.option(
+    "--from", "source_format", type=FORMATS, help="Format of PATH; TARGET is a model_dir."
+)
+@click.option("--to", "target_format", type=FORMATS, help="Format of TARGET.")
 @click.option(
     "--model",
     type=click.Path(path_type=Path),
-    help="huggingface: the model's convert.py, or the folder that has it.",
+    help="huggingface only: the model's convert.py, or its folder.",
 )
 @click.option(
-    "-p", "--params", type=click.Path(path_type=Path), help="huggingface: the model's params file."
+    "-p",
+    "--params",
+    type=click.Path(path_type=Path),
+    help="huggingface only: the model's params file.",
 )
-@click.option("--max-shard-size", default="5GB", show_default=True, help="huggingface: of a file.")
+@click.option(
+    "--max-shard-size", default="5GB", show_default=True, help="huggingface only: size of a file."
+)
 def convert(
     path: Path,
     target: Path,
@@ -195,11 +206,11 @@ def convert(
     params: Path | None,
     max_shard_size: str,
 ) -> int:
-    """Convert a checkpoint to another program's layout, or make one of it.
+    """Convert a checkpoint to another program's format, or from one.
 
-    torch: a state_dict in a file that ends in .pt, .pth or .safetensors. Of a PyTorch script's
-    checkpoint it has PyTorch's names; of another model's, the checkpoint's own. The optimizer's
-    state stays behind. huggingface: a folder, as transformers saves a model.
+    torch: a state_dict in a .pt, .pth or .safetensors file, without optimizer state; it has
+    PyTorch's names for a PyTorch script, else those of the checkpoint. huggingface: a folder, as
+    transformers saves a model.
     """
     from csrun.cli import conversion
     from csrun.records import log_lines
@@ -210,7 +221,7 @@ def convert(
     if "torch" in (source_format, target_format):
         for option, value in (("--model", model), ("--params", params)):
             if value is not None:
-                raise click.UsageError(f"{option} is for huggingface: torch's layout needs none")
+                raise click.UsageError(f"{option} applies to huggingface only: drop it")
         if source_format:
             conversion.from_torch(path, target)
         else:

@@ -27,16 +27,18 @@ def to_torch(path: Path, target: Path) -> None:
     """
     _require_ending(target)
     if target.exists():
-        raise UsageError(f"{target}: is there already: choose another file")
+        raise UsageError(f"{target}: already exists: choose another file")
     if not target.parent.is_dir():
-        raise UsageError(f"{target}: {target.parent} is no folder: make it, or choose another")
+        raise UsageError(f"{target}: {target.parent} is not a folder: create it or choose another")
     found = open_checkpoint(path)
     count = _files_of(target).write_file(target, found)
     log.info(f"{count} tensors of {found.path}: {target}")
     if left := len(found.manifest.tensors) - len(found.weights):
         log.info(f"Not converted: {left} optimizer-state tensors")
     if found.manifest.identity.get(PROGRAM) != TORCH:
-        log.info("The names and layouts are the checkpoint's own: its model is not PyTorch's")
+        log.info(
+            "Names and layouts are the checkpoint's, not PyTorch's: it is of another kind of model"
+        )
 
 
 def from_torch(path: Path, target: Path) -> None:
@@ -99,7 +101,7 @@ def _conversion(model: Path) -> "Conversion":
     script = model / SCRIPT if model.is_dir() else model
     spec = spec_from_file_location("convert", script)
     if not script.is_file() or spec is None or spec.loader is None:
-        raise UsageError(f"--model {model}: there is no {SCRIPT} there")
+        raise UsageError(f"--model {model}: no {SCRIPT} found there")
     sys.path.insert(0, str(script.parent.resolve()))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -43,7 +43,7 @@ def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
     from csrun.context.environment import ssh_login
 
     if command:
-        raise click.UsageError("--ssh-login takes the command from the log-in, not from here")
+        raise click.UsageError("--ssh-login takes no command: sshd passes the one of the log-in")
     login = ssh_login()
     words = split(login.command or "")
     return login.role, tuple(words[1:] if words[:1] == [NAME] else words)

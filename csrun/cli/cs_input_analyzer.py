@@ -19,16 +19,16 @@ NAME = "cs_input_analyzer"
     "--target",
     type=float,
     metavar="SAMPLES_PER_SEC",
-    help="The rate to feed; else what the wafer of this machine, or the compile's estimate, asks.",
+    help="Input rate to reach; else that of this machine's wafer, or of the compile's estimate.",
 )
-@click.option("--verify", is_flag=True, help="Run what is recommended, and compare.")
+@click.option("--verify", is_flag=True, help="Run the recommended layout, and compare.")
 @click.option("--json", "as_json", is_flag=True, help="Print the analysis as JSON, and only that.")
 @click.option(
     "--output",
     metavar="DIR",
     default=".",
-    help="Folder for input_analysis.json and input_analysis.html, made when it is not there; else"
-    " the current one.",
+    help="Folder for input_analysis.json and input_analysis.html, created if missing; else the"
+    " current one.",
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(

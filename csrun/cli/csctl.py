@@ -61,7 +61,7 @@ def get() -> None:
 
 
 @get.command("jobs", context_settings=SETTINGS)
-@click.option("-a", "--all", "all_states", is_flag=True, help="All that are known, however old.")
+@click.option("-a", "--all", "all_states", is_flag=True, help="All known jobs, of any age.")
 @in_period
 @frame.in_format_or_csv
 @click.pass_obj
@@ -162,9 +162,9 @@ def cancel_job(site: str | None, job_id: int) -> int:
 @click.option(
     "--role",
     type=Choice(["chief", "memoryx", "streamer", "swarmx", "wafer", "task"]),
-    help="Whose logs; else those that csrun_wse shows.",
+    help="Role whose logs to show; else those that csrun_wse shows.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs until the job ends.")
 @click.pass_obj
 def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
     """What a job's tasks have written, each line after its rank where there are several."""

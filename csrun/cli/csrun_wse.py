@@ -29,9 +29,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--num-wgt-servers",
     type=COUNT,
-    help="MemoryX tasks, M, which share the weights: S is 1 + M at least. For python-ws.",
+    help="MemoryX tasks, M, that share the weights (python-ws); needs S >= 1 + M.",
 )
-@click.option("--cyclic", is_flag=True, help="Deal tasks to the nodes in turn.")
+@click.option("--cyclic", is_flag=True, help="Distribute tasks to the nodes round-robin.")
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
@@ -41,19 +41,17 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
     type=frame.WholeNumber(min=0),
     default=0,
     metavar="N",
-    help="After a failure, start the tasks again from the newest checkpoint, N times at most.",
+    help="Restart the tasks from the newest checkpoint after a failure, at most N times.",
 )
 @click.option("--sbatch", is_flag=True, help="Slurm: submit the job and do not wait for it.")
 @click.option(
-    "--compile-first", is_flag=True, help="Slurm: compile in a job of its own, without a CS system."
+    "--compile-first", is_flag=True, help="Slurm: compile in a separate job, without a CS system."
 )
+@click.option("--new-job", is_flag=True, help="Slurm: from inside a job, submit a separate one.")
 @click.option(
-    "--new-job", is_flag=True, help="Slurm: in a job of your own, ask for another one beside it."
+    "--detach", is_flag=True, help="Run the job in the background, also after log-out; see csctl."
 )
-@click.option(
-    "--detach", is_flag=True, help="Leave the job running by itself, after log-out, too; see csctl."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would run where, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the layout of the tasks, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")

@@ -126,8 +126,8 @@ def _fail(name: str, message: str, code: int) -> int:
 Command = Callable[..., int]
 
 _OUTPUT = (
-    "A file for what the tasks write, in the terminal's place. %j is the job's id, %x its name, %u"
-    " the user; with %t (rank), %n (node's number) or %N (node) every task or node has its own."
+    "File for the output of the tasks, instead of the terminal. %j is the job's id, %x its name, %u"
+    " the user; %t (rank), %n (node's number) or %N (node) give a file per task or node."
 )
 
 
@@ -148,7 +148,7 @@ def job_options(command: Command) -> Command:
             "slurm_options",
             metavar="NAME[=VALUE]",
             multiple=True,
-            help="Slurm: an option of its own, e.g. partition=big; may be given several times.",
+            help="Slurm: an option for srun or sbatch, e.g. partition=big; repeatable.",
         ),
     ):
         command = option(command)

@@ -43,7 +43,7 @@ def init(template: str, directory: Path) -> int:
     """
     files = template_files(template)
     if present := [name for name in files if (directory / name).exists()]:
-        raise UsageError(f"init: {directory} has {', '.join(present)} already: name a new folder")
+        raise UsageError(f"init: {directory} has {', '.join(present)} already: choose a new folder")
     for name, source in files.items():
         with writing(directory / name):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)

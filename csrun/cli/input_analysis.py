@@ -84,13 +84,13 @@ def _check(request: AnalysisRequest, site: Site) -> None:
     require_command(request.command, "cs_input_analyzer python-ws run.py --compile_only")
     if not is_preparing(request.command):
         raise UsageError(
-            f"{shlex.join(request.command)}: must only compile or validate: add --compile_only, or"
-            " --validate_only, to its end"
+            f"{shlex.join(request.command)}: must only compile or validate: append --compile_only"
+            " or --validate_only"
         )
     if wgt_servers_of(request.command, None) > 1:
         raise UsageError(
-            "--num_wgt_servers: what is analysed is the input, whatever MemoryX is: leave it out,"
-            " and add a node, a single-task one, to what is found for each MemoryX task but one"
+            "--num_wgt_servers does not affect the input: drop it, and add one single-task node to"
+            " the result for each further MemoryX task"
         )
     if request.target is not None and not 0 < request.target < inf:
         raise UsageError(f"--target: must be a positive number, got {request.target:g}")
@@ -117,7 +117,7 @@ def _make_folder(output: Path) -> None:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"--output: {output}: no folder can be made there: {error.strerror}: name another"
+            f"--output: {output}: cannot be created: {error.strerror}: choose another"
         ) from error
 
 
@@ -128,7 +128,7 @@ def _measure(ready: CpuRun, folder: Path) -> int:
     print(f"Running: {shlex.join(ready.request.command)}", flush=True)
     code = ready.with_folder(folder, environment.ANALYSIS_DIR).run()
     if code:
-        _say(f"CMD ended with exit code {code}: nothing is analysed")
+        _say(f"CMD ended with exit code {code}: no analysis")
     return code
 
 
@@ -149,9 +149,9 @@ def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
     measured = Measurements.read(folder)
     if measured is None:
         raise CsrunError(
-            f"{command}: left no measurements: it must be a script, run by python, python-pt or"
-            " python-ws, that calls compile or validate of a CerebrasEstimator, as"
-            " csrun.params.run does, or that opens a Session of cerebras_torch"
+            f"{command}: no measurements found: run a script with python, python-pt or python-ws"
+            " that calls compile or validate of a CerebrasEstimator, or csrun.params.run, or opens"
+            " a cerebras_torch Session"
         )
     if not measured.points or min(point.samples_per_s for point in measured.points) <= 0:
         raise CsrunError(f"{command}: its input pipeline delivered no samples")
@@ -179,8 +179,8 @@ def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Tar
     if measured.estimated_samples_per_s > 0:
         return Target(measured.estimated_samples_per_s, "the compile's estimate of the system")
     raise CsrunError(
-        f"{shlex.join(request.command)}: left no estimate of the rate to feed: give --target, or"
-        " --compile_only in the place of --validate_only"
+        f"{shlex.join(request.command)}: no estimate of the input rate: pass --target, or"
+        " --compile_only instead of --validate_only"
     )
 
 
@@ -207,8 +207,8 @@ def _verified(
     layout, whole = verification.runnable(analysis), analysis.solution.layout
     if layout != whole:
         print(
-            f"Verifying {layout.streamers} of the {whole.streamers} streamers, what this machine"
-            f" can carry: --total-nodes {layout.nodes} --tasks-per-node {layout.tasks_per_node}"
+            f"Verifying {layout.streamers} of the {whole.streamers} streamers, the most that fit"
+            f" this machine: --total-nodes {layout.nodes} --tasks-per-node {layout.tasks_per_node}"
         )
     measurements.FeedRequest(FEED_S).write(folder)
     job = JobRequest(
@@ -234,9 +234,7 @@ def _verified(
 def _fed(analysis: result.Analysis, folder: Path) -> Fed:
     fed = Fed.read(folder)
     if fed is None:
-        raise CsrunError(
-            f"{shlex.join(analysis.command)}: left no word of what its streamers delivered"
-        )
+        raise CsrunError(f"{shlex.join(analysis.command)}: its streamers reported no rates")
     if fed.samples_per_s <= 0:
         raise CsrunError(
             f"{shlex.join(analysis.command)}: its streamers delivered no samples, or their data"

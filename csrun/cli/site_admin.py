@@ -53,7 +53,7 @@ def check(site: str | None, output: str) -> int:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Replace this file, e.g. for node_exporter's textfile collector; else standard output.",
+    help="File to replace, e.g. for node_exporter's textfile collector; else standard output.",
 )
 def metrics(site: str | None, output: Path | None) -> int:
     """Systems, queues, running jobs and failures as metrics of Prometheus, in its text format."""
@@ -75,7 +75,7 @@ def metrics(site: str | None, output: Path | None) -> int:
 
 @site.command(context_settings=SETTINGS)
 @the_site
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 def clean(site: str | None, dry_run: bool) -> int:
     """Remove your ended jobs' folders beyond what the site's `jobs` keys keep.
 

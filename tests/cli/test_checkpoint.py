@@ -109,10 +109,10 @@ def test_verify_reads_manifests_and_the_index_too(
     flip(index, -5)
     assert "index: " in said(capsys, 1, "verify", folder)
     assert frame.run(csrun, ["checkpoint", "verify", str(folder / "model-ckpt-7")]) == 2
-    assert "no checkpoint" in capsys.readouterr().err
+    assert "no such checkpoint" in capsys.readouterr().err
     nowhere = folder.parent / "nowhere"
     assert frame.run(csrun, ["checkpoint", "verify", str(nowhere)]) == 2
-    assert f"{nowhere}: no checkpoint" in capsys.readouterr().err
+    assert f"{nowhere}: not a checkpoint" in capsys.readouterr().err
 
 
 def test_verify_says_what_the_index_names_and_is_not_there(
@@ -240,7 +240,7 @@ def test_no_checkpoint_is_made_over_what_is_there(
     [
         (("nowhere.safetensors", "made", "--from"), "nowhere.safetensors: cannot be read: "),
         (("twice.safetensors", "made", "--from"), "two tensors map to model/a"),
-        (("model_dir", "nowhere/a.safetensors", "--to"), "nowhere is no folder: make it"),
+        (("model_dir", "nowhere/a.safetensors", "--to"), "nowhere is not a folder: create it"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

@@ -24,11 +24,11 @@ MISTAKES = [
         ["--total-nodes=1", "python", "{script}", "-p", "a.yaml"],
         "--params: a.yaml: cannot be read: No such file",
     ),
-    (["--total-nodes=1", "python", "{script}", "--cs_ip", "nowhere"], "has no such system"),
+    (["--total-nodes=1", "python", "{script}", "--cs_ip", "nowhere"], "no such system on site"),
     (["pyton-ws", "{script}"], "pyton-ws: command not found; did you mean python-ws?"),
     (
         ["--output", "{script}/a.out", "true"],
-        "no folder .*run.py: make it first, e.g. with mkdir -p",
+        "no such folder: .*run.py; create it with mkdir -p",
     ),
     (
         ["--output", "/tmp", "true"],

@@ -43,7 +43,7 @@ def test_the_table_has_a_row_a_task(capsys: pytest.CaptureFixture[str]) -> None:
         ("3", "streamer", "node3"),
     ]
     assert "On a cluster: srun --unbuffered" in text
-    assert "4 tasks ask for 288" in text
+    assert "4 tasks request 288" in text
 
 
 @pytest.mark.usefixtures("script")

@@ -56,7 +56,7 @@ def test_a_running_job_is_seen_and_cancelled(place: FcMnist) -> None:
             assert seen["arena_bytes"] == planned_arena(place.model_dir)
             refused = administrator.does("system standby --yes")
             assert refused.returncode == 1
-            assert f"while {seen['holder']} is on cs2-02" in refused.stderr
+            assert f"while {seen['holder']} uses cs2-02" in refused.stderr
             assert administrator.does("session cancel 1").returncode == 0
             first.communicate(timeout=STALL_S)
             second.communicate(timeout=STALL_S)
@@ -94,7 +94,7 @@ def test_a_drain_ends_with_the_job_and_a_waiting_job_is_told(place: FcMnist) -> 
     assert said[0] == "cs2-02 is STANDBY in WEIGHT_STREAMING mode\n"
     assert said[1].startswith("waiting for job 1 (process ")
     assert waiting.returncode == 1
-    assert "Waiting for cs2-02, kept from jobs by system standby --force (process " in shown[0]
+    assert "Waiting for cs2-02, closed to jobs by system standby --force (process " in shown[0]
     assert "cs2-02 is in STANDBY; a job needs an ACTIVE system" in shown[1]
 
 
@@ -107,7 +107,7 @@ def test_a_drain_that_is_interrupted_is_undone(place: FcMnist) -> None:
             drain.send_signal(signal.SIGINT)
             said = [line for line in drain.communicate(timeout=STALL_S)[1].splitlines() if line]
         assert drain.returncode == 128 + signal.SIGINT
-        assert said[1:] == ["given up: cs2-02 takes jobs as before", "cs: error: interrupted"]
+        assert said[1:] == ["cancelled: cs2-02 accepts jobs again", "cs: error: interrupted"]
         assert administrator.asks("system status")["drained_by"] is None
         running.send_signal(signal.SIGINT)
         running.communicate()

@@ -161,5 +161,5 @@ def test_steps_in_the_wrong_order_are_refused(place: FcMnist) -> None:
     assert done.returncode == 2
     assert "trace_steps" in done.stderr
     configure(place, runconfig__trace_layers=True)
-    assert "say which steps, with runconfig.trace_steps" in place.cpu().stderr
+    assert "set runconfig.trace_steps, too" in place.cpu().stderr
     assert "Traceback" not in done.stderr

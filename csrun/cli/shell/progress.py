@@ -28,7 +28,7 @@ def wait_for_boot(shell: Shell, state: SystemState) -> None:
                 show(Progress("booting", int(boot_s - left_s), int(boot_s) or 1, f"{left_s:.0f} s"))
                 time.sleep(min(TICK_S, left_s))
     except KeyboardInterrupt:
-        click.echo(f"{name} goes on booting", err=True)
+        click.echo(f"{name} continues to boot", err=True)
         raise
 
 
@@ -57,7 +57,7 @@ def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
 
             yield on_wait
     except KeyboardInterrupt:
-        click.echo(f"given up: {shell.system.name} takes jobs as before", err=True)
+        click.echo(f"cancelled: {shell.system.name} accepts jobs again", err=True)
         raise
 
 

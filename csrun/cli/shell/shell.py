@@ -44,7 +44,7 @@ class Shell:
         """
         if self.role is not LoginRole.ADMIN:
             raise CsrunError(
-                f"'{command}' changes {self.system.name}, and this log-in may only look (role "
+                f"'{command}' changes {self.system.name}, and this log-in is read-only (role "
                 f"{self.role}): ask an administrator of the system"
             )
 
@@ -58,7 +58,7 @@ class Words(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Click's own, but a word alone is a mistake that names what may follow."""
         if not args and not ctx.resilient_parsing:
-            raise click.UsageError(f"'{self.name}' needs one word more, of {self._known()}", ctx)
+            raise click.UsageError(f"'{self.name}' needs a subcommand: {self._known()}", ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -70,7 +70,7 @@ class Words(click.Group):
         except NoSuchCommand as error:
             if error.possibilities:
                 raise
-            message = f"{error.message} The known ones are {self._known()}."
+            message = f"{error.message} Known: {self._known()}."
             raise NoSuchCommand(error.command_name, message, ctx=ctx) from error
 
     def _known(self) -> str:
@@ -107,14 +107,17 @@ def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]],
 def _common(function: Callable[..., None]) -> Callable[..., None]:
     """The options that every leaf has."""
     system = click.option(
-        "--system", metavar="NAME", shell_complete=_systems, help="Another system of the site."
+        "--system",
+        metavar="NAME",
+        shell_complete=_systems,
+        help="Select another system of the site.",
     )
     output_format = click.option(
         "--output-format",
         type=Choice([TABLE, JSON]),
         default=TABLE,
         show_default=True,
-        help="For a person, or for a program.",
+        help="Output format: for a person, or for a program.",
     )
     return system(output_format(function))
 

@@ -89,7 +89,7 @@ def test_a_key_without_rights_looks_and_changes_nothing(server: SshServer, key: 
     done = server.ssh(key, text="system standby --yes\n")
     assert done.returncode == 1
     assert (
-        "'system standby' changes cs2-01, and this log-in may only look (role user)" in done.stderr
+        "'system standby' changes cs2-01, and this log-in is read-only (role user)" in done.stderr
     )
     done = server.ssh(key, "system reboot --yes", options=("-oSetEnv=CSRUN_ROLE=admin",))
     assert done.returncode == 1

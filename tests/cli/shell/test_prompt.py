@@ -81,7 +81,7 @@ def test_no_is_no_and_a_mistake_does_not_end_the_shell(person: Person) -> None:
     person.does("system standby")
     person.sees("(yes / no)")
     person.types("no", "\n")
-    person.sees("cs: error: not confirmed: cs2-01 stays as it is\n")
+    person.sees("cs: error: not confirmed: cs2-01 is unchanged\n")
     person.does("sytem status")
     person.sees("No such command 'sytem'. Did you mean 'system'?\n")
     person.does("system status")

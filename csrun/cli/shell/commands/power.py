@@ -18,9 +18,9 @@ LABELS: dict[str, str] = {
 REMEDY = "give --mode"
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _force = click.option(
-    "--force", is_flag=True, help="Keep new jobs out, and wait for the end of the one that runs."
+    "--force", is_flag=True, help="Hold new jobs, and wait for the running one to end."
 )
-_no_wait = click.option("--no-wait", is_flag=True, help="Do not wait for the end of the boot.")
+_no_wait = click.option("--no-wait", is_flag=True, help="Do not wait for the boot to end.")
 
 
 @leaf("standby", changes=True)
@@ -60,7 +60,7 @@ def _interrupt(
     """Do what ends a system's readiness, when the user is sure and no job is on it."""
     apply(load_state(shell.site, shell.system), command)  # refused before anything is asked
     if not yes and not shell.asking.confirm(question, "give --yes"):
-        raise CsrunError(f"not confirmed: {shell.system.name} stays as it is")
+        raise CsrunError(f"not confirmed: {shell.system.name} is unchanged")
     if not force:
         return change(shell.site, shell.system, command)
     with progress.draining(shell) as on_wait:
@@ -93,7 +93,7 @@ def show_mode(shell: Shell, output_format: str) -> None:
 @click.option(
     "--mode",
     type=Choice(list(ExecutionMode), case_sensitive=False),
-    help="The mode; else it is asked for.",
+    help="Mode to set; asked for if omitted.",
 )
 @click.argument("words", nargs=-1, metavar="")
 def setup_mode(
