@@ -1,4 +1,4 @@
-"""What an operator's gradient rule is given, and writes its backward operators with."""
+"""Context of an operator's gradient rule: wanted operands, and a builder of backward ops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Gradients = Sequence[SSAValue | None]
 
 @dataclass(frozen=True)
 class Backward:
-    """One operator on the way back: itself, its result's gradient, and which operands want one."""
+    """Backward step of one operator: itself, its result's gradient, and which operands want one."""
 
     op: Operation
     grad: SSAValue

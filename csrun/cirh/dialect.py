@@ -33,7 +33,7 @@ def precision_of(module: ModuleOp) -> str:
 
 
 def run_mode_of(module: ModuleOp) -> RunMode:
-    """What the module computes: training, evaluation or prediction."""
+    """Return the run mode of a module: training, evaluation or prediction."""
     return RunMode(_text(module, RUN_MODE))
 
 

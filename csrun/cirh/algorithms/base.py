@@ -1,4 +1,4 @@
-"""What all learning algorithms share: a learning rate, and the weight decay of some parameters."""
+"""Base of the learning algorithms: learning rate, and weight decay with exclusions."""
 
 import re
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def decay(weight_decay: float | StepNumberAttr) -> Decay:
 
 
 def share(number: float | StepNumberAttr) -> Share:
-    """What a running mean keeps of itself; a number is a constant one."""
+    """Decay factor of a running mean; a number is a constant one."""
     return number if isinstance(number, StepNumberAttr) else double(number)
 
 

@@ -1,4 +1,4 @@
-"""Which axis of a value carries samples, and what its value is over the minibatches of a step.
+"""Batch dependence: the axis that carries samples, and a value's meaning per minibatch.
 
 An axis that carries samples has one row or several of each, those of the first sample first: after
 [B, T, D] -> [B T, D] a sample has T rows of axis 0. A rule for each operator says what becomes of

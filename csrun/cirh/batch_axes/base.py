@@ -1,4 +1,4 @@
-"""How a value depends on the batch, and what rules are made of."""
+"""Dependence of a value on the batch, and the helpers that rules are made of."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +28,10 @@ SAMPLES, SAME, PART, MIXED = Over
 
 @dataclass(frozen=True)
 class Dependence:
-    """How a value depends on the batch.
+    """Dependence of a value on the batch.
 
     axis: the one that carries samples, None when none does. rows: that a sample has of it, one
-    behind the other. outer: how many times all samples follow each other on it, as T times in
+    after the other. outer: how many times all samples follow each other on it, as T times in
     [T B, D] of [T, B, D]. padding: what the rows of padding hold, where that is known.
     counts_padding: whether they had a part in it.
     """
@@ -53,12 +53,12 @@ class Dependence:
 
     @property
     def place(self) -> "Place":
-        """Where the samples lie."""
+        """Axis and stride of the samples."""
         return Place(self.axis, self.outer, self.rows)
 
     @property
     def is_zero_in_padding(self) -> bool:
-        """Whether rows of padding are known to hold zeros."""
+        """Return whether rows of padding are known to hold zeros."""
         return self.axis is not None and self.padding == 0
 
 
@@ -72,11 +72,11 @@ class Place:
 
     @property
     def count(self) -> int:
-        """How many rows of the axis a sample has in all."""
+        """Number of rows of the axis per sample."""
         return self.outer * self.rows
 
     def apart(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The shape with all samples, once, on an axis of their own, the one behind `axis`."""
+        """The shape with all samples, once, on an axis of their own, the one after `axis`."""
         if self.axis is None:
             return tuple(sizes)
         rows = sizes[self.axis] // self.outer
@@ -97,7 +97,7 @@ def fixed(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def is_alike(value: SSAValue, axis: int) -> bool:
-    """Whether a value is the same all along an axis, counted from the last one: -1, -2, …"""
+    """Return whether a value is the same all along an axis, counted from the last one: -1, -2, …"""
     own = shape_of(type_of(value))
     if -axis > len(own) or own[axis] == 1:
         return True
@@ -117,7 +117,7 @@ def is_alike(value: SSAValue, axis: int) -> bool:
 
 
 def linear(one: Dependence) -> Dependence:
-    """Where zeros stay zeros, and other values do not stay."""
+    """Rule of an operator that maps zeros to zeros, and other values to other values."""
     return replace(one, padding=0 if one.padding == 0 else None)
 
 
@@ -128,7 +128,7 @@ def sum_of_samples(*of: Dependence) -> Dependence:
 
 
 def as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
-    """What is linear in a gradient is zero where that is."""
+    """Rule of an operator that is linear in its gradient: zero where the gradient is."""
     return replace(found, padding=0) if grad.is_zero_in_padding else found
 
 

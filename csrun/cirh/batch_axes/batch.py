@@ -1,4 +1,4 @@
-"""What counts, and what does not."""
+"""Padding: rows that count, and rows that do not."""
 
 from collections.abc import Sequence
 

@@ -35,7 +35,7 @@ def backward(op: Operation, of: Sequence[Dependence]) -> Found:
 def _of_rows(op: Operation, samples: Sequence[Dependence]) -> tuple[Dependence, ...]:
     """The first result has the samples, on axis 0; the others are of the batch.
 
-    Mean and rstd are read on the way back alone, by the minibatch that they are of.
+    Mean and rstd are read in the backward pass alone, by the minibatch that they are of.
     """
     found = together(samples, (), 1)
     parts = "by_minibatch" in op.properties and found.over is SAMPLES

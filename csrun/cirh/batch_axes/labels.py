@@ -1,4 +1,4 @@
-"""Where labels come from."""
+"""Sources of labels."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class LabelSource:
 
 
 def source_of_labels(labels: SSAValue) -> LabelSource | None:
-    """Where labels come from; None when they are no part, the same of all samples, of an input."""
+    """Return the source of labels; None unless they are one slice of each sample of an input."""
     cuts: list[shape.SliceOp | shape.SelectOp] = []
     while not isinstance(labels.owner, model.InputOp):
         op = labels.owner
@@ -31,7 +31,7 @@ def source_of_labels(labels: SSAValue) -> LabelSource | None:
 
 
 def _keeps_numbers(op: Operation) -> bool:
-    """Whether integers stay what they are."""
+    """Return whether integers stay what they are."""
     if not isinstance(op, arithmetic.ToCopyOp):
         return True
     before, after = (dtype_of(type_of(value)) for value in (op.x, op.out))

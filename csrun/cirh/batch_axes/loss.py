@@ -28,7 +28,7 @@ def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def ignores_padding(op: Operation, labels: Dependence) -> bool:
-    """Whether the labels in rows of padding are those that do not count."""
+    """Return whether the labels in rows of padding are those that do not count."""
     return labels.padding == integer(op.properties, "ignore_index")
 
 

@@ -22,7 +22,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """The axis with all samples on it, one behind the other as before; an own axis first."""
+    """The axis with all samples on it, one after the other as before; an own axis first."""
     (one,) = of
     if one.axis is None:
         return one
@@ -85,9 +85,9 @@ def selection_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def cat(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """Samples on the same axis of all operands, and not one behind the other.
+    """Samples on the same axis of all operands, and not one after the other.
 
-    What is put beside them may be alike for all of them.
+    What is joined to them may be the same for all samples.
     """
     own = [one for one in of if one.axis is not None]
     if not own:

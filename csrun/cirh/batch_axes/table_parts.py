@@ -1,4 +1,4 @@
-"""What is computed with parts of tables, and sums of products."""
+"""Lookups and cross entropy over shards of a table, and sums of products."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Scaled dot-product attention, forward and backward: one operator each.
 
 What it saves is its result and the logarithm of each row's sum, from which the scores are computed
-again on the way back.
+again in the backward pass.
 """
 
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
-"""What all operators of CIRH share: a name scope, and a result type that follows from operands.
+"""Base of all CIRH operators: name scope, and result type inferred from operands.
 
 `infer` is the one definition of an operator's types: the builder calls it to make the result, the
-verifier to check it. `gradients` is its rule on the way back, `compute` what it computes.
+verifier to check it. `gradients` is its rule in the backward pass, `compute` what it computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def real(value: str) -> FloatAttr:
 
 
 class Lies(Enum):
-    """How a result may lie in memory: without gaps, as rows that are apart, by any strides."""
+    """Layouts of a result in memory: contiguous, rows with gaps, any strides."""
 
     DENSE = auto()
     ROWS = auto()
@@ -105,7 +105,7 @@ class CirhOp(IRDLOperation):
 
     @property
     def lies(self) -> Lies:
-        """How its result may lie in memory."""
+        """Return how its result may lie in memory."""
         return self.LIES
 
     @classmethod
@@ -131,12 +131,12 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def has_gradient(cls) -> bool:
-        """Whether there is a rule for the way back."""
+        """Return whether there is a rule for the backward pass."""
         return cls.gradients is not CirhOp.gradients
 
     @classmethod
     def computes(cls) -> bool:
-        """Whether there is a definition in NumPy."""
+        """Return whether there is a definition in NumPy."""
         return cls.compute is not CirhOp.compute
 
     @classmethod

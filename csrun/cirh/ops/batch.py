@@ -63,7 +63,7 @@ class MaskPaddingOp(CirhOp):
         return [grad, None]
 
     def compute(self, x: Any, samples: Any) -> Any:
-        """x, with the value in the rows behind those of so many samples."""
+        """x, with the value in the rows after those of so many samples."""
         out = x.copy()
         behind = int(samples) * integer(self.properties, "rows")
         np.moveaxis(out, integer(self.properties, "dim"), 0)[behind:] = number(
@@ -96,7 +96,7 @@ class LabelCountOp(CirhOp):
         return tensor_type((), dtype.data)
 
     def compute(self, labels: Any) -> Any:
-        """How many are not to be ignored."""
+        """Count of the labels that are not ignored."""
         count = np.count_nonzero(labels != integer(self.properties, "ignore_index"))
         dtype = self.properties["dtype"]
         assert isinstance(dtype, StringAttr)

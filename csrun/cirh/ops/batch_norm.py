@@ -36,7 +36,7 @@ class NativeBatchNormOp(CirhOp):
 
     mean and variance are those of the channel over all samples that count and all places; rstd is
     1 / sqrt(variance + eps). The running statistics go the share `momentum` of the way to them, to
-    the unbiased variance, as ATen's do. A sample has `rows` rows of x; rows behind the last sample
+    the unbiased variance, as ATen's do. A sample has `rows` rows of x; rows after the last sample
     that counts are normalized, too, and count nowhere.
 
     With `by_minibatch` a batch that is split has statistics of each part, and the running ones go
@@ -142,7 +142,7 @@ class NativeBatchNormBackwardOp(CirhOp):
     def compute(
         self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, samples: Any
     ) -> tuple[Any, ...]:
-        """Of the rows that count; those behind them have none."""
+        """Of the rows that count; those after them have none."""
         end = int(samples) * integer(self.properties, "rows")
         normal = (x[:end] - mean[:, None]) * rstd[:, None]
         of_weight, of_bias = (grad[:end] * normal).sum(AXES), grad[:end].sum(AXES)

@@ -29,7 +29,7 @@ Pair = tuple[int, int]
 @dataclass(frozen=True)
 class Windows:
     """The windows over an image, each pair rows first: place o starts at o stride - padding, and
-    sees `size` pixels, each `dilation` behind the one before."""
+    sees `size` pixels, each `dilation` after the one before."""
 
     size: Pair
     stride: Pair
@@ -37,7 +37,7 @@ class Windows:
     dilation: Pair = (1, 1)
 
     def over(self, image: Pair) -> Pair:
-        """How many there are over an image, rows and columns.
+        """Number of windows over an image, rows and columns.
 
         Raises: VerifyException where a window does not fit the padded image
         """
@@ -76,7 +76,7 @@ def windows_of(properties: Properties, size: Pair) -> Windows:
 
 
 class ConvolvingOp(CirhOp):
-    """What a convolution and its gradients are told; groups of channels see nothing of others."""
+    """Properties of a convolution and its gradients; channel groups are independent."""
 
     stride = prop_def(DenseArrayBase)
     padding = prop_def(DenseArrayBase)
@@ -231,7 +231,7 @@ def require_images(x: Tensor) -> None:
 
 
 def seen_by(windows: Windows, x: Any, fill: float = 0) -> Any:
-    """What each window sees.
+    """Return the pixels that each window sees.
 
     Shapes: x [N, C, H, W] -> [N, C, H', W', KH, KW]
     """

@@ -107,7 +107,7 @@ class GatherBackwardOp(IndexingBackwardOp):
 
 @irdl_op_definition
 class IndexSelectOp(IndexingOp):
-    """Of axis `dim` the places that the indices name, one behind the other."""
+    """Of axis `dim` the places that the indices name, one after the other."""
 
     name = "cirh.index_select"
 

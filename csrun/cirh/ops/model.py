@@ -1,4 +1,4 @@
-"""What a model is made of besides arithmetic: inputs, parameters, constants, loss and outputs."""
+"""Operators of a model besides arithmetic: inputs, parameters, constants, loss and outputs."""
 
 import zlib
 from base64 import b64decode, b64encode
@@ -34,7 +34,7 @@ Double = FloatAttr[Float64Type]
 
 
 class Distribution(StrEnum):
-    """What a parameter's first value is drawn from."""
+    """Distribution of a parameter's initial values."""
 
     ZEROS = "zeros"
     ONES = "ones"
@@ -80,9 +80,9 @@ class LeafOp(CirhOp):
 
 @irdl_attr_definition
 class PartAttr(ParametrizedAttribute):
-    """Which rows of a tensor of the model a parameter is: as many as it has, from `first` on.
+    """Row range of a model tensor that a parameter holds, from `first` on.
 
-    The tensor has so many `rows`, as it is kept: of one that is turned they are its columns.
+    The tensor has so many `rows`, as it is kept: of one that is transposed they are its columns.
     """
 
     name = "cirh.part"
@@ -147,7 +147,7 @@ class ParameterOp(StoredOp):
 
 @irdl_op_definition
 class StateOp(StoredOp):
-    """What training changes, but by no gradient: an `assign` gives it its next value."""
+    """State changed in training without a gradient: an `assign` gives its next value."""
 
     name = "cirh.state"
 

@@ -1,4 +1,4 @@
-"""Softmax, and normalizations over the last axes: one operator each, and one for its way back."""
+"""Softmax and normalizations over the last axes: an operator each, forward and backward."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, t
 
 @irdl_op_definition
 class CatOp(CirhOp):
-    """Tensors one behind the other along axis `dim`."""
+    """Tensors one after the other along axis `dim`."""
 
     name = "cirh.cat"
     LIES: ClassVar = Lies.ANYHOW
@@ -61,7 +61,7 @@ class CatOp(CirhOp):
         return found
 
     def compute(self, *tensors: Any) -> Any:
-        """One behind the other."""
+        """One after the other."""
         return np.concatenate(tensors, axis=integer(self.properties, "dim"))
 
 

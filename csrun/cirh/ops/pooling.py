@@ -24,7 +24,7 @@ OFFSET = "int32"
 
 
 class PoolingOp(CirhOp):
-    """What poolings and their gradients are told; windows that end beyond the padding are left."""
+    """Properties of poolings and their gradients; windows that exceed the padding are dropped."""
 
     kernel_size = prop_def(DenseArrayBase)
     stride = prop_def(DenseArrayBase)
@@ -33,7 +33,7 @@ class PoolingOp(CirhOp):
 
     @property
     def windows(self) -> Windows:
-        """Those that it moves over images."""
+        """Windows that slide over the images."""
         return pool_windows(self.properties)
 
     def summed(self, seen: Any) -> Any:
@@ -190,7 +190,7 @@ def _unpooled(grad: Tensor, properties: Properties) -> Tensor:
 
 
 def _counts(op: AvgPool2dOp | AvgPool2dBackwardOp, x: Any) -> Any:
-    """How many pixels count in each window."""
+    """Return how many pixels count in each window."""
     fill = 1.0 if integer(op.properties, "count_include_pad") else 0.0
     return _flat(seen_by(op.windows, np.ones_like(x), fill)).sum(-1)
 

@@ -191,7 +191,7 @@ class SliceOp(ViewingOp):
         return tensor_type(sizes, dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient in its place, zero beside it."""
+        """The gradient in its place, zero next to it."""
         sizes = shape_of(type_of(self.x))
         return [back.emit(SliceBackwardOp, back.grad, input_sizes=sizes, **back.options())]
 
@@ -216,7 +216,7 @@ class SelectOp(ViewingOp):
         return tensor_type((*sizes[:dim], *sizes[dim + 1 :]), dtype_of(types[0]))
 
     def gradients(self, back: Backward) -> Gradients:
-        """The gradient in its place, zero beside it."""
+        """The gradient in its place, zero next to it."""
         sizes = shape_of(type_of(self.x))
         return [back.emit(SelectBackwardOp, back.grad, input_sizes=sizes, **back.options())]
 

@@ -1,4 +1,4 @@
-"""What is computed with a part of a table: rows `first`, `first` + 1, … of a matrix.
+"""Operators on one shard of a table: rows `first`, `first` + 1, … of a matrix.
 
 A look-up takes from each part the rows that it has. A cross entropy whose logits are products with
 the table's rows goes over it part by part, forward and back: the logits of all are never there.
@@ -37,7 +37,7 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of
 
 @irdl_op_definition
 class EmbeddingPartOp(CirhOp):
-    """What was there before, with the rows of those indices that the part has.
+    """Running lookup, with the rows of those indices that the shard has.
 
     Without anything before, other rows are zero. The table has `num_weights` rows.
     """

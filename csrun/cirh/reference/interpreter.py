@@ -26,7 +26,7 @@ Named = dict[str, Array]
 
 @dataclass
 class State:
-    """What a run of a module reads and changes: parameters, and the optimizer's slots of each."""
+    """State of a run of a module: parameters, and the optimizer's slots of each."""
 
     parameters: Named
     slots: dict[str, Slots] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class State:
 
 @dataclass
 class Result:
-    """What a run of a module gives: its loss, its outputs, each parameter's gradient."""
+    """Result of a run of a module: loss, outputs, and each parameter's gradient."""
 
     loss: Array | None = None
     outputs: Named = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Run:
 
 
 def _clipping(op: UpdatingOp, gradients: Named) -> Any:
-    """What a gradient is scaled by, in its own type."""
+    """Return the factor of a gradient, in its own type."""
     if op.clip_norm is None:
         return np.ones((), dtype_of(type_of(op.grad)))
     norm = np.sqrt(sum(np.sum(np.square(grad, dtype="d")) for grad in gradients.values()))

@@ -15,7 +15,7 @@ WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Draw:
-    """What a mask depends on besides its operator: the run's seed, the step, the first sample."""
+    """Counter of a random mask: the run's seed, the step, the first sample."""
 
     seed: int = 0
     step: int = 0
