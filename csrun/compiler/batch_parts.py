@@ -1,4 +1,4 @@
-"""A batch in parts, as micro-batches and systems have it: a part's module, and what has none."""
+"""Splits of a batch into micro-batches and systems: the module of one part, and refusals."""
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
@@ -47,7 +47,7 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
 
 
 def _in_parts(options: CompileOptions) -> str:
-    """How a batch is to be computed, and what is to be left out of the configuration."""
+    """Return how a batch is to be computed, and the option to remove from the configuration."""
     if options.systems > 1:
         return f"on {options.systems} systems: set num_csx to 1"
     if options.at_once == 1:

@@ -1,4 +1,4 @@
-"""What was left to the compiler to choose, and what it chose: a compile that lies there knows both.
+"""Record of the options that the compiler chose, stored with each compile.
 
 A question is a model and how it is to be compiled but for that: how many replicas there are, or in
 which parts a batch is computed that does not fit.
@@ -15,18 +15,18 @@ from csrun.executable import Plan, is_in_plan
 
 
 def question_of(module: ModuleOp, options: CompileOptions) -> str:
-    """What a choice answers: a model as it is traced before that, and how it is compiled."""
+    """Return the key of a choice: the traced model before it, and how it is compiled."""
     return questions_of(module, options)[0]
 
 
 def questions_of(module: ModuleOp, *each: CompileOptions) -> list[str]:
-    """Those of several ways to compile a model, whose text is made once."""
+    """Return the keys of several ways to compile a model, whose text is made once."""
     text = print_module(module)
     return [compile_directory.checksum_of(text, options) for options in each]
 
 
 def is_compiled(question: str, root: Path) -> bool:
-    """Whether a compile of a model lies there that left nothing to choose."""
+    """Return whether a compile of a model lies there that left nothing to choose."""
     return compile_directory.path_of(root, question).is_dir()
 
 

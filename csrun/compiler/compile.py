@@ -145,7 +145,7 @@ def _back_end(
 
 
 def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:
-    """What does not fit the wafer, and which matrices could not be cut for it."""
+    """Return the error of what does not fit, with the matrices that could not be sharded."""
     most = options.part_bytes
     whole = [] if most is None else left_whole(module, most)
     return TooLargeError("; ".join([str(error), *whole]), error.fits, error.why)
@@ -263,7 +263,7 @@ def estimate_of(
     options: CompileOptions,
     precision: str,
 ) -> Estimate:
-    """What placed layers will reach; their work and `inputs` are those of a minibatch."""
+    """Estimate the rate of placed layers; their work and `inputs` are those of a minibatch."""
     count = options.parts
     work = Work(
         layers=layers,
@@ -300,7 +300,7 @@ def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[Call, ...]:
 
 
 def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:
-    """What became kernels that the library does not have."""
+    """Return the generated kernels, which the library does not have."""
     return tuple(
         GeneratedKernel(kernel.loop.name, kernel.layer, kernel.loop.operators)
         for kernel in kernels

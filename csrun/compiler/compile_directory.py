@@ -58,7 +58,7 @@ def _sources() -> str:
 
 
 def digest_of_sources(package: Path) -> str:
-    """What the rooms of a csrun package are that make an Executable: names and every byte."""
+    """Digest of the csrun packages that make an Executable: names and every byte."""
     digest = hashlib.sha256()
     for room in ROOMS:
         for source in sorted(package.joinpath(room).rglob("*")):
@@ -69,7 +69,7 @@ def digest_of_sources(package: Path) -> str:
 
 
 def path_of(root: Path, checksum: str) -> Path:
-    """Where the compile of this checksum lies."""
+    """Return the directory of the compile with this checksum."""
     return root / f"tfcs_{checksum}"
 
 
@@ -82,7 +82,7 @@ def read(directory: Path) -> Executable | None:
 
 
 def is_foreign(directory: Path) -> bool:
-    """Whether what lies there is another account's, or one's that others may write."""
+    """Return whether what lies there is another account's, or one's that others may write."""
     try:
         load(directory)
     except ForeignError:
@@ -132,7 +132,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
 
 @contextmanager
 def _temporary(directory: Path) -> Iterator[Path]:
-    """A locked folder beside `directory`; the lock says that its writer lives."""
+    """A locked folder next to `directory`; the lock says that its writer lives."""
     while True:
         folder = make_temporary_folder(directory.parent, f".{directory.name}.")
         try:

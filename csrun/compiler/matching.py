@@ -69,7 +69,7 @@ class MatchedModel:
 
     @property
     def has_loss(self) -> bool:
-        """Whether there is a loss."""
+        """Return whether there is a loss."""
         return self.loss_dependence is not None
 
 

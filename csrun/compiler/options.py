@@ -1,4 +1,4 @@
-"""What a compile is asked for, besides the model."""
+"""Options of a compile, besides the model."""
 
 from typing import Annotated
 
@@ -62,7 +62,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def adds_gradients(self) -> bool:
-        """Whether some are added to those that are in the store."""
+        """Return whether some are added to those that are in the store."""
         is_one = self.minibatches == 1 and not self.accumulates
         return self.run_mode is RunMode.TRAIN and not is_one
 

@@ -1,4 +1,4 @@
-"""How many replicas of a model the fabric is to hold: as many as fit and pay.
+"""Choice of the number of replicas on the fabric: as many as fit and pay.
 
 Each gets an equal share of the batch, so their number divides it. More replicas have fewer PEs for
 each layer, and the shorter way across; but each keeps all weights, and they sum their gradients.

@@ -91,7 +91,7 @@ def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
 
 @dataclass(frozen=True)
 class Updates:
-    """What is updated: parameters by their optimizers, states by their next values.
+    """Updates of a program: parameters by optimizers, states by their next values.
 
     A state's is where others have their gradients. With `is_clipped` gradients are measured, and
     scaled as the step says.
@@ -104,7 +104,7 @@ class Updates:
 
     @cached_property
     def loops(self) -> dict[Optimizer, UpdateLoops]:
-        """Those of each optimizer."""
+        """Loops of each optimizer."""
         different = dict.fromkeys(self.optimizers.values())
         return {each: UpdateLoops.of(each, self.dtype, self.is_clipped) for each in different}
 
@@ -229,7 +229,7 @@ def _group_functions(
 
 
 def _halves(ranges: Sequence[Range], elements: int) -> tuple[list[Range], list[Range]]:
-    """The ranges up to the middle, where a tile ends, and those behind it.
+    """The ranges up to the middle, where a tile ends, and those after it.
 
     Where an optimizer looks at a whole tensor, that is in the half which it begins in.
     """
@@ -263,7 +263,7 @@ class _Half:
     first: Sequence[str]
 
     def text(self) -> list[str]:
-        """What it binds, and the function."""
+        """Text of its bindings, and the function."""
         bindings = [line for each in self.ranges for line in each.bindings()]
         body = [*self.first, *(line for each in self.ranges for line in each.lines())]
         return ["", *bindings, f"def {self.name}(step):", *_indented(body or ["pass"])]
@@ -297,7 +297,7 @@ class _RangeUpdate:
         return [max(sizes) for sizes in zip_longest(*tiles, fillvalue=0)]
 
     def bindings(self) -> list[str]:
-        """What is bound once: arrays, tiles, the schedule, the sums that the optimizer looks at."""
+        """Lines bound once: arrays, tiles, the schedule, the sums that the optimizer reads."""
         optimizer, own = self.part.optimizer, self._own
         place = f'/{self.group}"][{self.part.start}:{self.part.stop}]'
         lines = [f'{region}_{own} = v["{region}{place}' for region in self.loops.arrays]
@@ -314,7 +314,7 @@ class _RangeUpdate:
         return lines
 
     def lines(self) -> list[str]:
-        """What is done in each step."""
+        """Lines run in each step."""
         optimizer, own = self.part.optimizer, self._own
         lines = [f"learning_rate = rate_{own}(step.index)"]
         if isinstance(optimizer.weight_decay, StepNumber):

@@ -31,7 +31,7 @@ class Sum:
 
 
 def sum_at(place: Array, value: SSAValue) -> Sum | None:
-    """What a value at a place is the sum of, if kernels can add it up, and nobody else reads it."""
+    """Return the summands of a value, if kernels can accumulate them and nobody else reads it."""
     owner = value.owner
     if value.uses.get_length() != 1:
         return None

@@ -48,17 +48,17 @@ class Array:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its elements lie one after the other, in row-major order."""
+        """Return whether its elements lie one after the other, in row-major order."""
         return self.strides == contiguous(self.shape)
 
     @property
     def repeats(self) -> bool:
-        """Whether several of its elements are one in memory."""
+        """Return whether several of its elements are one in memory."""
         return any(n > 1 and not stride for n, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_matrix(self) -> bool:
-        """Whether BLAS takes its last two axes as they are: one dense, the other no shorter."""
+        """Return whether BLAS takes its last two axes: one contiguous, the other no shorter."""
         (rows, columns), (down, right) = self.shape[-2:], self.strides[-2:]
         return (right == 1 and down >= columns) or (down == 1 and right >= rows)
 
@@ -81,7 +81,7 @@ class Array:
         return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
 
     def selected(self, dim: int, index: int) -> "Array":
-        """What is at one place of an axis, without that axis."""
+        """Return the array at one index of an axis, without that axis."""
         shape, strides = ((*sizes[:dim], *sizes[dim + 1 :]) for sizes in (self.shape, self.strides))
         offset = self.offset + index * self.strides[dim]
         return replace(self, shape=shape, strides=strides, offset=offset)
@@ -111,7 +111,7 @@ def _plain(shape: Shape, strides: Shape) -> Shape:
 
 
 def _strides_as(shape: Shape, own: Shape, strides: Shape) -> Shape | None:
-    """The strides under another shape: each run of axes that lie dense may be cut anew.
+    """The strides under another shape: each run of axes that lie dense may be cut again.
 
     Source: NumPy's _attempt_nocopy_reshape
     """

@@ -73,20 +73,20 @@ class Graph:
         self.taken.update(dict.fromkeys(operations, self._root))
 
     def place_of(self, operation: Operation) -> int:
-        """Where an operator stands in the program."""
+        """Position of an operator in the program."""
         return self._places[operation]
 
     def precedes(self, value: SSAValue, operation: Operation) -> bool:
-        """Whether a value is computed before an operator stands."""
+        """Return whether a value is computed before an operator stands."""
         owner = base_of(value).owner
         return isinstance(owner, Operation) and self._places[owner] < self._places[operation]
 
     def runs_at(self, operation: Operation) -> int:
-        """Where the kernel runs that covers an operator; its own place when none does yet."""
+        """Position of the kernel that covers an operator; its own while none does yet."""
         return self.taken.get(operation, self._places[operation])
 
     def array(self, value: SSAValue) -> Array:
-        """Where a value is."""
+        """Array of a value."""
         chain = [value]  # of values one over the other, which may be long
         while chain[-1] not in self._arrays and (below := self._below(chain[-1])) is not None:
             chain.append(below)
@@ -96,7 +96,7 @@ class Graph:
         return self._arrays[value]
 
     def placed(self, value: SSAValue) -> Array:
-        """How a value lies, as far as that is known: it gets no name of its own yet."""
+        """Layout of a value, as far as it is known; it gets no name yet."""
         if value in self._arrays:
             return self._arrays[value]
         if isinstance(value.owner, VIEWS):
@@ -138,11 +138,11 @@ class Graph:
         return self._numbers.get(value)
 
     def is_number(self, operation: Operation) -> bool:
-        """Whether an operator gives one number only, which its readers have as text."""
+        """Return whether an operator gives one number only, which its readers have as text."""
         return any(result in self._numbers for result in operation.results)
 
     def loss_count(self) -> int | None:
-        """Which of the batch's counts the loss is a mean over; None when it is over samples.
+        """Index of the batch count that the loss is a mean over; None when it is over samples.
 
         That of the labels it is made of, if these are of one kind.
         """
@@ -215,7 +215,7 @@ class Graph:
         return None
 
     def _is_read_last_by(self, owner: Operation, value: SSAValue) -> bool:
-        """Whether all others are done with a value's memory when an operator writes its result.
+        """Return whether all others are done with a value's memory when an operator writes.
 
         They are when it reads what they made of it number by number: in the same loop, or in one
         before, they have read a row when this operator comes to it.
@@ -235,7 +235,7 @@ class Graph:
         return found
 
     def _copied_place(self, value: SSAValue) -> Array | None:
-        """Where the one copy of a value will be, if it can be written there: it is no copy then."""
+        """Array of the only copy of a value, if it can be written there directly."""
         owner = value.owner
         if value in self._numbers or isinstance(owner, LeafOp | DropoutMaskOp):
             return None
@@ -259,7 +259,7 @@ class Graph:
                 return None
 
     def _user_beside_gradients(self, value: SSAValue) -> Operation | None:
-        """The one use of a value; attention's way back reads its result wherever that is."""
+        """The one use of a value; attention's backward pass reads its result wherever that is."""
         users = [use.operation for use in value.uses]
         if isinstance(value.owner, AttentionOp):
             users = [user for user in users if not isinstance(user, AttentionBackwardOp)]
@@ -284,7 +284,7 @@ class Graph:
 
 
 def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
-    """Whether each number of a result is made of that number of a value, and of no other of it."""
+    """Return whether a result is pointwise in a value: element i depends on element i alone."""
     return (
         isinstance(reader, ElementwiseOp)
         and "dim" not in reader.properties
@@ -294,7 +294,7 @@ def _reads_by_number(reader: Operation, value: SSAValue) -> bool:
 
 
 def _writes_strided(owner: Operation | Block, place: Array) -> bool:
-    """Whether the kernels of an operator write where elements do not lie one after the other."""
+    """Return whether the kernels of an operator write to arrays that are not contiguous."""
     assert isinstance(owner, CirhOp), "a module holds operators of CIRH only"
     if owner.lies is Lies.ROWS:
         return len(place.shape) > 1 and place.is_matrix
@@ -308,5 +308,5 @@ def parameter_of(value: SSAValue) -> StoredOp | None:
 
 
 def transposed(value: SSAValue) -> SSAValue | None:
-    """What a value is the transpose of, if it is one."""
+    """Return the value that this one transposes, if it is one."""
     return value.owner.x if isinstance(value.owner, TransposeOp) else None

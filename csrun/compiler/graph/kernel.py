@@ -1,4 +1,4 @@
-"""What a kernel is to the compiler: arrays it reads and writes, work it does, text it emits."""
+"""Kernel interface of the compiler: arrays read and written, work done, text emitted."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

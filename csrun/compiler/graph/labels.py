@@ -43,7 +43,7 @@ def label_ranges(operations: Sequence[Operation]) -> Ranges:
 
 
 def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
-    """What is looked up by numbers that are an input's, each once, for each input."""
+    """Return the ranges of inputs used as indices, each once, for each input."""
     found: NumberRanges = defaultdict(list)
     for op in operations:
         match op:
@@ -67,7 +67,7 @@ def number_ranges(operations: Sequence[Operation]) -> NumberRanges:
 
 
 def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:
-    """Which of a batch's counts it is; None for labels that no streamer can count."""
+    """Return the index among a batch's counts; None for labels that no streamer can count."""
     source, place = source_of_labels(op.labels), 0
     if source is None:
         return None

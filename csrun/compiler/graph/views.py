@@ -34,7 +34,7 @@ SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: 
 
 
 def view_of(op: Operation, x: Array) -> Array | None:
-    """What a view operator makes of its operand; None where no strides give it."""
+    """Return the view of an operand that a view operator makes; None where strides cannot."""
     match op:
         case ViewOp():
             return x.reshaped(ints(op.properties, "shape"))
@@ -54,7 +54,7 @@ def view_of(op: Operation, x: Array) -> Array | None:
 
 
 def undone(op: Operation, out: Array) -> Array | None:
-    """Where its operand must be for a view operator's result to be at `out`."""
+    """Return the operand's array for which a view operator's result lies at `out`."""
     match op:
         case ViewOp():
             return out.reshaped(shape_of(type_of(op.x)))
@@ -67,7 +67,7 @@ def undone(op: Operation, out: Array) -> Array | None:
 
 
 def written_by(update: UpdatingOp) -> tuple[SSAValue, Array] | None:
-    """What must be written, and where over the parameter's gradient, for an update to read it.
+    """Return what must be written, and its place in the parameter's gradient, for an update.
 
     None when no kernel writes it there: it is a leaf, a part, or others read it, too.
     """
@@ -84,7 +84,7 @@ def written_by(update: UpdatingOp) -> tuple[SSAValue, Array] | None:
 
 
 def places_of(op: CatOp, out: Array) -> list[Array]:
-    """Where in a concatenation its operands are."""
+    """Return the slices of a concatenation that its operands fill."""
     dim = op.dim.value.data
     ends = accumulate((shape_of(type_of(x))[dim] for x in op.tensors), initial=0)
     return [out.sliced(dim, start, end) for start, end in pairwise(ends)]

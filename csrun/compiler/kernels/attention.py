@@ -1,4 +1,4 @@
-"""Attention: a kernel for its operator, and one for its way back."""
+"""Attention kernels, forward and backward."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Dropout:
 class Attention(Kernel):
     """softmax(scale query key^T + mask) value, or the gradients of query, key and value.
 
-    operands: query, key, value; before them, on the way back, the result's gradient, and behind
+    operands: query, key, value; before them, in the backward pass, the result's gradient, and after
     them what was saved.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
@@ -82,7 +82,7 @@ class Attention(Kernel):
 
     @property
     def _back(self) -> tuple[Array, ...]:
-        """On the way back: a block's slopes, and what it adds to the gradients."""
+        """In the backward pass: a block's slopes, and what it adds to the gradients."""
         if self.phase is not Phase.BACKWARD:
             return ()
         _, key, value = self._projections
@@ -94,7 +94,7 @@ class Attention(Kernel):
 
     @property
     def _drawn(self) -> tuple[Array, ...]:
-        """Which weights of a block are kept, and the counters that say so."""
+        """Lines that draw which weights of a block are kept."""
         if self.dropout is None:
             return ()
         rows, keys = self._rows, self._projections[1].shape[2]

@@ -1,4 +1,4 @@
-"""What keeps padding out: values without it, and labels that are counted on the wafer."""
+"""Padding kernels: values with padding replaced, and labels counted on the wafer."""
 
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class MaskPadding(Kernel):
         return (self.out,)
 
     def emit(self, name: Name) -> list[str]:
-        """A copy, where others read x as it was, then what is behind the valid samples."""
+        """A copy, where others read x as it was, then what is after the valid samples."""
         out, before = name(self.out), ":, " * self.dim
         value = repr(self.value if "float" in self.out.dtype else int(self.value))
         x = self.x if isinstance(self.x, str) else name(self.x)
@@ -66,7 +66,7 @@ class LabelCount(UnaryKernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Which labels count."""
+        """Mask of the labels that count."""
         return (Array(f"{self.out.name}/counted", self.x.shape, "bool"),)
 
     def emit(self, name: Name) -> list[str]:
@@ -95,7 +95,7 @@ def labels_of(op: OfLabels | LogSumExpPartOp, graph: Graph) -> tuple[Array, int 
 
 
 def is_of_labels(mask: MaskPaddingOp) -> bool:
-    """Whether all that it does is to have labels ignored by their readers."""
+    """Return whether all that it does is to have labels ignored by their readers."""
     readers = [use.operation for use in mask.out.uses]
     return mask.dim.value.data == 0 and all(
         isinstance(op, LogSumExpPartOp)  # it computes of rows whatever their labels are

@@ -1,4 +1,4 @@
-"""Batch normalization in training: a kernel for its operator, and one for its way back."""
+"""Batch normalization kernels for training, forward and backward."""
 
 from dataclasses import dataclass
 from math import prod
@@ -100,7 +100,7 @@ def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:
     assert samples is not None, "the number of samples is text"
     if isinstance(operation.samples.owner, FullOp):
         samples = str(int(operation.samples.owner.value.value.data))
-    if operation.by_minibatch:  # samples behind it count, too, but in other minibatches
+    if operation.by_minibatch:  # samples after it count, too, but in other minibatches
         samples = f"min({samples}, {shape_of(type_of(operation.x))[0] // rows})"
     options: tuple[float, ...] = ()
     share: tuple[str, ...] = ()

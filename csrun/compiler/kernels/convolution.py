@@ -31,7 +31,7 @@ DENSE = (ConvolvingOp,)
 
 @dataclass(frozen=True)
 class Convolution(Kernel):
-    """What a convolution and its gradients have in common: three arrays, and the windows.
+    """Base of a convolution and its gradients: three arrays, and the windows.
 
     Shapes: images [N, C, H, W], weight [O, C/G, KH, KW], maps [N, O, H', W']
     """
@@ -59,7 +59,7 @@ class Convolution(Kernel):
 
     @cached_property
     def _columns(self) -> Array:
-        """What the windows of a tile of samples see."""
+        """Columns of a tile of samples (im2col)."""
         samples, own = self.images.shape[0], self._sample_columns
         nbytes = nbytes_of(own, self.maps.dtype)
         tile = max(1, min(samples, TILE_BYTES // max(nbytes, 1)))
@@ -93,7 +93,7 @@ class Convolution(Kernel):
         return _viewed(array, shape)
 
     def prepare(self, name: Name) -> list[str]:
-        """What each pixel of the windows reads."""
+        """Bind the taps: the pixel that each window element reads."""
         lines = ["from csrun.kernels import convolution, windows"]
         if self._sees_pixels:
             return lines
@@ -146,7 +146,7 @@ class ConvolveBackwardInput(Convolution):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """The columns, and the turned weight."""
+        """The columns, and the flipped weight."""
         return (*super().scratch, *([self._turned] if self._is_turned else []))
 
     @property
@@ -157,7 +157,7 @@ class ConvolveBackwardInput(Convolution):
 
     @property
     def _turned_padding(self) -> tuple[int, int]:
-        """What is around the maps, for windows at every pixel of the images."""
+        """Padding of the feature maps, for windows at every pixel of the images."""
         w = self.windows
         rows, columns = (
             d * (k - 1) - p for k, p, d in zip(w.size, w.padding, w.dilation, strict=True)

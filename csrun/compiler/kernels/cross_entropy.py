@@ -1,4 +1,4 @@
-"""Which kernels a cross entropy gets: one pass over all for few classes, row by row for many."""
+"""Choice of cross entropy kernels: one pass for few classes, row by row for many."""
 
 from xdsl.ir import Operation
 
@@ -50,7 +50,7 @@ def match_forward(operation: Operation, graph: Graph) -> Kernel | None:
 def ending_of(
     operation: NllLossForwardOp | NllLossOfSumsOp, stem: str, graph: Graph
 ) -> tuple[Array, Array | None, Array | str]:
-    """Where a loss's sum is, where its mean, if that is read, and the count that it is over.
+    """Return the arrays of a loss's sum, its mean if that is read, and its count.
 
     Takes the operators that make the mean. A sum is the mean over one.
     """
@@ -88,7 +88,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel | None:
 
 
 def is_all_in_losses(softmax: LogSoftmaxOp, graph: Graph) -> bool:
-    """Whether nobody but the kernels of losses reads the result, and they need only the logits."""
+    """Return whether only the kernels of losses read the result, and they need only the logits."""
     return all(
         isinstance(op, NllLossForwardOp | NllLossBackwardOp)
         or (isinstance(op, LogSoftmaxBackwardOp) and _is_through(op, graph))
@@ -110,7 +110,7 @@ def _through(loss: NllLossBackwardOp, graph: Graph) -> LogSoftmaxBackwardOp | No
 def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
 ) -> Parts:
-    """Those of several losses of the same logits are told apart by their labels."""
+    """Names of the arrays of a loss; several losses of the same logits differ by their labels."""
     labels, padding = labels_of(loss, graph)
     users = (op for op in graph.users(forward.out) if isinstance(op, NllLossForwardOp))
     told = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]

@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Indexing(Kernel):
-    """One of the functions of `csrun.kernels.indexing`; `x` is a gradient on the way back.
+    """One of the functions of `csrun.kernels.indexing`; `x` is a gradient in the backward pass.
 
     size: of the axis that is looked up along, where nobody has seen that the indices are in it.
     """
@@ -57,13 +57,13 @@ class Indexing(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Where in memory each value is."""
+        """Scratch with the position in memory of each value."""
         places = Array(f"{self.out.name}/places", self.indices.shape, "int64")
         return (places,) if self.function == "gather" else ()
 
     @property
     def flops(self) -> int:
-        """On the way back an addition for each value."""
+        """In the backward pass an addition for each value."""
         return prod(self.x.shape) if self.function.endswith("backward") else 0
 
     @property
@@ -79,7 +79,7 @@ class Indexing(Kernel):
         return lines
 
     def emit(self, name: Name) -> list[str]:
-        """One call, behind a check of indices that nobody has seen."""
+        """One call, after a check of indices that nobody has seen."""
         arrays = map(name, (self.x, self.indices, self.out, *self.scratch))
         arguments = ", ".join([*arrays, *([self._mesh] if self._mesh else []), str(self.dim)])
         call = f"indexing.{self.function}({arguments})"
@@ -110,7 +110,7 @@ def match_indexing(operation: Operation, graph: Graph) -> Kernel:
 
 
 def _is_checked(operation: IndexingOp | IndexingBackwardOp, phase: Phase) -> bool:
-    """Whether indices are known to be in the axis: by the streamers, or by the forward pass."""
+    """Return whether indices are known to be valid: by the streamers, or by the forward pass."""
     is_gradient = isinstance(operation, IndexingBackwardOp) and phase is not Phase.FORWARD
     return is_gradient or source_of_labels(operation.indices) is not None
 

@@ -20,7 +20,7 @@ from csrun.executable import nbytes_of
 
 #: Rows are taken as they lie.
 DENSE = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
-#: Of one array: what a tile costs in calls, 10 µs, is little beside its loops. With half of it
+#: Of one array: what a tile costs in calls, 10 µs, is little to its loops. With half of it
 #: [512, 768] takes 7 % longer, and arrays far larger than a core's L2 no less.
 TILE_BYTES = 768 << 10
 
@@ -55,7 +55,7 @@ class Norm(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """A tile of normalized rows; on the way back another one, sums of rows and of columns."""
+        """A tile of normalized rows; in the backward pass one more, row and column sums."""
         rows, size = self._rows, self.operands[0].shape[1]
         tile = self._own("tile", (rows, size))
         if self.phase is Phase.FORWARD:

@@ -26,7 +26,7 @@ TILE_BYTES = 256 << 10  # of windows' values; with what they see a core's L2 hol
 
 @dataclass(frozen=True)
 class Pooling(Kernel):
-    """What the poolings have in common.
+    """Base of the poolings.
 
     operands, results: planes of images and of windows, [N C, H, W] and [N C, H', W'].
     """
@@ -72,7 +72,7 @@ class Pooling(Kernel):
         return Array(f"{self.results[0].stem}/{what}", shape, dtype)
 
     def prepare(self, name: Name) -> list[str]:
-        """What each pixel of the windows reads."""
+        """Bind the taps: the pixel that each window element reads."""
         w = self.windows
         where = f"{self._images.shape[1:]}, {self._places}, {w.size}, {w.stride}, {w.padding}"
         return [
@@ -131,7 +131,7 @@ class AveragePool(Pooling):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """On the way back: the shares of a window's pixels."""
+        """In the backward pass: the shares of a window's pixels."""
         return (self._own("shares", self._maps.dtype),) if self.phase is Phase.BACKWARD else ()
 
     def prepare(self, name: Name) -> list[str]:

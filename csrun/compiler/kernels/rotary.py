@@ -1,4 +1,4 @@
-"""Rotary position embedding: one kernel, on the way back as well."""
+"""Rotary position embedding: one kernel for forward and backward."""
 
 from dataclasses import dataclass
 from math import prod

@@ -16,7 +16,7 @@ from csrun.compiler.lair.loop import Loop
 
 @dataclass(frozen=True)
 class Parts:
-    """What a loss is of, and the arrays that forward leaves; `stem` is the loss's in their names.
+    """Operands of a loss, and the arrays that forward leaves; `stem` is the loss's in their names.
 
     padding: rows that a sample has, where rows of padding are to be ignored. is_checked: whether
     somebody has seen that the labels are classes or `ignore_index`.
@@ -202,7 +202,7 @@ class CrossEntropyBackward(Kernel):
 
     @property
     def reads(self) -> tuple[Array, ...]:
-        """What forward left, and the labels."""
+        """Arrays that forward left, and the labels."""
         return tuple(self._arrays.values())
 
     @property

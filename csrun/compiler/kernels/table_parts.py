@@ -1,4 +1,4 @@
-"""What is computed with a part of a table: rows looked up, a cross entropy over its classes."""
+"""Kernels over one shard of a table: lookups, and a cross entropy over its classes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,7 +67,7 @@ class LookupPart(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        """Which row of the part each is, whether it is one, and the rows."""
+        """Scratch: the row of the shard each index names, whether it is one, and the rows."""
         stem = self.out.name
         rows = Array(f"{stem}/rows", self.out.shape, self.out.dtype)
         return _places(stem, self.indices), _inside(stem, self.indices), rows
@@ -76,7 +76,7 @@ class LookupPart(Kernel):
         return [IMPORT]
 
     def emit(self, name: Name) -> list[str]:
-        """What is to be there before, then a call."""
+        """Lines for the running value, then a call."""
         indices, out = name(self.indices), name(self.out)
         lines = []
         if self.before is None and self.count is not None:
@@ -145,7 +145,7 @@ class LogSumExpPart(Kernel):
         return formula_loop(f"{self.sums.name}/part", reads, writes, self.formula)
 
     def formula(self, old: Values) -> Values:
-        """Those of the part alone."""
+        """Formula of the shard alone."""
         x = old["logits"]
         top = x.largest()
         sums = (x - top).exp().total().log() + top
@@ -207,7 +207,7 @@ class LossOfSums(CrossEntropyForward):
 
     @property
     def kept(self) -> dict[str, Array]:
-        """What backward reads is there already."""
+        """Arrays that backward reads and that exist already."""
         return {}
 
     def formula(self, old: Values) -> Values:

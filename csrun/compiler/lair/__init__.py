@@ -1,4 +1,4 @@
-"""What no kernel of the library matches: lowered to loops over rows, fused, and generated."""
+"""Generated kernels: operators without a library kernel, lowered to fused loops over rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["Generated", "generate_kernels", "parse_kernels", "print_kernels"]
 
 @dataclass(frozen=True)
 class Generated(Kernel):
-    """Operators that the library has no kernel for, one behind the other over tiles of rows.
+    """Operators that the library has no kernel for, one after the other over tiles of rows.
 
     Shapes: as the operators'
     """

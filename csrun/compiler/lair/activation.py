@@ -18,7 +18,7 @@ class Activation:
 
 
 def constants(dtype: str) -> dict[str, str]:
-    """What the texts find bound, for operands of an element type: names and expressions."""
+    """Names that the texts expect bound, for an element type: names and expressions."""
     return {
         "zero": f"np.zeros((), '{dtype}')",
         "bits": f"np.dtype('i{np.dtype(dtype).itemsize}')",

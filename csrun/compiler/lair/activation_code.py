@@ -1,4 +1,4 @@
-"""How each activation function is computed over arrays, forward and backward: a table of texts.
+"""Table of the texts of each activation function over arrays, forward and backward.
 
 Forward texts may write over their first operand; backward texts change the gradient in place.
 Scratch arrays are of the operand's shape: `f` of its element type, `b` of booleans, `z` of zeros,
@@ -243,7 +243,7 @@ def _clamp(o: Options, x: str, y: str) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Its text; infinity and NaN have no literal."""
+    """Text of a number; infinity and NaN have no literal."""
     return repr(value) if isfinite(value) else f"float('{value!r}')"
 
 

@@ -1,4 +1,4 @@
-"""Which operators become one kernel: those that one loop over rows can compute, in any order.
+"""Fusion: operators that one loop over rows can compute, in any order, become one kernel.
 
 Operators come in program order; what is known of a cluster is kept up to date, so that the next one
 costs no walk over all that are in it.
@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def spaces(self) -> dict[Operation, Space]:
-        """How its loop goes through each operator's iteration space."""
+        """Iteration spaces of its operators, as its loop walks them."""
         rows = self.rows
         return {op: Space.of(op, self.axes[op][rows]) for op in self.members}
 
@@ -161,7 +161,7 @@ class _Gathering:
     def _kept(
         self, loops: frozenset[int], readers: Iterable[Operation], of: Sequence[Cluster]
     ) -> frozenset[int]:
-        """Those of the loops in which operators read clusters by rows."""
+        """Clusters of the loops in which operators read clusters by rows."""
         for op in readers:
             for value in operands_of(op):
                 if loops and self._cluster_of_base(value) in of:
@@ -180,7 +180,7 @@ class _Gathering:
         return is_read_by_rows(value, reader, made)
 
     def _is_read_between(self, parts: Sequence[Cluster], op: Operation) -> bool:
-        """Whether somebody outside reads a member before the place of `op`, or right there."""
+        """Return whether an outside operator reads a member before `op` runs, or when it does."""
         return any(self._first_outside(part, parts, op) for part in parts)
 
     def _first_outside(self, cluster: Cluster, parts: Sequence[Cluster], op: Operation) -> bool:

@@ -32,7 +32,7 @@ Number = float | str  # a text may speak of the step
 
 
 class Value:
-    """What a formula computes with: an array of rows, or what came of some.
+    """Value of a formula: an array of rows, or what was computed from some.
 
     operators: those of the kernel so far. Shapes: [N], or [N, C] and [N, 1], which broadcast
     """
@@ -200,7 +200,7 @@ def formula_loop(
 
 
 def _check(key: str, read: lair.ReadOp, value: Value) -> None:
-    """What an array takes over is computed after the last operator that reads the array."""
+    """Check that an array is overwritten after the last operator that reads it."""
     made = value.value.owner
     assert isinstance(made, Operation), "an operator makes it"
     for use in read.out.uses:

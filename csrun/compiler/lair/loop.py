@@ -232,7 +232,7 @@ class Loop:
         dying: list[Array],
         step: int,
     ) -> Place:
-        """Where the operator writes; over an operand that nobody reads again, if it can."""
+        """Array that the operator writes; over an operand that nobody reads again, if it can."""
         shape, dtype = shape_of(type_of(op.out)), dtype_of(type_of(op.out))
         tiled = _is_of_rows(where)
         if op.out in self._targets:
@@ -249,7 +249,7 @@ class Loop:
         return place
 
     def _ahead(self, op: lair.GenericOp, step: int) -> Array | None:
-        """Where the last of the operators that one after the other read a value will write.
+        """Array that the last of the operators that successively read a value will write.
 
         If it, and all between, can be there until then.
         """
@@ -344,7 +344,7 @@ def _is_backward(function: str) -> bool:
 
 
 def _is_of_rows(where: AffineMap) -> bool:
-    """Whether axis 0 of what a map gives is the rows, or some that come again and again."""
+    """Return whether axis 0 of what a map gives is the rows, or some that come again and again."""
     first = where.results[0] if where.results else None
     if isinstance(first, AffineBinaryOpExpr):
         first = first.lhs

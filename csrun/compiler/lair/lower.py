@@ -158,7 +158,7 @@ def _shaped(value: SSAValue, shape: Shape) -> TensorType[Attribute]:
 
 
 def map_of(own: Shape, space: Shape) -> AffineMap:
-    """Where the elements of an operand are that broadcasts to the space; its rows may repeat."""
+    """Index map of an operand that broadcasts to the space."""
     first = len(space) - len(own)
     return AffineMap(len(space), 0, tuple(_place(first + d, n, space) for d, n in enumerate(own)))
 
@@ -170,7 +170,7 @@ def _place(d: int, size: int, space: Shape) -> AffineExpr:
 
 
 def _out_map(space: Space) -> AffineMap:
-    """Where the result of a point goes: sums lose their axes, or keep them with size 1."""
+    """Index map of a point's result: summed axes are dropped, or kept with size 1."""
     summed, rowed = space.summed_rowed, space.rowed
     if space.sums_rows and space.period > 1:
         return map_of(space.result, rowed)

@@ -1,4 +1,4 @@
-"""Which operators of CIRH `lair` takes: those whose every result is a function of a few numbers."""
+"""Operators of CIRH that `lair` lowers: every result is a function of a few numbers."""
 
 from dataclasses import dataclass
 
@@ -128,7 +128,7 @@ def reduced_axes(op: Operation) -> tuple[int, ...]:
 
 
 def operands_of(op: Operation) -> list[SSAValue]:
-    """What an operator reads; all but sums read what was repeated for them, for they broadcast."""
+    """Operands of an operator, before broadcasting except for sums."""
     return list(op.operands) if isinstance(op, SumOp) else [_repeated(v) for v in op.operands]
 
 

@@ -1,4 +1,4 @@
-"""What a loop computes of each row: its largest number, that at its label, a loss's gradient.
+"""Row reductions of a loop: largest value, value at the label, gradient of a loss.
 
 A row may be short: then the transpose is searched, and a label compared with all places.
 """

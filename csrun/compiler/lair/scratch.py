@@ -35,7 +35,7 @@ class Scratch:
             self._free[array.shape[1:], array.dtype].append(array)
 
     def part(self, shape: Shape, dtype: str) -> Array:
-        """An array that is not of rows: for each tile anew."""
+        """An array that is not of rows: for each tile again."""
         array = Array(f"{self._kernel}/part_{len(self.parts)}", shape, dtype)
         self.parts[array.name] = array
         return array

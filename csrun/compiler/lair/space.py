@@ -1,4 +1,4 @@
-"""How a loop over rows goes through an operator's iteration space.
+"""Mapping of an operator's iteration space to a loop over rows.
 
 A loop takes the leading axes of a space as one axis of rows: [B, T, D] has B rows or B T, as far as
 all that is read and written can be cut so. An operand has all rows, or none, or it is periodic: its
@@ -55,7 +55,7 @@ class Space:
 
     @property
     def sums_rows(self) -> bool:
-        """Whether its result is there only after the last row."""
+        """Return whether its result is there only after the last row."""
         return any(d < self.leading for d in self.summed)
 
     @property
@@ -100,7 +100,7 @@ class Space:
 
     @property
     def is_summed_by_rows(self) -> bool:
-        """Whether a loop computes the sum: over all rows, the first axes of them, or none."""
+        """Return whether a loop computes the sum: over all rows, their first axes, or none."""
         leading = [d for d in self.summed if d < self.leading]
         if not leading or self.period == 1:
             return True
@@ -108,7 +108,7 @@ class Space:
 
 
 def loops_of(op: Operation, graph: Graph) -> dict[int, int]:
-    """How many rows a loop over an operator may have, each with its leading axes."""
+    """Row counts that a loop over an operator may have, each with its leading axes."""
     shape = space_of(op)
     if not prod(shape) or not shape:
         return {shape[0]: 1} if shape and shape[0] else {0: 0}
@@ -136,12 +136,12 @@ def _views(op: Operation, space: Space, graph: Graph) -> Iterator[tuple[SSAValue
 
 
 def _has_rows(value: SSAValue, shape: Shape | None, graph: Graph) -> bool:
-    """Whether an array lies so that it has this shape; with one leading axis each does."""
+    """Return whether an array lies so that it has this shape; with one leading axis each does."""
     return shape is not None and graph.placed(value).reshaped(shape) is not None
 
 
 def is_read_by_rows(value: SSAValue, reader: Space, producer: Space) -> bool:
-    """Whether each row of a value, which may be viewed, is there when one loop comes to it."""
+    """Return whether each row of a value, or of its view, is complete when a loop reads it."""
     if producer.sums_rows or reader.rows_of(shape_of(type_of(value))) != reader.rows:
         return False
     while isinstance(value.owner, VIEWS):

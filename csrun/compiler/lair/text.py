@@ -11,7 +11,7 @@ from csrun.compiler.graph.kernel import Name
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value is: an array of the program or a scratch array; all of it, or its tile."""
+    """Location of a value: an array of the program or a scratch array; all of it, or its tile."""
 
     array: Array
     tiled: bool
@@ -49,7 +49,7 @@ class LoopText:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there is more than one tile."""
+        """Return whether there is more than one tile."""
         return self.tile < self.rows
 
     def sized(self, array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What all optimizers of the program share, and those that look at whole parameters."""
+"""Base of the program's optimizers, and of those that look at whole parameters."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ CYCLED = "momentum"  # in the program's text, where it comes with each step
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all optimizers share.
+    """Base of all optimizers.
 
     maximize: gradients are negated. first_slot_value: of all slots.
     """
@@ -23,7 +23,7 @@ class Optimizer(ABC):
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
-        """Which of a step's numbers it takes."""
+        """Indices of the step numbers that it takes."""
         found = (self.learning_rate, self.weight_decay, self.cycled)
         return tuple(each.index for each in found if isinstance(each, StepNumber))
 
@@ -56,7 +56,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(self, old: Values) -> Values:
-        """What `weights` and slots take over, from these and `gradients`; `rate` is the step's."""
+        """Next values of `weights` and slots, from these and `gradients`; `rate` is the step's."""
 
     def without_decay(self) -> Self:
         """The optimizer in a step whose weight decay is 0."""
@@ -76,7 +76,7 @@ class PerTensor(Optimizer):
 
     @abstractmethod
     def finish(self, old: Values) -> Values:
-        """What is taken over in the second loop, from what the first one left."""
+        """Next values computed in the second loop, from what the first one left."""
 
 
 def cycled_of(momentum: float | StepNumber) -> StepNumber | None:

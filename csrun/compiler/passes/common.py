@@ -44,7 +44,7 @@ class CommonSubexpressions(Pass):
 
 
 def _key(op: Operation) -> Key:
-    """What an operator computes; the scope says only where."""
+    """Key of what an operator computes; the scope is ignored."""
     properties = frozenset((n, value) for n, value in op.properties.items() if n != "scope")
     return type(op), tuple(op.operands), properties, tuple(r.type for r in op.results)
 

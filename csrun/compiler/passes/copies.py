@@ -1,4 +1,4 @@
-"""Copies, where memory must hold a value anew."""
+"""Copies, where memory must hold a value again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class _Copying:
         return copy.out
 
     def _write(self, update: UpdatingOp) -> None:
-        """A copy is the gradient, where the parameter's layer is on the way back."""
+        """A copy is the gradient, where the parameter's layer is in the backward pass."""
         after = self._last(update)
         update.operands[1] = self._insert(update.grad, update, InsertPoint.after(after))
 
@@ -126,13 +126,13 @@ def _owner(value: SSAValue) -> Operation:
 
 
 def _is_written(update: UpdatingOp) -> bool:
-    """Whether a kernel writes the gradient over the parameter's place in the store."""
+    """Return whether a kernel writes the gradient over the parameter's place in the store."""
     found = written_by(update)
     return found is not None and (found[1].is_contiguous or not isinstance(found[0].owner, DENSE))
 
 
 def _takes_array(op: Operation, array: Array) -> bool:
-    """Whether an operator takes an array as it lies."""
+    """Return whether an operator takes an array as it lies."""
     if isinstance(op, MmOp | AddmmOp | AddProductOp | MatmulOp):
         return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
     if isinstance(op, DENSE):
@@ -143,7 +143,7 @@ def _takes_array(op: Operation, array: Array) -> bool:
 
 
 def _takes_text(op: Operation, index: int) -> bool:
-    """Whether an operator takes a number as text."""
+    """Return whether an operator takes a number as text."""
     if isinstance(op, ViewingOp | UpdatingOp | MaskPaddingOp) or scalar_of(op) is not None:
         return True
     if isinstance(op, NativeBatchNormOp | NativeBatchNormBackwardOp):

@@ -39,14 +39,13 @@ from csrun.executable import ALIGNMENT_BYTES
 class Cutting(Pass):
     """Before: any valid module whose products have no biases.
 
-    After: one that computes the same, where no matrix of more than `most_bytes` is a parameter:
-    its rows come in parts, each of which is one. A wide one is turned before, so that its columns
-    are rows. A product with it is a sum over the parts, one with its transpose lies side by side; a
-    cross entropy of nothing but such a product, and a bias, goes over the classes part by part, and
-    its logits are never there as a whole. What uses a part on the way back stands together, and the
-    last part comes first: it is on the wafer yet.
+    After: an equivalent module without matrix parameters of more than `most_bytes`: each is
+    sharded by rows, and a wide one is transposed first. A product with it is a sum over the shards;
+    a product with its transpose is their concatenation. A cross entropy of just such a product and
+    a bias runs shard by shard over the classes, so its full logits never exist. Backward operators
+    of a shard are grouped, last shard first, because it is still resident.
 
-    A matrix stays whole that is used otherwise, or that Lamb trains, by a norm of all of it.
+    A matrix with other uses is not sharded, nor one that Lamb trains, by a norm of all of it.
     """
 
     most_bytes: int | None = None  # None: all stay whole
@@ -76,7 +75,7 @@ class Cutting(Pass):
 
 
 def left_whole(module: ModuleOp, most_bytes: int) -> list[str]:
-    """Of each matrix that is larger, and was not cut: its name, and why."""
+    """Return for each larger matrix that was not sharded its name and the reason."""
     large = [op for op in _parameters(module) if rows_of_part(op, most_bytes) is not None]
     why = {op.symbol.data: uses_of(op).obstacle for op in large}
     return [f"{name} is not sharded: {obstacle}" for name, obstacle in why.items() if obstacle]
@@ -87,7 +86,7 @@ def _parameters(module: ModuleOp) -> list[ParameterOp]:
 
 
 def _is_large(op: ParameterOp, most_bytes: int) -> bool:
-    """Whether it is a matrix, and too large."""
+    """Return whether it is a matrix, and too large."""
     kind = type_of(op.out)
     return len(shape_of(kind)) == 2 and size_of(kind) * _itemsize(op) > most_bytes
 
@@ -99,7 +98,7 @@ def _itemsize(op: ParameterOp) -> int:
 def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
     """The rows of a part, if the parameter is a matrix and too large: nearly equally many.
 
-    Parts lie one behind the other in the store, and each begins where an array may.
+    Parts lie one after the other in the store, and each begins where an array may.
     """
     if not _is_large(op, most_bytes):
         return None
@@ -155,9 +154,9 @@ def _before(op: Operation) -> Builder:
 
 
 class _Cut:
-    """What uses one matrix, made to use its parts.
+    """Rewrite of the users of one matrix to use its shards.
 
-    beside: for operators of the way back, the terms of the gradient that are computed there.
+    beside: for operators of the backward pass, the terms of the gradient that are computed there.
     """
 
     def __init__(self, uses: Uses, parts: list[Part]) -> None:
@@ -194,7 +193,7 @@ class _Cut:
         return found
 
     def _put_beside(self, operations: list[Operation]) -> None:
-        """Find for each term what on the way back reads the same gradient, and the matrix."""
+        """Find for each term what in the backward pass reads the same gradient, and the matrix."""
         places = {op: place for place, op in enumerate(operations)}
         loss = next((places[op] for op in operations if isinstance(op, LossOp)), len(operations))
         found = dict[SSAValue, Operation]()
@@ -286,13 +285,13 @@ class _Cut:
             self._put_together(loss.bias_gradient, sums)
 
     def _put_together(self, gradient: SumOp, sums: Mapping[Part, SSAValue]) -> None:
-        """A bias's gradient, of its parts: behind them, so that its group comes once."""
+        """A bias's gradient, of its parts: after them, so that its group comes once."""
         builder, shape = _before(gradient), shape_of(type_of(gradient.out))
         whole = builder.emit(CatOp, *map(sums.__getitem__, self._parts), dim=0)
         replace_by_value(gradient, builder.emit(ViewOp, whole, shape=shape))
 
     def _logits(self, builder: Builder, loss: Loss, part: Part) -> SSAValue:
-        """Those of a part's classes."""
+        """Logits of a shard's classes."""
         logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
         bias = self._biases.get(loss)
         if bias is None:
@@ -307,7 +306,7 @@ class _Cut:
             self._gradients[term][part] = _term(builder, term, part, whole, own)
 
     def _alone(self, term: Term) -> None:
-        """A term that nothing else stands beside."""
+        """A term that is not part of a sum."""
         if not self._gradients[term]:
             builder = _before(term.op)
             for part in self._each(builder):
@@ -324,7 +323,7 @@ class _Cut:
 
 
 def _copy_of(bias: SSAValue, before: Operation) -> SSAValue:
-    """A bias as an activation: its own group comes once, and not beside each part."""
+    """A bias as an activation: its own group comes once, and not with each part."""
     scope = getattr(bias.owner, "scope", None)
     builder = _before(before)
     with builder.in_scope(scope.data if scope else ""):

@@ -61,7 +61,7 @@ class Rebatching(Pass):
     name: ClassVar[str] = "rebatching"
 
     def apply(self, module: ModuleOp) -> Done:
-        """Make each operator anew, in its order."""
+        """Make each operator again, in its order."""
         operations = list(module.ops)
         found = dependences_of(operations)
         self._require_parts(operations, found)
@@ -100,7 +100,7 @@ class Rebatching(Pass):
 
 
 def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
-    """Whether the gradients of all parts add up to that of the batch; of no part it is zero."""
+    """Return whether the gradients of all parts add up to that of the batch, or are zero."""
     owner = gradient.owner
     is_zero = isinstance(owner, FullOp) and owner.value.value.data == 0
     return is_zero or found[gradient].over is Over.PART
@@ -147,7 +147,7 @@ class _Parts:
         return tensor_type(self._sizes(shape_of(kind), one), dtype_of(kind))
 
     def _sizes(self, sizes: Sequence[int], one: Dependence) -> tuple[int, ...]:
-        """Those of a value of a part, from the batch's."""
+        """Sizes of a part's value, from the batch's."""
         if one.axis is None:
             return tuple(sizes)
         count = one.place.count
@@ -163,7 +163,7 @@ class _Parts:
         return found
 
     def _operand(self, op: CirhOp, number: int) -> SSAValue:
-        """What stands for an operand; one that is alike for all samples, with a part's rows."""
+        """Replacement of an operand; one without samples gets the part's rows."""
         operand = op.operands[number]
         made, own = self._made[operand], shape_of(type_of(operand))
         one = self._samples_beside(op, number)
@@ -174,7 +174,7 @@ class _Parts:
         return self._alike(made, one.axis, self._samples * one.place.count)
 
     def _samples_beside(self, op: CirhOp, number: int) -> Dependence | None:
-        """Where an operand has samples if others have, and how many rows of each."""
+        """Axis and rows per sample of an operand that must follow others with samples."""
         rank = len(shape_of(type_of(op.operands[number])))
         if isinstance(op, MmOp | AddmmOp):
             left, right = (self._found[value] for value in op.operands[-2:])
@@ -231,6 +231,6 @@ class _Parts:
 
 
 def _has_one_row(value: SSAValue, place: int) -> bool:
-    """Whether it is repeated along an axis, counted from the last one."""
+    """Return whether it is repeated along an axis, counted from the last one."""
     sizes = shape_of(type_of(value))
     return -place > len(sizes) or sizes[place] == 1

@@ -21,7 +21,7 @@ from csrun.compiler.passes.splitting import SPLITTING
 
 @dataclass(frozen=True)
 class Done:
-    """What a pass did: whether the module is another one now, and lines for the log."""
+    """Result of a pass: whether the module changed, and lines for the log."""
 
     changed: bool
     lines: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class Fusion(Rewrite):
 
 @dataclass(frozen=True)
 class Splitting(Rewrite):
-    """After: a product has no bias; the addition goes with the elementwise operators behind it. The
-    way back of a gelu, whose input nobody else reads, is a product by a slope known before."""
+    """After: a product has no bias; the addition goes with the elementwise operators after it. The
+    backward pass of a gelu, whose input nobody else reads, is a product by a slope known before."""
 
     rules: Rules = SPLITTING
 

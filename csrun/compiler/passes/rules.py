@@ -166,7 +166,7 @@ def parts_of_a_whole(op: Operation) -> bool:
 
 
 def _addends(op: Operation) -> list[SSAValue]:
-    """What an addition adds, those of additions that only it reads in their place."""
+    """Summands of an addition, with nested additions that only it reads flattened."""
     found: list[SSAValue] = []
     for value in op.operands:
         inner = value.owner

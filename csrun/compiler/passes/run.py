@@ -52,7 +52,7 @@ class Stage:
 
     @property
     def did(self) -> tuple[str, ...]:
-        """What the pass did, without what it looked for and did not find."""
+        """Changes of the pass, without the patterns that did not match."""
         return tuple(x for x in map(str.strip, self.log[1:]) if not x.startswith(rewrite.NO_MATCH))
 
 
@@ -66,7 +66,7 @@ def nobody_told(name: str) -> None:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who looks on while a model is compiled.
+    """Observer of a compile.
 
     show: gets each stage as soon as it is. begin: gets the name of each stage that begins. verify:
     whether the module is verified after each pass that changed it, which finds bugs of the passes
@@ -84,7 +84,7 @@ NOBODY = Watch()
 
 @dataclass(frozen=True)
 class Stages:
-    """What the passes leave: a stage for the trace and for each pass, in order."""
+    """Snapshots of the passes: a stage for the trace and for each pass, in order."""
 
     stages: tuple[Stage, ...]
 

@@ -20,9 +20,9 @@ def product_and_bias(op: Operation) -> bool:
 
 
 def slope_of_gelu(op: Operation) -> bool:
-    """gelu(x) and, on the way back, gelu_backward(g, x) -> x cdf(x) and g slope(x).
+    """gelu(x) and, in the backward pass, gelu_backward(g, x) -> x cdf(x) and g slope(x).
 
-    The slope takes the place of x in memory, if nobody else reads that: what the way back costs is
+    The slope takes the place of x in memory, if nobody else reads that: what backward costs is
     one product. It would cost the cdf once more if it began with x.
     """
     assert isinstance(op, GeluBackwardOp)
@@ -40,7 +40,7 @@ def slope_of_gelu(op: Operation) -> bool:
 
 
 def _gelu_of(x: SSAValue, back: GeluBackwardOp) -> GeluOp | None:
-    """The gelu of what nothing but it, and its way back, reads."""
+    """The gelu of what nothing but it, and its backward pass, reads."""
     others = {use.operation for use in x.uses} - {back}
     forward = others.pop() if len(others) == 1 else None
     alike = isinstance(forward, GeluOp) and forward.approximate == back.approximate

@@ -50,7 +50,7 @@ def turned_if_wide(op: ParameterOp) -> ParameterOp:
 
 
 def _is_multiplied_only(value: SSAValue) -> bool:
-    """Whether all that reads it are products, in which it is on the right, and its update."""
+    """Return whether only products, as their right operand, and its update read it."""
     return all(
         isinstance(op, UpdatingOp) or (isinstance(op, MmOp) and index == 1)
         for op, index, _ in readers_of(value)

@@ -1,4 +1,4 @@
-"""What uses a matrix, and whether it can be cut by the matrix's rows."""
+"""Uses of a matrix, and whether it can be sharded by rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Loss:
-    """A cross entropy whose logits nobody else reads, and its way back, if it has one.
+    """A cross entropy whose logits nobody else reads, and its backward pass, if it has one.
 
     bias: a number a class that is added to the logits; bias_gradient: the sum that is its gradient.
     """
@@ -48,7 +48,7 @@ class Loss:
 
 @dataclass
 class Uses:
-    """What reads a matrix.
+    """Readers of a matrix.
 
     sums: products with it, over its rows; sides: with its transpose, of which each row is a column;
     losses: of those, the logits of cross entropies; terms: what the gradient is the sum of.
@@ -65,7 +65,7 @@ class Uses:
 
 
 def uses_of(parameter: ParameterOp) -> Uses:
-    """What reads a matrix, in program order; up to the first obstacle."""
+    """Return the readers of a matrix, in program order; up to the first obstacle."""
     found = Uses()
     for op, index, is_turned in readers_of(parameter.out):
         match op:
@@ -89,7 +89,7 @@ def uses_of(parameter: ParameterOp) -> Uses:
 
 
 def base_of_turned(value: SSAValue) -> tuple[SSAValue, bool]:
-    """What a matrix is, or is the transpose of; and whether it is the transpose."""
+    """Return the matrix under a possible transpose, and whether it is one."""
     is_turned = False
     while isinstance(value.owner, TransposeOp):
         value, is_turned = value.owner.x, not is_turned
@@ -106,7 +106,7 @@ def readers_of(value: SSAValue, is_turned: bool = False) -> Iterator[tuple[Opera
 
 
 def _terms(value: SSAValue, is_turned: bool) -> list[Term] | None:
-    """What a gradient is the sum of; None where a summand cannot be cut, or others read it."""
+    """Return the summands of a gradient; None where one cannot be sharded, or others read it."""
     op = value.owner
     if value.uses.get_length() != 1:
         return None
@@ -186,7 +186,7 @@ def _through_views(value: SSAValue) -> Iterator[Operation]:
 
 
 def _sums_of_rows(gradient: SSAValue, logits: SSAValue) -> Iterator[SumOp]:
-    """What gives a sum for each class of logits, under whatever view of their rows."""
+    """Return the operators that sum each class of logits, under whatever view of their rows."""
     for op in _through_views(gradient):
         if isinstance(op, SumOp):
             *rows, classes = shape_of(type_of(op.x))
@@ -196,7 +196,7 @@ def _sums_of_rows(gradient: SSAValue, logits: SSAValue) -> Iterator[SumOp]:
 
 
 def _is_read_by(gradient: SSAValue, uses: Uses, sums: Sequence[Operation]) -> bool:
-    """Whether the logits' gradient goes on through this matrix, once, and to its own gradient.
+    """Return whether the logits' gradient flows once through this matrix and to its gradient.
 
     sums: what else may read it, under whatever view
     """
@@ -207,7 +207,7 @@ def _is_read_by(gradient: SSAValue, uses: Uses, sums: Sequence[Operation]) -> bo
 
 
 def _is_for(op: Operation, readers: Sequence[Operation]) -> bool:
-    """Whether it is a view that these alone read."""
+    """Return whether it is a view that these alone read."""
     return isinstance(op, ViewOp) and all(each in readers for each in _through_views(op.out))
 
 

@@ -1,4 +1,4 @@
-"""The arena: store or weight slots at its front, the buffers behind; and whether all of it fits."""
+"""The arena: store or weight slots at its front, the buffers after; and whether all of it fits."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ def with_store(
 
 
 def _of_several(store: Store, systems: int, gradients_bytes: int) -> Store:
-    """The store of several systems, whose gradients lie one behind the other."""
+    """The store of several systems, whose gradients lie one after the other."""
     if systems == 1:
         return store
     losses = aligned(nbytes_of((systems + 1,), "float64"))
@@ -137,7 +137,7 @@ def _of_several(store: Store, systems: int, gradients_bytes: int) -> Store:
 
 
 def _step_numbers(model: MatchedModel) -> int:
-    """How many numbers come with each step."""
+    """Return how many numbers come with each step."""
     return 1 + max((i for each in model.updates.values() for i in each.step_numbers), default=-1)
 
 

@@ -40,7 +40,7 @@ class Wire:
 
 
 class Demands:
-    """What the layers of a model, in its order, ask of the fabric.
+    """Demands of a model's layers, in order, on the fabric.
 
     flops: the work of each; memory_pes: how many PEs hold what it keeps.
     """
@@ -71,7 +71,7 @@ def usable_part(system: System) -> Rectangle:
 
 
 def equal_parts(part: Rectangle, count: int) -> tuple[Rectangle, ...]:
-    """Equal parts beside and below each other: the largest there are, and the squarest of those."""
+    """Equal parts in rows and columns: the largest there are, and the squarest of those."""
 
     def size(columns: int) -> tuple[int, int]:
         return part.width // columns, part.height // -(-count // columns)

@@ -1,7 +1,7 @@
 """Layers on the wafer: what each keeps there, and the part of the fabric that it gets for it.
 
 In a pipeline each layer has PEs of its own, which hold its copies of the weights (gradients and
-optimizer state are as large) and the buffers of all minibatches in flight, those of norms behind
+optimizer state are as large) and the buffers of all minibatches in flight, those of norms after
 it, too; in weight streaming layers have the whole wafer in turn. Replicas of a pipeline lie in
 equal parts of the fabric, the layers of each in the same places.
 """
@@ -44,7 +44,7 @@ class Footprint:
     wires: tuple[Wire, ...]
 
     def layer_bytes(self, alive: Sequence[Life]) -> list[int]:
-        """What each layer of a replica keeps on the wafer."""
+        """Bytes that each layer of a replica keeps on the wafer."""
         buffers: list[list[Life]] = [[] for _ in self.layers]
         for life in alive:
             buffers[self.home_of[life.array.name]].append(life)

@@ -1,4 +1,4 @@
-"""Where weights are streamed, which gradients of a step are made last.
+"""Order of a step's gradients in weight streaming: which are computed last.
 
 Reverse mode ends with those of the group that the next step begins with: it would wait for their
 update. The gradients of the visit before are read by nobody but MemoryX. They are made after the
@@ -17,7 +17,7 @@ def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequenc
     """The kernels of a step in that order, if the last visits allow for it, or as they are.
 
     They do where the visit before the last one has gradients that kernels of their own make. What
-    another kernel makes beside something else, as a bias's, stays: then the group's gradients are
+    another kernel makes next to something else, as a bias's, stays: then the group's gradients are
     of two visits, and have a place of their own in the window.
     """
     runs = runs_of(kernels, use_of)
@@ -43,7 +43,7 @@ def _makes_gradients_alone(kernel: Kernel) -> bool:
 
 
 def _is_changed(before: Sequence[Kernel], last: Sequence[Kernel]) -> bool:
-    """Whether others write what late kernels have read in their old places."""
+    """Return whether others write what late kernels have read in their old places."""
     read: set[str] = set()
     for kernel in before:
         if _makes_gradients_alone(kernel):

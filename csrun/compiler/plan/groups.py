@@ -1,10 +1,10 @@
 """Groups: which layers' weights travel together, from the order in which kernels use them.
 
 While one group is computed on, the next one comes. So layers of little weight, in a row, are one
-group, up to a number of bytes, and what is small beside the next group joins that: else the next
+group, up to a number of bytes, and what is small next to the next group joins that: else the next
 one would have to come in the short time that the small one takes. Groups are cut where scopes are:
 a block of the model that is smaller than a group is not torn. But a model that would be one group
-is two where MemoryX can update the one beside the other's gradients.
+is two where MemoryX can update the one next to the other's gradients.
 
 A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
 whatever joined it would travel as often. So is one whose turn differs between forward and backward.
@@ -38,7 +38,7 @@ class _Part:
         return tuple(self.layers[0].split("/"))
 
     def joins(self, following: "_Part") -> bool:
-        """Whether the two, as one group, have one turn a pass."""
+        """Return whether the two, as one group, have one turn a pass."""
         if self.is_revisited or following.is_revisited:
             return False
         turns = self.backward, following.backward
@@ -153,7 +153,7 @@ def _packed(parts: Sequence[_Part], depth: int, group_bytes: int) -> list[Run]:
 
 
 def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
-    """What is small beside the next group joins it, else what is small beside the one before."""
+    """Merge small groups into the next one, else into the one before."""
 
     def is_small(group: Run, beside: Run) -> bool:
         nbytes = _nbytes(group)

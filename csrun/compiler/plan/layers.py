@@ -100,7 +100,7 @@ def lay_out(
 
 
 def loads_of(visits: Sequence[Visit]) -> Counter[int]:
-    """How often each group's weights come to a wafer in a step: not where they are from before."""
+    """Count the loads of each group per step, without those that find it resident."""
     groups = [frozenset(visit.groups) for visit in visits if visit.groups]
     before = [frozenset[int](), *groups]
     return Counter(group for own, held in zip(groups, before, strict=False) for group in own - held)
@@ -134,7 +134,7 @@ def _groups(cut: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple[G
 
 
 def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
-    """Parameters by name, one behind the other."""
+    """Parameters by name, one after the other."""
     offsets = accumulate(map(_nbytes, operations), initial=0)
     return {
         op.symbol.data: _parameter(op, offset)

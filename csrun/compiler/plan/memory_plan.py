@@ -35,11 +35,11 @@ class Life:
 
     @property
     def nbytes(self) -> int:
-        """Its size, rounded up to the alignment."""
+        """Size, rounded up to the alignment."""
         return aligned(nbytes_of(self.array.shape, self.array.dtype))
 
     def meets(self, other: "Life") -> bool:
-        """Whether both are alive at some kernel."""
+        """Return whether both are alive at some kernel."""
         return any(
             first <= end and start <= last
             for first, last in self.spans

@@ -57,7 +57,7 @@ HALF_BYTES = 2  # of a number at half precision
 
 @dataclass(frozen=True)
 class Constants:
-    """What no data sheet says.
+    """Constants that no data sheet gives.
 
     efficiency: share of the peak FLOP/s that a layer reaches. batch_overhead_s: what a batch takes
     besides its layers' work.
@@ -75,7 +75,7 @@ FITTED = Constants(efficiency=0.173, batch_overhead_s=699e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What each of `systems` has to do.
+    """Work of each of `systems`.
 
     The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
     the whole batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each
@@ -99,7 +99,7 @@ class Work:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the layers take turns."""
+        """Return whether the layers take turns."""
         return self.mode is ExecutionMode.WEIGHT_STREAMING
 
     def pes_of(self, layer: Layer) -> int:
@@ -112,7 +112,7 @@ class Work:
         return max(int(share * self.system.usable_cores / self.replicas), 1)
 
     def working_pes(self, layer: Layer) -> float:
-        """How many of a layer's PEs in one replica work at a time."""
+        """Number of a layer's PEs in one replica that work at a time."""
         if self.is_streaming:
             return self.pes_of(layer)
         return min(self.pes_of(layer), max(self.per_sample(layer.forward_flops) / 2, 1))
@@ -122,37 +122,37 @@ class Work:
         return of_minibatch * self.minibatches / self.batch_size
 
     def link_bytes(self, layer: Layer) -> float:
-        """What a layer of a replica sends a sample: its activations, and its gradients' share."""
+        """Bytes that a layer of a replica sends per sample: activations and share of gradients."""
         gradients = layer.weight_bytes if self.run_mode is RunMode.TRAIN else 0
         summed = 2 * (self.replicas - 1) * gradients / self.batch_size
         return self.half * (self.per_sample(max(layer.crossing_bytes, 1)) + summed)
 
     def streamed_bytes(self, layer: Layer) -> float:
-        """What a layer's weights and gradients take of the I/O in a batch."""
+        """Bytes of the I/O that a layer's weights and gradients take in a batch."""
         if not self.is_streaming:
             return 0
         sent = self.micro_batches if self.run_mode is RunMode.TRAIN else 0
         return self.half * layer.weight_bytes * (layer.loads + sent)
 
     def overhead_s(self, constants: Constants) -> float:
-        """What a batch takes besides its layers' work."""
+        """Seconds of a batch besides its layers' work."""
         return self.micro_batches * constants.batch_overhead_s
 
     @property
     def half(self) -> float:
-        """What travels of a byte that the executor counts."""
+        """Bytes sent for each byte that the executor counts."""
         return HALF_BYTES / self.itemsize
 
     @property
     def io_samples_per_sec(self) -> float:
-        """What the I/O carries."""
+        """Samples per second that the I/O sustains."""
         weights = sum(map(self.streamed_bytes, self.layers))
         nbytes = self.input_bytes / self.systems + weights
         return _io_bytes_per_sec(self.system) * self.batch_size / max(nbytes, 1)
 
 
 def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
-    """What the system will reach, and each layer alone."""
+    """Estimate the rate of the system, and of each layer alone."""
     alone = [_Alone.of(layer, work, constants) for layer in work.layers]
     seconds = [1 / layer.compute for layer in alone]  # a sample
     pace_s = sum(seconds) if work.is_streaming else max(seconds, default=0.0)

@@ -166,7 +166,7 @@ def _needed(
 
 
 def _writes_gradients(kernels: dict[int, list[Kernel]]) -> bool:
-    """Whether they write where gradients are, as those do that make the next value of a state."""
+    """Return whether they write to gradients, as the kernels of a state's next value do."""
     written = (array.name for kernel in chain(*kernels.values()) for array in kernel.writes)
     return any(name.startswith(GRADIENT) for name in written)
 
@@ -177,10 +177,10 @@ def _visit(visit: Visit, kernels: Sequence[Kernel], group_of: dict[str, int]) ->
 
 
 def _is_same(layout: Layout, other: Layout) -> bool:
-    """Whether each kernel finds in every array what the same kernels have written, in both orders.
+    """Return whether each kernel reads what the same kernels have written, in both orders.
 
     A weight is read before its update. What a kernel has written over, be it in the segment or
-    behind it, cannot be made again from there.
+    after it, cannot be made again from there.
     """
     first: dict[str, int] = {}
     for kernel in layout.kernels:

@@ -23,7 +23,7 @@ def interleave(stages: Sequence[int], minibatches: int) -> tuple[Call, ...]:
         visits_of.setdefault(stage, []).append(number)
 
     def is_ready(visit: int, before: Sequence[int]) -> bool:
-        """Whether a visit's next minibatch is there, as it was at the beginning of the round."""
+        """Return whether a visit's next minibatch was ready at the beginning of the round."""
         arrived = before[visit - 1] if visit else minibatches
         last = returns[stages[visit]]
         out = done[visit] - done[last]  # passed, and not back

@@ -1,5 +1,5 @@
-"""Weight slots: where on the wafer each group's weights come, so that those that follow fit beside;
-and the window of gradients, where MemoryX has those that come next.
+"""Weight slots of the groups on the wafer, placed so that the next groups fit next to them; and the
+window of gradients, where MemoryX has those that come next.
 
 Groups whose visits follow each other lie apart. Where the slots take no more than the two largest
 neighbours need, the one lies at their front, the other at their end; a group that is visited among
@@ -27,7 +27,7 @@ def place_groups(
     """The offset of each group, and the length of all slots.
 
     sizes: bytes of each group; order: the groups in the order of a step's visits. ahead_bytes: that
-    much is to fit beside the largest group, or another one as large
+    much is to fit next to the largest group, or another one as large
     """
     beside: list[set[int]] = [set() for _ in sizes]
     for group, following in pairwise(order):
@@ -46,7 +46,7 @@ def place_groups(
 def place_gradients(sizes: Sequence[int], visits: Sequence[Visit]) -> tuple[list[int | None], int]:
     """The offset of each group's gradients, None where it has none, and the length of the window.
 
-    Gradients that one visit writes and completes lie apart from those before and behind them: the
+    Gradients that one visit writes and completes lie apart from those before and after them: the
     wafer writes the ones while MemoryX updates by the others. Those that stay for more visits, or
     come together with others, have a place for themselves.
     """

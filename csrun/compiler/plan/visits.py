@@ -35,7 +35,7 @@ UseOf = Callable[[Kernel], Use]
 
 @dataclass(frozen=True)
 class Function:
-    """What a plan says of one of the program's functions, and what it is made of."""
+    """Description of one function of the program, and of its contents."""
 
     visit: Visit
     kernels: tuple[Kernel, ...]

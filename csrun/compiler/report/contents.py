@@ -1,4 +1,4 @@
-"""What compile_report.html shows, taken from a plan and its passes; how it looks is in `page/`."""
+"""Contents of compile_report.html, from a plan and its passes; the layout is in `page/`."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """Its memory: weights, and activations of a minibatch."""
+        """Bytes of memory: weights, and activations of a minibatch."""
         return self.layer.weight_bytes + self.layer.activation_bytes
 
 
@@ -72,7 +72,7 @@ class Column:
         return MISSING if value is None else self.read(value)
 
     def sum(self, rows: Sequence[Row]) -> str:
-        """What it says of a block."""
+        """Entry for a block."""
         return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
 
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What was compiled, and for what."""
+        """Facts on the compiled model and its target."""
         plan, system = self.plan, self.system
         share = plan.batch_size // plan.systems
         facts = {
@@ -175,12 +175,12 @@ class Report:
 
     @property
     def limit(self) -> Limit:
-        """What limits the model, and why its rate is not its rows'."""
+        """Limit of the model's rate."""
         return Limit.of(self.plan, self.system)
 
     @property
     def stream(self) -> Stream | None:
-        """How the groups of weights come and go; None where the weights stay on the wafer."""
+        """Timeline of the groups of weights; None where the weights stay on the wafer."""
         streaming = self.plan.mode is ExecutionMode.WEIGHT_STREAMING
         return stream_of(self.plan) if streaming else None
 
@@ -190,7 +190,7 @@ class Report:
         if self.stream is not None or not self.plan.floor_plan:
             return ()
         fabric = Rectangle(0, 0, self.system.fabric_width, self.system.fabric_height)
-        alone = self.plan.replicas == 1  # of several, a name beside would stand there as often
+        alone = self.plan.replicas == 1  # of several, a name next to it would stand there as often
         whole = draw("The fabric, to scale", self._spots(), fabric, beside=alone)
         if alone:
             return (whole,)

@@ -1,4 +1,4 @@
-"""What the page draws: the floor plan of a pipeline, and the way of a stream's groups."""
+"""Drawings of the page: the floor plan of a pipeline, and the timeline of streamed groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ ENLARGED_HEIGHT = 24.0
 GLYPH_WIDTH = 0.6  # an average letter's
 LINE_HEIGHT = 1.2
 EDGE = 0.8  # from a line's middle to the border of the drawing
-GAP = 0.7  # between the fabric and what is written beside it
+GAP = 0.7  # between the fabric and what is written next to it
 MOST_BESIDE = 12  # labels; more are no help, and each rectangle is named when it is pointed at
 LONGEST_BESIDE = 22  # letters; of a longer name the end, which says more
 
@@ -42,7 +42,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Label:
-    """A text in its rectangle, turned when it only fits upwards, or `beside` the fabric."""
+    """A text in its rectangle, rotated if it fits only upwards, or `beside` the fabric."""
 
     text: str
     x: float
@@ -97,10 +97,10 @@ def draw(
 ) -> Drawing:
     """Draw a part of the fabric to scale, or stretched to a height.
 
-    With `beside`, what has no room for its name is named beside the fabric, unless that is many.
+    With `beside`, what has no room for its name is named next to the fabric, unless that is many.
     """
     width = WIDTH
-    while True:  # the names beside take of the width, so that fewer fit inside
+    while True:  # names next to it take of the width, so that fewer fit inside
         areas = {spot: _scaled(spot.rectangle, part, height, width) for spot in spots}
         small = [spot for spot, area in areas.items() if _inside(spot, area) is None]
         if not beside or len(small) > MOST_BESIDE:
@@ -120,7 +120,7 @@ def draw(
 def _scaled(
     rectangle: Rectangle, part: Rectangle, height: float | None, width: float = WIDTH
 ) -> Area:
-    """Where a rectangle of a part lies, when the part is drawn `width` by `height`."""
+    """Return a rectangle in the scale of a drawing of `width` by `height`."""
     across = width / part.width
     down = across if height is None else height / part.height
     return Area(
@@ -166,7 +166,7 @@ def _beside(small: Sequence[Spot], areas: Mapping[Spot, Area], fabric: Area) -> 
 
 
 class Arrival(StrEnum):
-    """How a group's weights are on the wafer when they are needed."""
+    """State of a group's weights when they are needed."""
 
     KEPT = "still resident"
     AHEAD = "fetched ahead"
@@ -239,7 +239,7 @@ class Stream:
 
     @cached_property
     def stays(self) -> tuple[Stay, ...]:
-        """What is in the slots, by the visit at which it comes."""
+        """Occupancy of the slots, by the visit at which a group comes."""
         stays: list[Stay] = []
         for number, stop in enumerate(self.stops, 1):
             earlier = [i for i, stay in enumerate(stays) if stay.group == stop.group]

@@ -1,4 +1,4 @@
-"""What limits a model, and what would raise the rate: the sentence at the top of both reports."""
+"""Limit of a model's rate, and its remedy: the sentence at the top of both reports."""
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -12,7 +12,7 @@ from csrun.site import System
 
 
 def work_of(plan: Plan, system: System) -> Work:
-    """What a compiled model's estimate was made from."""
+    """Return the work that a compiled model's estimate was made from."""
     return Work(
         layers=plan.layers,
         pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
@@ -50,12 +50,12 @@ class Limit:
 
     @property
     def sentence(self) -> str:
-        """What limits the model, and what would raise the rate."""
+        """Sentence on the model's limit, and on what raises the rate."""
         return f"Limited by {self._limit}."
 
     @property
     def total(self) -> str:
-        """How the kernels' rates and the whole model's hang together."""
+        """Sentence that relates the kernels' rates to the model's."""
         whose = (
             "all kernels, one after the other" if self.work.is_streaming else "the slowest kernel"
         )
@@ -67,7 +67,7 @@ class Limit:
 
     @property
     def micro_batches(self) -> str:
-        """What a batch is cut into, and what that costs; nothing where it is computed as one."""
+        """Sentence on micro-batches and their cost; empty for a single one."""
         work = self.work
         if work.micro_batches == 1:
             return ""
@@ -80,7 +80,7 @@ class Limit:
 
     @property
     def recomputation(self) -> str:
-        """What is computed again, and what that costs; nothing where all is kept."""
+        """Sentence on recomputation and its cost; empty where there is none."""
         if not self.recomputed:
             return ""
         return (
@@ -91,7 +91,7 @@ class Limit:
 
     @property
     def _kernels_s(self) -> float:
-        """What kernels take of a batch's time."""
+        """Seconds of a batch spent in kernels."""
         seconds = [1 / layer.compute_samples_per_sec for layer in self.estimate.layers]
         pace_s = sum(seconds) if self.work.is_streaming else max(seconds, default=0.0)
         return self.work.batch_size * pace_s

@@ -1,4 +1,4 @@
-"""How reports write numbers: without exponents, and with digits enough not to read as zero."""
+"""Number formats of reports: no exponents, and enough digits not to read as zero."""
 
 from collections.abc import Sequence
 from decimal import Decimal
