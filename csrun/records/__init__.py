@@ -1,1 +1,1 @@
-"""What a run leaves in model_dir: checkpoints, events, performance, params, and its log lines."""
+"""Records of a run in model_dir: checkpoints, events, performance, params, and its log lines."""

@@ -1,7 +1,7 @@
-"""Where each second of a training went, and what removing each wait could gain at most.
+"""Breakdown of a training's time, and what removing each wait could gain at most.
 
 The chief's clock is cut into pieces without gaps. Those of an order of steps are cut once more by
-what the wafer says of its waits. What is left beside all rows is `other`.
+what the wafer says of its waits. What is left over from all rows is `other`.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Row(Enum):
 
     @property
     def is_wait(self) -> bool:
-        """Whether a faster run could be without it."""
+        """Return whether a faster run could be without it."""
         return self not in (Row.COMPUTE, Row.OTHER)
 
 
@@ -50,7 +50,7 @@ class LedgerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What an order's steps say of themselves: their time, and how much of it they waited.
+    """Times of an order's steps: total, and how much of it they waited.
 
     Units: seconds
     """

@@ -54,7 +54,7 @@ def configure() -> None:
 
 
 def saving_to(model_dir: Path) -> str:
-    """Where the run's records go."""
+    """Line on the folder of the run's records."""
     return f"Checkpoints and summaries will be saved in: {model_dir}"
 
 
@@ -78,7 +78,7 @@ def saving_checkpoint(step: int) -> str:
 
 @dataclass(frozen=True)
 class PlacedStore:
-    """Where a MemoryX task has its part of the weights; folder: of a store on disk."""
+    """Placement of a MemoryX task's part of the weights; folder: of a store on disk."""
 
     nbytes: int
     folder: str | None
@@ -86,7 +86,7 @@ class PlacedStore:
 
 
 def weight_stores(stores: Sequence[PlacedStore], pieces: int) -> str:
-    """Where weight streaming has the weights; pieces: of them that are one task's each."""
+    """Line on the weight stores; pieces: groups of weights that belong to one task each."""
     shared = f", shared by {len(stores)} MemoryX tasks" if len(stores) > 1 else ""
     if (idle := len(stores) - pieces) > 0:
         what = "weight group(s), counting the shards of a matrix as one"
@@ -138,7 +138,7 @@ _RESET = "\x1b[0m"
 
 @functools.cache
 def has_colour(terminal: TextIO) -> bool:
-    """Whether a terminal shows colours and its user wants them (NO_COLOR, TERM)."""
+    """Return whether a terminal shows colours and its user wants them (NO_COLOR, TERM)."""
     from rich.console import Console  # slow to import; without a terminal nobody needs it
 
     console = Console(file=terminal)

@@ -1,4 +1,4 @@
-"""What a run cost and reached: the two rates of its log lines, and performance.json."""
+"""Performance of a run: the two rates of its log lines, and performance.json."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def _per_second(samples: int, seconds: float) -> float:
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the input did to the steps.
+    """Effect of the input on the steps.
 
     verdict: not bound (they waited less than 5 % of their time for batches), moderate (to 20 %) or
     bound. streamers_needed: so many would have kept them busy; None where each makes all batches,
@@ -73,7 +73,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_bottleneck(self) -> bool:
-        """Whether the input held the run up."""
+        """Return whether the input held the run up."""
         return self.verdict == "bound"
 
 

@@ -20,7 +20,7 @@ from csrun.records.torch_names import are_stored_names, state_dict_names, stored
 
 
 def names_in_state_dict(checkpoint: Checkpoint) -> dict[str, str]:
-    """What a state_dict calls each weight of a checkpoint: their name to ours."""
+    """Return the state_dict names of a checkpoint's weights: their name to ours."""
     return state_dict_names(checkpoint.weights, checkpoint.manifest.identity)
 
 

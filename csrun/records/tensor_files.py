@@ -31,14 +31,14 @@ _READ_AS = {
 
 
 class DamagedError(Exception):
-    """What is wrong with a file of tensors."""
+    """Fault of a file of tensors."""
 
 
 @dataclass(frozen=True)
 class Blocks:
     """A tensor that is made while it is written: `make` gives its rows, some at a time.
 
-    check: is told the checksum of all of them, and raises where that should be another.
+    check: is called with the checksum of all of them, and raises where that should be another.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ def write(
 ) -> dict[str, int]:
     """Write a new file, flushed to the disk; the checksum of each tensor, CRC-32.
 
-    copied: is told of each tensor, by name, that may change from then on. order: in which they are
+    copied: called with each tensor, by name, that may change from then on. order: in which they are
     taken, which leaves the file as it is.
 
     Raises: OSError
@@ -96,7 +96,7 @@ def _parts(tensor: Array | Blocks) -> Iterator[memoryview]:
 
 
 def _offsets(tensors: Iterable[Array | Blocks], first: int) -> Iterator[int]:
-    """Where each of them begins, one behind the other."""
+    """Return the offset of each of them, back to back."""
     for tensor in tensors:
         yield first
         first += tensor.nbytes
@@ -144,7 +144,7 @@ class Stored:
         return Values(values.reshape(self.shape), self.code)
 
     def within(self, file: Array) -> Array:
-        """It as a view of the bytes of its file."""
+        """View of the tensor in the bytes of its file."""
         dtype = np.dtype(_READ_AS[self.code])
         end = self.start + prod(self.shape) * dtype.itemsize
         return file[self.start : end].view(dtype).reshape(self.shape)

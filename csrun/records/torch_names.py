@@ -1,4 +1,4 @@
-"""What a PyTorch model's parameters and buffers are called in a store, and back.
+"""Names of a PyTorch model's parameters and buffers in a store, and back.
 
 A training script's are kept in PyTorch's own layout, a Linear's weight as [out, in]; only the names
 are others, as those of layers are: h.0.ln_1.weight is h/0/ln_1/weight. A name may have any sign but
@@ -38,7 +38,7 @@ def same_stored_name(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def torch_identity(names: Iterable[str], tied: Mapping[str, str]) -> dict[str, str]:
-    """What a checkpoint says of the PyTorch model whose it is.
+    """Return the identity of a PyTorch model, for its checkpoints.
 
     names: of its parameters and buffers, each once. tied: further names of its state_dict, and
     which of the others each is.

@@ -36,7 +36,7 @@ class Process:
 
 
 def path_of(model_dir: Path, first: int, last: int, is_whole: bool = True) -> Path:
-    """Where the trace of these steps is, or of those of them that a run that failed came to."""
+    """Path of the trace of these steps, or of those that a failed run reached."""
     return model_dir / FOLDER / f"steps_{first}_{last}{'' if is_whole else '_failed'}.json"
 
 

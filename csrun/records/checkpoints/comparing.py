@@ -18,7 +18,7 @@ class Comparison:
 
     problem: why there is nothing to compare: it is missing in one, or of another shape or type.
     max_abs: the largest |a - b|. relative: the norm of a - b over the larger of the norms of a and
-    b, 0 where both are 0. Both are NaN where one of two values is no number. is_same: every bit is.
+    b, 0 where both are 0. Both are NaN where one of two values is NaN. is_same: every bit is.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which checkpoints a folder has, and what each is worth."""
+"""List of a folder's checkpoints and their state."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,7 +31,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Verified:
-    """What came of reading all of a checkpoint. tensors, nbytes: how much was read."""
+    """Result of verifying a checkpoint. tensors, nbytes: how much was read."""
 
     name: str
     tensors: int
@@ -55,7 +55,7 @@ def listing(model_dir: Path) -> list[Listed]:
 
 
 def index_problem(model_dir: Path) -> str | None:
-    """What is wrong with a folder's index: it cannot be read, or names what is not there."""
+    """Return the fault of a folder's index: unreadable, or naming missing checkpoints."""
     try:
         index = parts.read_index(model_dir)
         gone = [
@@ -89,7 +89,7 @@ def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
 
 
 def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> Verified:
-    """Read all of a checkpoint, a tensor at a time. `show` hears of bytes, read and in all."""
+    """Read all of a checkpoint, a tensor at a time. `show` gets the bytes read and in all."""
     try:
         checkpoint = read.checked(model_dir, name)
     except read.DamagedError as damage:

@@ -21,7 +21,7 @@ PREFIX = "model-ckpt-"
 CONVERTED_FROM, UNDRAWN = "converted_from", "undrawn"
 OPTIMIZER_STATE = "optimizer_state"
 
-# Files are removed by the index's word, so it can name nothing but checkpoints beside itself.
+# Files are removed by the index's word, so it can name nothing but checkpoints next to itself.
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{PREFIX}(0|[1-9][0-9]{{0,17}})\Z")]
 
 
@@ -34,12 +34,12 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def nbytes(self) -> int:
-        """What the tensor takes."""
+        """Bytes of the tensor."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def kind(self) -> str:
-        """Its type and shape, for people: float32[784, 50]."""
+        """Type and shape, for people: float32[784, 50]."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
@@ -52,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_converted(self) -> bool:
-        """Whether it holds the weights of another program's model, and nothing of a training."""
+        """Return whether it holds converted weights, and no state of a training."""
         return CONVERTED_FROM in self.identity
 
     @property
@@ -84,28 +84,28 @@ def name_at(path: Path) -> str:
 
 
 def converted_identity(source: str, undrawn: Iterable[str]) -> dict[str, str]:
-    """What the manifest of a converted checkpoint says of it."""
+    """Return the identity of a converted checkpoint, for its manifest."""
     return {CONVERTED_FROM: source, UNDRAWN: " ".join(undrawn), OPTIMIZER_STATE: ""}
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is the name of a checkpoint."""
+    """Return whether a text is the name of a checkpoint."""
     digits = text.removeprefix(PREFIX)
     return digits != text and digits.isdecimal() and digits.isascii() and len(digits) <= 18
 
 
 def tensors_path(model_dir: Path, name: str) -> Path:
-    """Where a checkpoint's tensors are."""
+    """Path of a checkpoint's tensors."""
     return model_dir / f"{name}.safetensors"
 
 
 def manifest_path(model_dir: Path, name: str) -> Path:
-    """Where a checkpoint's manifest is."""
+    """Path of a checkpoint's manifest."""
     return model_dir / f"{name}.json"
 
 
 def is_there(model_dir: Path, name: str) -> bool:
-    """Whether there is any file of a checkpoint."""
+    """Return whether there is any file of a checkpoint."""
     files = manifest_path(model_dir, name), tensors_path(model_dir, name)
     return any(map(os.path.lexists, files))
 
@@ -136,12 +136,12 @@ def steps_in(model_dir: Path) -> list[int]:
 
 
 def has_only_begun(model_dir: Path, steps: Sequence[int]) -> bool:
-    """Whether all that a folder has, of these steps, is a first checkpoint without a manifest."""
+    """Return whether a folder holds only a first checkpoint without a manifest."""
     return list(steps) == [0] and not os.path.lexists(manifest_path(model_dir, name_of(0)))
 
 
 def has_any(model_dir: Path) -> bool:
-    """Whether a folder has checkpoints, be it such that no index names any more.
+    """Return whether a folder has checkpoints, be it such that no index names any more.
 
     Raises: CsrunError when its index cannot be read
     """

@@ -24,7 +24,7 @@ SHOWN_NAMES = 8
 
 
 class DamagedError(Exception):
-    """What is wrong with a checkpoint's files; the reader makes a clear CsrunError of it."""
+    """Fault of a checkpoint's files; the reader makes a clear CsrunError of it."""
 
 
 class GoneError(DamagedError):
@@ -55,7 +55,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Those of its tensors."""
+        """Bytes of its tensors."""
         return sum(entry.nbytes for entry in self.manifest.tensors.values())
 
     @property
@@ -190,7 +190,7 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
     One of which the user has removed both files is passed over. When a training that goes on has
     written the index anew while we looked, we look again. Without an index beside checkpoints, the
-    newest of them that is whole; none, where a run was killed amid its first one.
+    newest of them that is whole; none, where a run was killed during its first one.
 
     Raises: CsrunError when it is damaged or gone, with the newest good one.
     """

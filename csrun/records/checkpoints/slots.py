@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are optimizer state, and which are weights.
+"""Classification of a checkpoint's tensors as optimizer state or weights.
 
 A slot's tensor is named `slot/weight`. Weights may be named alike: `att/out/kernel` is no state of
 `out/kernel`. So the names of the slots decide, and the manifest has them.

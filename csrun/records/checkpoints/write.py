@@ -47,7 +47,7 @@ class Writer:
     ) -> Path:
         """Write the checkpoint of a global step, and let go of the oldest one.
 
-        copied: is told of each tensor that may change from then on, though it is not on the disk.
+        copied: called with each tensor that may change from then on, though it is not on the disk.
         order: in which they are taken.
 
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
@@ -140,7 +140,7 @@ def _write_tensors(
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
-    """Remove checkpoints, in this folder alone; what cannot be removed is told of, and stays."""
+    """Remove checkpoints, in this folder alone; what cannot be removed is reported, and stays."""
     folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:

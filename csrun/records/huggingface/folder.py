@@ -41,7 +41,7 @@ class Folder:
 
 
 def size_in_bytes(text: str) -> int:
-    """A number with KB, MB or GB behind it, as transformers has it: 5GB is 5,000,000,000.
+    """A number with KB, MB or GB after it, as transformers has it: 5GB is 5,000,000,000.
 
     Raises: UsageError
     """

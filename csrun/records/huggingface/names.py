@@ -1,4 +1,4 @@
-"""What the tensors of a model are called there and here: a table of rules."""
+"""Names of a model's tensors in transformers and in csrun: a table of rules."""
 
 import re
 from collections.abc import Mapping
