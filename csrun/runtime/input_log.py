@@ -1,4 +1,4 @@
-"""What a run says of its input: now and then while it is slow, once at the end, in its record."""
+"""Log of a run's input: warnings while it is slow, a verdict at the end, and its record."""
 
 import logging
 from collections.abc import Callable
@@ -25,7 +25,7 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Feeding:
-    """Who makes a machine's batches.
+    """Streamers of a machine's batches.
 
     streamers: their names, in turn; none when the process of the steps makes them itself.
     stage: the name of a streamer's stage by its number, None for an unknown one.
@@ -112,7 +112,7 @@ class InputLog:
         return f"{needed} streamers would feed it ({self._feeding.options(needed)})"
 
     def _is_in_vain(self, verdict: Verdict) -> bool:
-        """Whether the streamers that would be needed would not help."""
+        """Return whether the streamers that would be needed would not help."""
         return self._feeding.replayed and verdict.needed > max(1, verdict.streamers)
 
     def _stage(self, verdict: Verdict) -> str | None:
@@ -120,7 +120,7 @@ class InputLog:
 
 
 def _stage_text(stage: str | None, stage_s: float, batch_s: float) -> str:
-    """Where a streamer's time goes."""
+    """Text on a streamer's slowest stage."""
     if stage is None:
         return f"a batch takes {batch_s * 1e3:.3g} ms to make"
     return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms a batch"

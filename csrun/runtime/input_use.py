@@ -1,4 +1,4 @@
-"""Whether the input keeps the wafer busy: the verdict of a run, from waits and times of production.
+"""Verdict on a run's input, from waits and production times.
 
 The wafer takes batches in turn, so of N streamers each has the time of N steps for a batch, and the
 slowest of them decides. With t the time of a step without its waits and p the slowest streamer's
@@ -20,7 +20,7 @@ STRAGGLER_RATIO = 1.5  # how much slower than the middle one a streamer must be 
 
 
 class Bound(StrEnum):
-    """Whether the input holds the steps up."""
+    """Degree to which the input delays the steps."""
 
     NOT = "not bound"
     MODERATE = "moderate"
@@ -42,7 +42,7 @@ class StreamerRate:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the input did to the steps.
+    """Effect of the input on the steps.
 
     asked: the batches a second that the wafer would take of each streamer if it never waited.
     typical: what the middle one of the streamers delivers. needed: how many would feed the wafer,
@@ -61,12 +61,12 @@ class Verdict:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the slowest one is much slower than most."""
+        """Return whether the slowest one is much slower than most."""
         return _is_straggler(self.slowest.delivered, self.typical)
 
     @property
     def keeps_up(self) -> bool:
-        """Whether all make batches as quickly as asked, and these are late for another reason."""
+        """Return whether all deliver batches as fast as asked, and are late for another reason."""
         return self.slowest.delivered >= self.asked
 
 

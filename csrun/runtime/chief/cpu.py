@@ -35,7 +35,7 @@ from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 @dataclass
 class _Memory:
-    """What the programs of a run share. arena: the largest that one of them has needed so far."""
+    """Memory shared by the programs of a run. arena: the largest that one has needed so far."""
 
     arena: Bytes
     store: Bytes
@@ -48,7 +48,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Fed:
-    """Where a program's batches come from: of its own, or the first rows of another's.
+    """Source of a program's batches: its own, or the first rows of another's.
 
     own: where they are made.
     """
@@ -98,7 +98,7 @@ class CpuProgram:
         memory.plans.append(plan)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
-        """Its next batch is number `first` of its data set."""
+        """Set the next batch to number `first` of its data set."""
         self.fed.own.begin(first, last)
 
     def run(
@@ -121,7 +121,7 @@ class CpuProgram:
         return self._results.read(slot, step)
 
     def losses(self, count: int) -> list[float]:
-        """Those of the last call's first `count` steps."""
+        """Losses of the last call's first `count` steps."""
         return self._results.losses(count)
 
     def has_lost_peer(self) -> bool:
@@ -171,10 +171,10 @@ class CpuMachine(CpuProgram):
         return CpuProgram(executable, memory, self._fed(plan, feed))
 
     def unload(self, program: Program) -> None:
-        """It goes with the last reference to it."""
+        """Drop the program; its memory goes with the last reference to it."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """What this process did beside the chief's part."""
+        """Spans of this process, without the chief's part."""
         return [("this process", self._memory.recorder.spans())]
 
     def _fed(self, plan: Plan, feed: Feed | Program) -> _Fed:

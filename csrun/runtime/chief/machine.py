@@ -1,4 +1,4 @@
-"""What a loop drives: the programs of a run, over one store, on a wafer or in this process.
+"""Interface that a loop drives: programs of a run over one store, on a wafer or in this process.
 
 A machine comes with its first program, and is given others by `load`. Each has buffers, batches and
 results of its own; weights and optimizer state are one store, whose bytes all of them see. Any of
@@ -42,7 +42,7 @@ class Held:
     """Updates that wait for what is copied of the state.
 
     order: in which tensors are to be copied. copied: so many more are; end: no more will be. sent:
-    the tensors, where they come from another machine beside the steps, and not from the state.
+    the tensors, where they come from another machine while steps run, and not from the state.
     """
 
     order: tuple[str, ...]
@@ -56,7 +56,7 @@ class Ordered(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether `finish` will not wait."""
+        """Return whether `finish` will not wait."""
 
     def finish(self) -> StepsDone:
         """Wait until they are committed; to be called once, before all else of the machine.
@@ -78,7 +78,7 @@ class Program(Protocol):
     runs_apart: bool
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
-        """Its next batch is number `first` of its data set; what was made before is thrown away.
+        """Set the next batch to number `first` of its data set; prefetched batches are discarded.
 
         told: what the streamers must know before they make it, such as a shuffled order.
 
@@ -106,10 +106,10 @@ class Program(Protocol):
         """The result of its last call's step number `slot`."""
 
     def losses(self, count: int) -> list[float]:
-        """Those of its last call's first `count` steps."""
+        """Losses of its last call's first `count` steps."""
 
     def has_lost_peer(self) -> bool:
-        """Whether a part of the run is gone, so that there is no next step; at any time."""
+        """Return whether a part of the run is gone, so that there is no next step; at any time."""
 
 
 class Machine(Program, Protocol):
@@ -138,7 +138,7 @@ class Machine(Program, Protocol):
         data is known twice.
 
         Raises: CsrunError for a program that the store does not fit, or that does not fit on the
-            wafer beside the store
+            wafer next to the store
         """
 
     def unload(self, program: Program) -> None:
@@ -157,7 +157,7 @@ class Machine(Program, Protocol):
         """Have updates wait for what is copied of the state, between two calls of `run`."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """What each of its processes has traced, by its name.
+        """Spans that each of its processes has traced, by its name.
 
         Where nobody may be asked, as one of them is lost, of those of this machine.
         """

@@ -94,7 +94,7 @@ class ChiefStore:
         self._expect(messages.StoreInitialized, 0)
 
     def state(self, plan: Plan) -> State:
-        """Its part of the state, wherever the store is; the wafer has been given its parts."""
+        """Tensors of its part of the state, wherever the store is; wafers have theirs."""
         own = self._shards.own(plan, self._server)
         if isinstance(self._channel, TcpChannel):
             self.sent = SentState(plan, own, self._channel)
@@ -129,12 +129,12 @@ class ChiefStores:
 
     @property
     def are_afar(self) -> bool:
-        """Whether the tasks are on other machines: one each, and none on the chief's."""
+        """Return whether the tasks are on other machines: one each, and none on the chief's."""
         return self._each[0].is_afar
 
     @property
     def parts(self) -> list[int]:
-        """What the wafers are given, of one task after the other."""
+        """Parts given to the wafers, task by task."""
         return [part for each in self._each for part in each.parts]
 
     @property
@@ -225,9 +225,9 @@ def _state_by(plan: Plan, port: Port, own: Own) -> State:
 
 
 def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
-    """What one of several wafers is given of so many tasks' parts; of tasks afar there are none.
+    """Parts of the tasks that one of several wafers is given; none of remote tasks.
 
-    Of each task its own, behind the store's memory if that is among them.
+    Of each task its own, after the store's memory if that is among them.
     """
     each = len(parts) // servers
     common = each % COUNTERS

@@ -80,13 +80,13 @@ class PeerChannels:
             stall_watch = StallWatch.of_reporter(overdue, message.waited_s)
 
     def has_message(self, name: str) -> bool:
-        """Whether a peer has said something, or is gone."""
+        """Return whether a peer has said something, or is gone."""
         poll = select.poll()
         poll.register(self._by_name[name], select.POLLIN)
         return bool(poll.poll(0))
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """What peers have traced, by their names; of those that are afar only if it asks."""
+        """Spans that peers have traced, by their names; those of remote peers only if it asks."""
         asked = [name for name in self._by_name if asks and name not in self._rings]
         for name in asked:
             self._by_name[name].send(messages.ReadTrace())
@@ -117,7 +117,7 @@ class PeerChannels:
                 poll.unregister(descriptor)  # an early answer: it will be asked for later
 
     def has_lost_peer(self) -> bool:
-        """Whether any peer of the run is gone."""
+        """Return whether any peer of the run is gone."""
         return any(channel.has_ended() for channel in self._by_name.values())
 
     def stop(self, results: messages.Results) -> None:

@@ -39,7 +39,7 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the chief needs to know to set a run up.
+    """Request of the chief to set a run up.
 
     first: the first global step. last: the first batch that is not taken. batch: the first that is,
     if its number is not the step's.
@@ -161,7 +161,7 @@ class Cluster:
         return Loaded(self._loaded_results(), feeding)
 
     def _loaded_results(self) -> list[Bytes]:
-        """Where the results of another program lie, once all wafers have loaded it."""
+        """Return the results of another program, once all wafers have loaded it."""
         return [self._map(results) for (results,) in self._wafers.ready(1)[1]]
 
     def unload(self, number: int) -> None:
@@ -206,7 +206,7 @@ class Cluster:
         return self._wafers.answer(order, awaited)
 
     def has_answer(self) -> bool:
-        """Whether all wafers have said something since their order."""
+        """Return whether all wafers have said something since their order."""
         return self._wafers.have_answered()
 
     def hold_updates(self) -> Held:
@@ -221,11 +221,11 @@ class Cluster:
         return held_by([Counter(counter) for _, (counter,) in answers], plan)
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """What the peers have traced, by their names; all of them if it asks."""
+        """Spans that the peers have traced, by their names; all of them if it asks."""
         return self._peers.traced(asks)
 
     def has_lost_peer(self) -> bool:
-        """Whether any peer of the run is gone."""
+        """Return whether any peer of the run is gone."""
         return self._peers.has_lost_peer()
 
     def stop(self, results: messages.Results) -> None:

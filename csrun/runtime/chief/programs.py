@@ -23,7 +23,7 @@ Awaited = messages.BatchAwaited | messages.WeightsAwaited  # what a wafer says o
 
 @dataclass(frozen=True)
 class Loaded:
-    """What comes of loading a program: where the wafers' results lie, and who makes its batches."""
+    """Result of loading a program: the wafers' results, and the streamers of its batches."""
 
     results: Sequence[Bytes]
     feeding: Feeding
@@ -41,7 +41,7 @@ class Peers(Protocol):
         """Wait for their answers to it, put together; `awaited` hears what one waits for."""
 
     def has_answer(self) -> bool:
-        """Whether all of them have said something since."""
+        """Return whether all of them have said something since."""
 
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
         """Load the program of this number everywhere, with batches of its own."""
@@ -65,10 +65,10 @@ class Peers(Protocol):
         """Have updates wait for what is copied of the state."""
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
-        """What they have traced, by their names; all of them if it asks."""
+        """Spans that they have traced, by their names; all of them if it asks."""
 
     def has_lost_peer(self) -> bool:
-        """Whether any peer of the run is gone."""
+        """Return whether any peer of the run is gone."""
 
     def stop(self, results: messages.Results) -> None:
         """Tell every peer that the run is over."""
@@ -84,7 +84,7 @@ class ClusterOrder:
 
     @property
     def is_done(self) -> bool:
-        """Whether `finish` will not wait; or not long, as a wafer has said that it waits itself."""
+        """Return whether `finish` will not wait long: it is done, or a wafer reports a wait."""
         return self.peers.has_answer()
 
     def finish(self) -> messages.StepsDone:
@@ -117,7 +117,7 @@ class ClusterProgram:
         self._results = SystemsResults(plan, slots)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
-        """Its next batch is number `first` of its data set."""
+        """Set the next batch to number `first` of its data set."""
         self._peers.begin(self.own, first, last, told)
 
     def run(
@@ -154,7 +154,7 @@ class ClusterProgram:
         return self._results.read(slot, step)
 
     def losses(self, count: int) -> list[float]:
-        """Those of the last call's first `count` steps."""
+        """Losses of the last call's first `count` steps."""
         return self._results.losses(count)
 
     def _say_awaited(self, awaited: Awaited) -> None:
@@ -168,7 +168,7 @@ class ClusterProgram:
         log.warning(f"The wafer has waited for {what} for {awaited.waited_s:.0f} s{where}")
 
     def has_lost_peer(self) -> bool:
-        """Whether a part of the run is gone."""
+        """Return whether a part of the run is gone."""
         return self._peers.has_lost_peer()
 
 
@@ -230,7 +230,7 @@ class ClusterMachine(ClusterProgram):
         return self._peers.hold_updates()
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:
-        """What each process but the chief's has traced, by its name; as `Machine.traced`."""
+        """Spans of each process but the chief's, by its name; as `Machine.traced`."""
         return self._peers.traced(asks)
 
     def close(self, results: messages.Results) -> None:

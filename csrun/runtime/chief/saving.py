@@ -1,7 +1,7 @@
-"""Checkpoints beside a training: a thread copies the state, brings it to the disk, and names it.
+"""Checkpoints during training: a thread copies the state, brings it to the disk, and names it.
 
 The steps go on meanwhile: what an update changes has been copied before it, or the update waits. Of
-a store on another machine each tensor is sent beside the steps. A checkpoint counts once the index
+a store on another machine each tensor is sent while steps run. A checkpoint counts once the index
 names it, as `csrun.records.checkpoints` says, whenever that is: a run that is killed before goes on
 from the one before.
 """
@@ -23,7 +23,7 @@ from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
 
-STOPPED_S = 0.1  # for a thread that is told to stop; one that waits for its disk is left behind
+STOPPED_S = 0.1  # for a thread that must stop; one that waits for its disk is left behind
 
 
 class Saving:
@@ -92,7 +92,7 @@ class Saving:
             self._give_up()
 
     def last_good(self, step: int, remedy: str = "") -> str:
-        """Where to go on when the weights after `step` are of no use, or no update comes of it."""
+        """Checkpoint to resume from when the weights after `step` are unusable or not updated."""
         kept = checkpoints.kept_steps(self._model_dir)
         good = max((at for at in kept if at < step), default=max(kept, default=None))
         remedy = remedy or self._remedy
@@ -173,6 +173,6 @@ def _in_thread(work: Callable[[], None]) -> "Future[None]":
 
 
 def outcome(step: int, is_whole: bool) -> str:
-    """What has become of a checkpoint that was being written, or was due, at the end."""
+    """Outcome of a checkpoint that was being written, or was due, at the end."""
     how = "finished before the end" if is_whole else "discarded"
     return f"Checkpoint at global step {step} {how}"

@@ -1,4 +1,4 @@
-"""The chief's orders: a machine that takes steps, and runs of it that leave nothing behind."""
+"""The chief's orders: a machine that takes steps, and runs of it that leave no trace."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -10,7 +10,7 @@ from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
 from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
-ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long beside its messages
+ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long to its messages
 
 Show = Callable[[Progress], None]
 

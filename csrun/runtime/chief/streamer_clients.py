@@ -15,7 +15,7 @@ from csrun.runtime.wire.ring import ring_slots_for
 from csrun.runtime.wire.tcp import TcpChannel
 
 COUNTERS = 2  # of a ring in each reader: filled, free
-PART_BYTES = MAX_MESSAGE_BYTES // 2  # of what is told in several messages
+PART_BYTES = MAX_MESSAGE_BYTES // 2  # of what is sent in several messages
 Descriptors = tuple[int, int, int]  # of a ring in a reader: memory, filled, free
 
 
@@ -46,7 +46,7 @@ class ChiefStreamers:
 
     @property
     def count_afar(self) -> int:
-        """How many are on other machines."""
+        """Number of streamers on other machines."""
         return sum(isinstance(self._peers[name], TcpChannel) for name in self.names)
 
     def require_whole(self) -> None:
@@ -119,7 +119,7 @@ class ChiefStreamers:
                 yield [(memory, filled, free) for filled, free in pairs]
 
     def primed(self, replayed: bool | None = None) -> Feeding:
-        """Who makes a program's batches, once each streamer's first one is there."""
+        """Feeding of a program, once each streamer has its first batch."""
         stages = [self._peers.expect(name, messages.Primed, 0)[0].stages for name in self.names]
         feeding = replace(self._feeding, stage=partial(_stage, stages))
         return feeding if replayed is None else replace(feeding, replayed=replayed)

@@ -73,7 +73,7 @@ class ChiefTrace:
         """The run ends by an error: write what was traced until then.
 
         That of processes of this machine, be they alive or not. Of others who is lost could not be
-        asked, and who is not may be amid a transfer, or end before it answers.
+        asked, and who is not may be during a transfer, or end before it answers.
         """
         if self._is_written or self._steps is None:
             return
@@ -102,7 +102,7 @@ def _process(plans: Sequence[Plan], name: str, spans: Spans) -> Process:
 
 
 def _name(plan: Plan, kind: Kind, number: int) -> str:
-    """What a person reads in a span: a visit by its layers, a step by its number."""
+    """Name of a span for people: a visit by its layers, a step by its number."""
     if kind in (Kind.WEIGHTS, Kind.COMPUTE) and 0 <= number < plan.micro_batches * len(plan.visits):
         micro_batch, visit = divmod(number, len(plan.visits))
         which = f"micro-batch {micro_batch}, " if plan.micro_batches > 1 else ""

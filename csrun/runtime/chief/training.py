@@ -33,12 +33,12 @@ SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not worth a look
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What the loop must know of the run.
+    """Options of a training loop.
 
     first: the global step it starts from; last: the one it ends before, None for the data's end.
     identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
     its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
-    grace_s: how long the run may go on once it is told to end; None for as long as it takes.
+    grace_s: how long the run may go on once it must end; None for as long as it takes.
     """
 
     model_dir: Path
@@ -63,7 +63,7 @@ class Training:
     may be left and entered again, as a script that trains in several blocks does; meanwhile signals
     act at once, and no file is open.
 
-    step: the global step that comes next. taken: is told of steps (the first one, how many) before
+    step: the global step that comes next. taken: called with steps (the first one, how many) before
     anything is written of them; where a step takes several batches, of batches.
     """
 
@@ -162,17 +162,17 @@ class Training:
             self._orders[program] = Orders(program, self._options.last)
 
     def forget(self, program: Program) -> None:
-        """It takes no step any more."""
+        """Forget the program: it takes no more steps."""
         self._orders.pop(program, None)
 
     @property
     def has_ended(self) -> bool:
-        """Whether a signal has ended it, and it has saved what it could."""
+        """Return whether a signal has ended it, and it has saved what it could."""
         return self._is_asked
 
     @property
     def is_over(self) -> bool:
-        """Whether no step comes: it was the last one, the data has ended, or the run is to end."""
+        """Return whether no step follows: last step done, data ended, or the run is to end."""
         return self.step == self._options.last or self._is_at_end or self._is_asked
 
     def advance(
@@ -291,7 +291,7 @@ class Training:
         return names[self.step % len(names)] if self._options.apart and names else None
 
     def _steps_of(self, done: StepsDone, gathering: Gathering | None) -> int:
-        """How many steps an order has ended; the last one's loss is known then."""
+        """Number of steps that an order has ended; the last one's loss is known then."""
         if gathering is None:
             if done.done:
                 self._result = self._program.result(done.done - 1, self.step + done.done - 1)
@@ -340,7 +340,7 @@ class Training:
         return f"loss {self._loss:.5g}{waiting}"
 
     def _learning_rate(self, step: int) -> float | None:
-        """That of a step just taken."""
+        """Learning rate of a step just taken."""
         rate = self._machine.plan.learning_rate
         if isinstance(rate, StepNumber):
             return self._numbers.of(step, rate.index)
@@ -355,12 +355,12 @@ class Training:
         self._traced(Kind.CHECKPOINT, step - 1, began_ns)
 
     def _traced(self, kind: Kind, first: int, began_ns: int, count: int = 1) -> None:
-        """What the chief did for some steps ends, and is traced if one of them is."""
+        """Trace work of the chief for some steps, if one of them is traced."""
         if self._trace.recorder.covers(first, count):
             self._trace.recorder.add(kind, first, began_ns)
 
     def _save_before_end(self, signal_name: str) -> None:
-        """The checkpoint of a run that is told to end, if the grace is long enough for one."""
+        """The checkpoint of a run that must end, if the grace is long enough for one."""
         step = self.step
         log.info(f"{signal_name}: training ends after global step {step}")
         self._saving.wait()
@@ -406,7 +406,7 @@ class Training:
 
 
 def _remedy_of_values(settings: RunSettings) -> str:
-    """What to do against numbers that are not finite."""
+    """Remedy for numbers that are not finite."""
     remedy = "lower the learning rate"
     if settings.check_numerics:
         return remedy

@@ -56,12 +56,12 @@ class Wafers:
         return together([self._peers.answer(name, order, awaited) for name in self._names])
 
     def have_answered(self) -> bool:
-        """Whether all have said something since their order."""
+        """Return whether all have said something since their order."""
         return all(self._peers.has_message(name) for name in self._names)
 
 
 def together(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
-    """What all systems have done: as many steps as the first that stopped, with its reason.
+    """Combined result of all systems: as many steps as the first that stopped, with its reason.
 
     The times are those of the system that took longest. The loss that stopped them is the sum of
     the parts of those that it stopped.

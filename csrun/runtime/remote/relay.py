@@ -26,10 +26,10 @@ PART_BYTES = 1 << 20  # of weights: one is sent down while the next one comes
 
 
 class Relay:
-    """What goes between one MemoryX task and the children, in threads of its own.
+    """Relay between one MemoryX task and the children, in threads of its own.
 
     children: their connections by their names, in the order of the sums.
-    recorder: is told how long each sum takes, of the first gradients that come until it is made.
+    recorder: gets the time of each sum, of the first gradients that come until it is made.
     failed: is raised when `error` is there. A connection that ends, ends the relay without a word:
     the chief has a channel to whoever is lost.
     """
@@ -104,7 +104,7 @@ class Relay:
         return [receive_few(child, kind.size, f"orders from {name}") for name, child in children]
 
     def _sum(self, nbytes: int) -> Array:
-        """That of all children's gradients, which takes the place of the first one's."""
+        """Sum of all children's gradients, in place of the first one's."""
         whole, part = self._room(nbytes)
         (first, connection), *others = self._children.items()
         receive_gradients(connection, whole, first)
@@ -133,7 +133,7 @@ class Relay:
 
     @staticmethod
     def _same(words: Sequence[bytes]) -> bytes:
-        """What all children have said.
+        """Return the order that all children sent.
 
         Raises: RuntimeError where they differ
         """

@@ -1,7 +1,7 @@
 """The ring of a streamer on another machine: it sends slots, the chief's machine has the ring.
 
-A slot travels as it lies in the ring, header and padding included, behind the number of the program
-that it is for; there is a checksum behind either. Sizes are known on both sides. What goes the
+A slot travels as it lies in the ring, header and padding included, after the number of the program
+that it is for; there is a checksum after either. Sizes are known on both sides. What goes the
 other way is how many slots of a program's ring have become free: no more are sent than it has, so
 that a ring which nobody reads for a while never holds up another one's.
 """
@@ -66,7 +66,7 @@ class SlotSender:
         return self._bulk.fileno()
 
     def room(self, source: int) -> int:
-        """How many slots of a program may be sent, as far as is known; 0 only when none may.
+        """Number of slots of a program that may be sent, as far as known; 0 only when none may.
 
         Finding that out it may hear of others' as well, which `known` tells.
         """
@@ -75,7 +75,7 @@ class SlotSender:
         return self._room[source]
 
     def known(self, source: int) -> int:
-        """How many of these were heard of already."""
+        """Number of these that were reported already."""
         return self._room[source]
 
     def send(self, source: int, frame: Bytes) -> None:
@@ -148,12 +148,12 @@ class BatchSender:
         return self._link.fileno()
 
     def ready(self) -> int:
-        """How many slots are known to be free; 0 only when there is none."""
+        """Number of slots known to be free; 0 only when there is none."""
         return self._link.room(self._source)
 
     @property
     def known(self) -> int:
-        """How many of these were heard of already."""
+        """Number of these that were reported already."""
         return self._link.known(self._source)
 
     def reserve(self) -> Slot:
@@ -189,7 +189,7 @@ class _Ring:
         self._free = {free.descriptor: free for free in (Counter.create() for _ in range(readers))}
         for free in self._free.values():
             free.raise_by(slots)
-        self._freed = dict.fromkeys(self._free, 0)  # by each, besides what is told
+        self._freed = dict.fromkeys(self._free, 0)  # by each, besides what is sent
         self._slots = [
             raw(self.memory.bytes[k * slot_nbytes : (k + 1) * slot_nbytes]) for k in range(slots)
         ]
@@ -217,7 +217,7 @@ class _Ring:
         return self._slots[self._next]
 
     def publish(self) -> None:
-        """That slot is filled."""
+        """Publish that slot as filled."""
         self._next = (self._next + 1) % len(self._slots)
         for filled in self._filled:
             filled.raise_by()
@@ -259,7 +259,7 @@ class _Inflow:
                 return
 
     def _to_fill(self) -> Generator[memoryview, None, None]:
-        """Where what comes is to lie, one part after the other: each is full when it goes on."""
+        """Views to fill with incoming data, one after the other: each is full when it goes on."""
         what = f"batches from {self.channel.peer}"
         while True:
             yield self._head

@@ -1,6 +1,6 @@
-"""A checkpoint of a MemoryX on another machine: its tensors are sent beside the steps, each once.
+"""A checkpoint of a MemoryX on another machine: its tensors are sent while steps run, each once.
 
-They have a connection of their own, so that weights and gradients never stand behind them. The
+They have a connection of their own, so that weights and gradients never wait for them. The
 chief asks for one after the other, some ahead of what has come. A thread of MemoryX sends each as
 it was when updates were held back, and counts it for those that wait.
 """
@@ -43,10 +43,10 @@ AHEAD_BYTES = 8 << 20  # asked for and not there: what a round trip carries at 1
 
 
 class Ask(IntEnum):
-    """What the chief asks for."""
+    """Request of the chief."""
 
     HOLD = 0  # updates are to wait for what they change to be sent; answered by HELD
-    SEND = 1  # a tensor, and its checksum behind it
+    SEND = 1  # a tensor, and its checksum after it
     END = 2  # no more will be asked for: nobody waits
 
 
@@ -142,7 +142,7 @@ class SentState:
 
 
 class StateSender:
-    """MemoryX's end, a thread: sends what the chief asks for, beside the updates.
+    """MemoryX's end, a thread: sends what the chief asks for while updates run.
 
     plan: that the store is laid out by; gate: that of the updates, which nobody else holds.
     error: what has ended the thread; the chief sees a connection that is lost.

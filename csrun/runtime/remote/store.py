@@ -32,12 +32,12 @@ from csrun.runtime.wire.tcp import (
 
 # What, the group or program it is about, the step; the bytes of its answer, or of what it brings.
 ORDER = struct.Struct(">BIqq")
-NUMBER = struct.Struct(">d")  # behind it
+NUMBER = struct.Struct(">d")  # after it
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
 class Order(IntEnum):
-    """What the wafer asks MemoryX to do."""
+    """Request of the wafer to MemoryX."""
 
     FETCH = 0  # send the group's weights
     GRADIENTS = 1  # they follow: update the group

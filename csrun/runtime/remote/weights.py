@@ -61,7 +61,7 @@ class RemoteEnd:
         self.coming.append(None)
 
     def take(self) -> tuple[int | None, float]:
-        """What comes next, when it has.
+        """Return the next message, once it has come.
 
         And how long at most a checkpoint held back what was waited for since the answer before.
         """
@@ -100,7 +100,7 @@ class RemoteBallot:
 
     @property
     def is_number(self) -> bool:
-        """Whether they make one, when that has come."""
+        """Return whether they make one, when that has come."""
         return isfinite(self._sums[0][0])
 
 

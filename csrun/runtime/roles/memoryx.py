@@ -108,17 +108,17 @@ class _Updating:
         return [wafer.parts[0] for wafer in self._wafers]
 
     def is_due(self) -> bool:
-        """Whether a step's gradients have begun to come."""
+        """Return whether a step's gradients have begun to come."""
         return any(wafer.gradients.ready() for wafer in self._wafers)
 
     def close(self) -> None:
-        """It takes no step any more."""
+        """Close: it takes no more steps."""
         self._resources.close()
 
     def take_step(self, step: Step) -> None:
         """Take group after group as their gradients come in, and tell all wafers of each update.
 
-        A step of several systems that counts for nothing, as its loss is no number, is gone through
+        A step of several systems that counts for nothing, as its loss is NaN, is gone through
         without an update.
         """
         is_applied, self._recorder.program = True, self._number

@@ -106,7 +106,7 @@ class _Stream:
 
     @cached_property
     def maker(self) -> BatchMaker:
-        """What makes its batches, opened where that is done: with the weight of that thread."""
+        """Maker of its batches, opened in its thread, with that thread's weight."""
         request = self._request
         numbers = Numbers(request.first, request.stride, request.last)
         return BatchMaker(self._dataset, request.inputs, numbers, request.settings, "this streamer")
@@ -187,7 +187,7 @@ class _Desk:
         stream.ring.close()
 
     def _hear_of(self, data: int) -> None:
-        """What was told of a data set, not before its pass begins: the last one may still go on."""
+        """Apply orders of a data set, not before its pass begins: the last one may still run."""
         if data in self._told:
             self._hear(data, self._told.pop(data))
 

@@ -219,7 +219,7 @@ class _Wafer:
         return StreamedWeights(plan, slots, ends, memory.server_of(plan), system)
 
     def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
-        """Those of what is shared of a program with each MemoryX task of this machine."""
+        """Ends of what is shared of a program with each MemoryX task of this machine."""
         opened, servers = resources.enter_context, len(self._memory.pages)
         each = len(store_parts) // servers
         ends = []

@@ -68,7 +68,7 @@ class BatchMaker:
     def make(self, slot: Batch) -> Made | None:
         """Make the next batch in a slot's arrays: what counts in it, None at the end.
 
-        Raises: CsrunError for a batch that the program does not take, or that it is told to refuse
+        Raises: CsrunError for a batch that the program does not take, or that it must refuse
         """
         last = self._numbers.last
         if last is not None and self.number >= last:
@@ -277,7 +277,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 class Meter:
-    """What making batches costs, for the headers of their slots; numbers the stages.
+    """Cost of making batches, for the headers of their slots; numbers the stages.
 
     `cost` is that of the last batch; `who` makes them, e.g. `this streamer`.
     """

@@ -1,4 +1,4 @@
-"""A checkpoint is copied beside the next step: an update waits until what it changes is copied.
+"""A checkpoint is copied while the next step runs: an update waits until what it changes is copied.
 
 The tensors are copied in the order in which a step updates them, who copies counts them, and who
 updates takes from that count. In a step the forward pass and most of the backward pass lie

@@ -166,7 +166,7 @@ class Minibatches:
 
     Replicas of the model are minibatches here: what each does, the one arena does after the other.
 
-    The first minibatch's gradients are written to the store, those of the others beside and added,
+    The first minibatch's gradients are written to the store, those of the others apart and added,
     in the order of the minibatches, micro-batch by micro-batch. Weights must be resident.
     """
 
@@ -322,12 +322,12 @@ class Engine:
         return taken
 
     def _counted(self) -> int:
-        """How many the loss's sum is of."""
+        """Count that the loss's sum is over."""
         step, which = self._step, self._plan.loss_count
         return step.rows if which is None else step.counts[which]
 
     def _run(self, batch: Batch) -> float:
-        """The loss's sum; the mean over no label at all is no number, and nothing to train on.
+        """The loss's sum; the mean over no label at all is NaN, and nothing to train on.
 
         In an evaluation it is none of its batches' loss, whatever the model makes of it.
 

@@ -24,7 +24,7 @@ class StepNumbers:
         if self._store is None:
             return
         steps = np.arange(first, first + len(numbers)) % MOST_STEPS
-        read = len(self._rows[0])  # no update reads those behind
+        read = len(self._rows[0])  # no update reads those after
         self._rows[steps] = np.asarray(numbers)[:, :read]
         self._store[...] = self._rows
 

@@ -1,4 +1,4 @@
-"""What a wafer gives back step by step, and what the host makes of that.
+"""Results of a wafer step by step, and host-side metrics of them.
 
 Losses and outputs lie in slots of one block of memory; the user's host_call gets the outputs, and
 its metrics are merged over steps.
@@ -63,7 +63,7 @@ class ResultSlots:
     """Result slots over memory: a header float64[3] = (loss's sum, its count, rows) and every
     output's arrays.
 
-    An output has one array a minibatch, one behind the other.
+    An output has one array a minibatch, one after the other.
     """
 
     def __init__(self, plan: Plan, memory: Bytes) -> None:
@@ -113,7 +113,7 @@ class ResultSlots:
 
 @dataclass(frozen=True)
 class SystemsResults:
-    """What the wafers of all systems have given back, in the systems' order, as one.
+    """Results of the wafers of all systems, in the systems' order, as one.
 
     The loss is the sum of its parts in that order; outputs are combined as those of minibatches.
     """
@@ -127,7 +127,7 @@ class SystemsResults:
         return [loss_sum / counted if counted else nan for loss_sum, counted, _ in headers]
 
     def _header(self, slot: int) -> tuple[float, float, float]:
-        """What counts, and how many rows there are, every system knows of the whole batch."""
+        """Header: counts and row numbers, which every system knows of the whole batch."""
         headers = [system.header(slot) for system in self.systems]
         _, count, rows = headers[0]
         return sum(header[0] for header in headers), count, rows
@@ -149,7 +149,7 @@ class SystemsResults:
 
 
 def _of_samples(parts: Sequence[Array], spec: Output, samples: slice) -> Array:
-    """The rows of these samples, of an output's parts one behind the other.
+    """The rows of these samples, of an output's parts one after the other.
 
     Shapes: each [..., outer B rows, ...]
     """
@@ -175,7 +175,7 @@ def result_slot_bytes(plan: Plan) -> int:
 
 
 def result_slots(plan: Plan) -> int:
-    """How many result slots a run has: the most steps that one order may run."""
+    """Number of result slots of a run: the most steps that one order may run."""
     return max(1, min(MOST_STEPS, RESULT_BYTES // result_slot_bytes(plan)))
 
 
@@ -206,7 +206,7 @@ class ExponentialMean(Mean):
 
     @property
     def value(self) -> float:
-        """Infinity where it is no number of float64."""
+        """Infinity where it is NaN of float64."""
         try:
             return exp(super().value)
         except OverflowError:
@@ -241,7 +241,7 @@ class HostCall:
             self.means[name] = mean + self.means.get(name, Mean())
 
     def values(self) -> Results:
-        """The metrics over all steps taken, and start anew."""
+        """The metrics over all steps taken, and start again."""
         values = {name: mean.value for name, mean in self.means.items()}
         self.means.clear()
         return values

@@ -1,4 +1,4 @@
-"""Where the wafer takes its batches from: rings of streamers, or the dataset itself."""
+"""Sources of the wafer's batches: rings of streamers, or the dataset itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class BatchSource(Protocol):
         """The batch taken last is no longer read."""
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """What the batches taken since the last call cost."""
+        """Cost of the batches taken since the last call."""
 
 
 class RingSource:
@@ -113,7 +113,7 @@ class RingSource:
         self._turn = (self._turn + 1) % len(self._rings)
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """What the batches taken since the last call cost, streamer by streamer."""
+        """Cost of the batches taken since the last call, by streamer."""
         return tuple(use.read(turn) for turn, use in enumerate(self._uses) if use.batches)
 
 
@@ -152,7 +152,7 @@ class FirstRows:
         self._source.release()
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """What the batches taken since the last call cost."""
+        """Cost of the batches taken since the last call."""
         return self._source.used()
 
 
@@ -170,7 +170,7 @@ def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) 
 
 
 def are_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) -> bool:
-    """Whether they differ in nothing but a smaller number of samples."""
+    """Return whether they differ in nothing but a smaller number of samples."""
     rows = inputs[0].shape[0]
     cut = [replace(spec, shape=(rows, *spec.shape[1:])) for spec in whole]
     return list(inputs) == cut and rows <= whole[0].shape[0]
@@ -223,12 +223,12 @@ class InProcessSource:
         self._taken = None
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """What the batches taken since the last call cost."""
+        """Cost of the batches taken since the last call."""
         return (self._use.read(0),)
 
 
 class _Use:
-    """A `StreamerUse` as it grows, and its start anew when it is read."""
+    """A `StreamerUse` as it grows, and its start again when it is read."""
 
     __slots__ = ("batches", "produce_ns", "slowest", "slowest_ns", "wait_s")
 

@@ -36,7 +36,7 @@ class Share:
         self._source.release()
 
     def used(self) -> tuple[StreamerUse, ...]:
-        """What the batches taken since the last call cost."""
+        """Cost of the batches taken since the last call."""
         return self._source.used()
 
 
@@ -64,7 +64,7 @@ class Ballot:
 
     @property
     def is_number(self) -> bool:
-        """Whether they did, when they were counted."""
+        """Return whether they did, when they were counted."""
         return isfinite(self._sum[0])
 
 
@@ -76,11 +76,11 @@ class Votes(Protocol):
 
     @property
     def is_number(self) -> bool:
-        """Whether all parts make one, when they were counted."""
+        """Return whether all parts make one, when they were counted."""
 
 
 def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[int, Ballot]:
-    """Those of all MemoryX tasks, each by the group that the task gets first in a step."""
+    """Ballots of all MemoryX tasks, each by the group that the task gets first in a step."""
     first_of: dict[int, int] = {}
     for group in plan.deliveries:
         first_of.setdefault(server_of[group], group)
@@ -88,17 +88,17 @@ def ballots_of(plan: Plan, store: AnyStore, server_of: Sequence[int]) -> dict[in
 
 
 class Verdict(Protocol):
-    """Whether a step becomes an update, by its loss."""
+    """Decision whether a step becomes an update, by its loss."""
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
-        """Whether the step goes on, whose groups `completes` would be delivered next, if any."""
+        """Return whether the step goes on and delivers the groups of `completes`, if any."""
 
     def is_applied(self, loss_sum: float) -> bool:
-        """Whether the step counts, once its visits are over."""
+        """Return whether the step goes on and delivers the groups of `completes`, if any."""
 
 
 class _Alone:
-    """That of one system: a loss that is no number ends the step before anything is delivered."""
+    """Vote of one system: a NaN loss ends the step before anything is delivered."""
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
         return isfinite(loss_sum)
@@ -111,7 +111,7 @@ ALONE = _Alone()
 
 
 class Vote:
-    """That of several systems' training; ballots: as of `ballots_of`.
+    """Vote of several systems' training; ballots: as of `ballots_of`.
 
     All gradients are delivered whatever a system's part of the loss is, as MemoryX awaits them of
     every one. A task has counted the parts of a step before the next one's are there: its groups
@@ -127,14 +127,14 @@ class Vote:
         self._await_first = await_first
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
-        """It does; the part of the loss is there before a task's first gradients."""
+        """Return True; the part of the loss is there before a task's first gradients."""
         for group in completes:
             if (ballot := self._ballots.get(group)) is not None:
                 ballot.put(self._system, loss_sum)
         return True
 
     def is_applied(self, loss_sum: float) -> bool:
-        """Whether the parts of all systems make a number, once that is known."""
+        """Return whether the parts of all systems make a number, once that is known."""
         if not isfinite(loss_sum):
             return False
         self._await_first()

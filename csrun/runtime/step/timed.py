@@ -1,4 +1,4 @@
-"""How long steps wait for their weights: two looks at the clock where a visit is entered.
+"""Timing of the steps' wait for weights: two clock reads at each visit's entry.
 
 Of a wafer that stands still while it waits that time is its own (`awake`).
 """
@@ -59,11 +59,11 @@ class TimedWeights:
         self._weights.leave()
 
     def resume(self) -> None:
-        """It runs next, and another one has run before it."""
+        """Resume: it runs next, and another one has run before it."""
         self._weights.resume()
 
     def read(self) -> tuple[float, float, float]:
-        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin anew.
+        """`weights_s`, `first_group_s` and what a checkpoint held back; they begin again.
 
         A MemoryX on another machine tells of what it held back later than that was waited for,
         perhaps in the other one of the two: then this one is less than none.

@@ -30,7 +30,7 @@ PART_ROWS = 1 << 10  # of a message, which is allowed more
 
 
 class Kind(IntEnum):
-    """What a process does meanwhile; each kind is a track. Its number is of a step or as said."""
+    """Activity of a process; each kind is a track. Its number is of a step or as said."""
 
     INPUT = 0
     WEIGHTS = 1  # number: of the visit
@@ -67,7 +67,7 @@ class Recorder:
         return self.is_on
 
     def covers(self, first: int, count: int) -> bool:
-        """Whether any of so many steps, from number `first` on, is traced."""
+        """Return whether any of so many steps, from number `first` on, is traced."""
         return first + 1 <= self._last and first + count >= self._first
 
     def add(self, kind: Kind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
@@ -78,7 +78,7 @@ class Recorder:
         self._rows[0, 0] = self._count  # last: a row that is counted is whole
 
     def spans(self) -> Spans:
-        """What is in the ring; as `spans_in`."""
+        """Spans of the ring; as `spans_in`."""
         return spans_in(self._memory)
 
     def parts(self) -> Iterator[bytes]:
@@ -99,7 +99,7 @@ def shared_recorder(steps: tuple[int, int] | None, chief: Channel) -> Recorder:
 
 
 class LayerMarks:
-    """What a program with marks tells, of the steps that are traced."""
+    """Marks of a program's layers, for the steps that are traced."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -116,7 +116,7 @@ class LayerMarks:
 
 
 def spans_in(ring: Bytes) -> Spans:
-    """What is in a ring, on the clock of the day: nanoseconds since the epoch."""
+    """Spans of a ring, on the wall clock: nanoseconds since the epoch."""
     rows = _rows_of(ring)
     found = rows[1 : 1 + min(int(rows[0, 0]), ROWS)].copy()
     found[:, -2:] += time_ns() - perf_counter_ns()

@@ -16,7 +16,7 @@ from csrun.executable.bind import Halves
 
 
 class UpdateThreads:
-    """A thread beside the one that asks for updates, if the task has a processor for it."""
+    """A thread next to the one that asks for updates, if the task has a processor for it."""
 
     def __init__(self, processors: int) -> None:
         self._beside = ThreadPoolExecutor(1, "update") if processors > 1 else None

@@ -1,4 +1,4 @@
-"""What becomes of gradients: the updates of a program, group by group or of all together."""
+"""Updates of a program from its gradients: group by group, or of all at once."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -42,7 +42,7 @@ class Updates:
 
     @property
     def held_s(self) -> float:
-        """How long they have waited for checkpoints so far, in seconds."""
+        """Seconds that they have waited for checkpoints so far."""
         return self._gate.held_s
 
     def deliver(self, group: int, step: Step) -> Sequence[int]:
@@ -56,7 +56,7 @@ class Updates:
         return self.apply(total(self.measured()), step)
 
     def measured(self) -> list[float]:
-        """The sums of squares of the step's gradients, one a parameter: they begin anew."""
+        """The sums of squares of the step's gradients, one a parameter: they begin again."""
         squares, self._squares = self._squares, []
         return squares
 
@@ -77,7 +77,7 @@ class Updates:
 
 
 def clipping(norm: float, longest: float) -> float:
-    """What gradients of a global norm are multiplied by, to be no longer than `longest`.
+    """Factor that clips gradients of a global norm to `longest`.
 
     Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
     """

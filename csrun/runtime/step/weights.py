@@ -14,11 +14,11 @@ from csrun.runtime.store.notes import MemoryxEnd
 
 
 class Weights(Protocol):
-    """What the step loop asks for around each visit."""
+    """Hooks of the step loop around each visit."""
 
     @property
     def held_s(self) -> float:
-        """How long steps have waited as a checkpoint held updates back, in seconds so far."""
+        """Seconds that steps have waited so far for a checkpoint that pauses updates."""
 
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
@@ -33,11 +33,11 @@ class Weights(Protocol):
         """Another program runs next: what the arena holds of the weights will be there no more."""
 
     def resume(self) -> None:
-        """It runs next, and is not the one that has run last, if any has."""
+        """Resume: it runs next, and is not the one that has run last, if any has."""
 
 
 class Turns:
-    """Which program of a run the arena holds weights of: that which has run last."""
+    """Turn of the programs of a run: the arena holds weights of the one that has run last."""
 
     def __init__(self) -> None:
         self._last: Weights | None = None
@@ -116,11 +116,11 @@ class Places:
         self.held: set[int] = set()
 
     def meet(self, group: int, others: Iterable[int]) -> bool:
-        """Whether a group lies over one of the others."""
+        """Return whether a group lies over one of the others."""
         return any(lie_over(self._groups[group], self._groups[other]) for other in others)
 
     def clear(self, group: int) -> None:
-        """What lies where a group is to come is there no more, nor is the group itself."""
+        """Drop what lies in the slot of a coming group, and the group itself."""
         self.held = {other for other in self.held if not self.meet(group, [other])}
 
     def has_come(self, group: int) -> None:
@@ -130,7 +130,7 @@ class Places:
 
 
 class Slots:
-    """The wafer's weight slots: the groups of a visit and, beside them, those that come next.
+    """The wafer's weight slots: the groups of a visit and, next to them, those that come next.
 
     `load` copies only when the group's weights of the step are not there yet, as the last ones of
     the forward pass are in the backward pass. `prefetch` copies a group in a thread of its own, one
@@ -193,7 +193,7 @@ class Ahead:
         self.waiting: deque[int] = deque()
 
     def enter(self, visit: int) -> None:
-        """Those whose places are free from this visit on wait for their turn, too."""
+        """Queue the groups whose slots are free from this visit on."""
         if not visit:
             self.waiting.clear()  # of a step that was left
         self.waiting.extend(self._fetches[visit])

@@ -14,7 +14,7 @@ from csrun.executable import Initializer, InitializerKind, Plan, tensors_of
 from csrun.executable.bind import Array
 
 CHUNK = 1 << 16  # values drawn at once: they stay in the cache until they are rounded
-AHEAD = 2  # tensors that are there, beside those being drawn, before the first is written back
+AHEAD = 2  # tensors that are there, next to those being drawn, before the first is written back
 
 Drawn = Callable[[str], None]
 Fill = tuple[str, Callable[[], None]]  # of a tensor, by its name
@@ -31,7 +31,7 @@ def initialize(
     """Write initial values into every tensor of `state`, all or a part of the plan's.
 
     A parameter's values depend on the seed, its name and its shape, and on nothing else.
-    is_fresh: all of it is zero already, and its pages need not be touched. drawn: is told of each
+    is_fresh: all of it is zero already, and its pages need not be touched. drawn: called with each
     tensor that is written, one at a time.
     """
     pending: deque[tuple[str, Future[None]]] = deque()
@@ -55,7 +55,7 @@ def own_threads() -> int:
 
 
 def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) -> list[Fill]:
-    """What fills each tensor, the large ones first: none is drawn alone at the end."""
+    """Fill functions of the tensors, the large ones first: none is drawn alone at the end."""
 
     def fill_of(name: str, initializer: Initializer) -> Fill:
         return name, lambda: _fill(state[name], initializer, seed, name)
@@ -80,7 +80,7 @@ def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) ->
 
 
 def _fill(array: Array, initializer: Initializer, seed: int, name: str) -> None:
-    """Its values row by row, however it lies."""
+    """Fill a tensor row by row, transposed or not."""
     generator = _generator(seed, name, initializer.kind)
     drawn = np.empty(min(CHUNK, array.size), np.float32)
     rows = array.reshape(1, -1) if array.flags.c_contiguous else array

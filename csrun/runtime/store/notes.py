@@ -1,4 +1,4 @@
-"""What the wafer and a MemoryX task of its machine tell each other of a program, in numbers."""
+"""Notes between the wafer and a MemoryX task of its machine on a program, in numbers."""
 
 from collections import deque
 
@@ -34,7 +34,7 @@ class Notes:
 
     @staticmethod
     def create(plan: Plan) -> "Notes":
-        """Those of a program."""
+        """Create the notes of a program."""
         nbytes = 8 * (len(plan.groups) + len(plan.parameters) + 2)
         return Notes(SharedMemory.create("notes", nbytes), plan)
 

@@ -1,7 +1,7 @@
 """The pages of a store on disk, as a process that has mapped it uses them.
 
 What stays in memory lies in memory alone; what leaves it lies in a file, over the same addresses.
-That is fetched ahead of its use, and written back and let go behind it, in threads of their own: a
+That is fetched ahead of its use, and written back and let go after it, in threads of their own: a
 disk whose queue is full lets nobody on who asks it for more. Pages that another process has mapped
 are let go by the last one that does it, so each lets go of its own.
 """
@@ -44,7 +44,7 @@ class StorePages:
     file: int | None = None
 
     def of(self, plan: Plan) -> "GroupPages":
-        """Those of a program's groups."""
+        """Pages of a program's groups."""
         return GroupPages()
 
     def let_go(self, used: range) -> None:
@@ -64,10 +64,10 @@ class GroupPages:
         """The wafer reads the group's weights soon."""
 
     def fetch_state(self, group: int) -> None:
-        """Its update comes next."""
+        """Fetch the state of the group whose update comes next."""
 
     def await_state(self, group: int) -> None:
-        """Its update comes now."""
+        """Wait for the state of the group whose update comes now."""
 
     def has_read(self, group: int, is_updated_next: bool) -> None:
         """The wafer has read the group's weights; MemoryX will next, or nobody but the wafer."""
@@ -76,10 +76,10 @@ class GroupPages:
         """The wafer has written its gradients."""
 
     def has_measured(self, group: int) -> None:
-        """Its gradients wait for the update of all, or for those of the next micro-batch."""
+        """Release the group: its gradients wait for the joint update, or the next micro-batch."""
 
     def has_updated(self, group: int) -> None:
-        """Its update is made."""
+        """Release the group after its update."""
 
 
 class FilePages(StorePages):
@@ -101,7 +101,7 @@ class FilePages(StorePages):
         self._under_way: deque[Future[None]] = deque()
 
     def of(self, plan: Plan) -> GroupPages:
-        """Those of a program's groups."""
+        """Pages of a program's groups."""
         return _FileGroupPages(self, plan)
 
     def leaving(self, used: Iterable[range]) -> Ranges:
@@ -121,7 +121,7 @@ class FilePages(StorePages):
         self.flush(self.leaving([used]))
 
     def flush(self, leaving: Ranges) -> None:
-        """Write them back beside what comes next, then let go of them; one lot at a time.
+        """Write them back while the next is fetched, then let go of them; one lot at a time.
 
         Raises: CsrunError when the disk has failed at the lot before
         """
@@ -191,7 +191,7 @@ class _FileGroupPages(GroupPages):
         self._await(group)
 
     def has_read(self, group: int, is_updated_next: bool) -> None:
-        self._await(group)  # else it came again behind this
+        self._await(group)  # else it came again after this
         # Not mapped here in any case: the one that lets go of them last must be the only one.
         let_go = self._pages.unmap if is_updated_next else self._pages.drop
         let_go(self._weights[group])
@@ -215,7 +215,7 @@ class _FileGroupPages(GroupPages):
 
 
 def disk_failed(error: OSError) -> CsrunError:
-    """What a run ends with when the store is not on its disk as it should be."""
+    """Error of a run whose store cannot be read from or written to its disk."""
     return CsrunError(
         f"weight store: disk I/O failed: {error.strerror}: choose another folder with "
         "runconfig.weight_store_dir"

@@ -1,4 +1,4 @@
-"""Where the store lies: in memory, or in a file without a name on a disk."""
+"""Placement of the store: in memory, or in an unlinked file on a disk."""
 
 import ctypes
 import os
@@ -101,7 +101,7 @@ class Part:
         return Part(Shards.of(owner, request.servers), request.server, request.later_bytes)
 
     def own(self, plan: Plan) -> Own:
-        """Its groups."""
+        """Groups of the task."""
         return self.shards.own(plan, self.server)
 
 
@@ -113,7 +113,7 @@ def make_store(
 ) -> Store:
     """A store as the settings say; in memory if they say nothing and it has room there.
 
-    checkpoints: what the run writes meanwhile, for which there must be room beside it. part: of a
+    checkpoints: what the run writes meanwhile, for which there must be room next to it. part: of a
     store that several tasks have
 
     Raises: CsrunError where there is no room for it, in numbers
@@ -154,7 +154,7 @@ def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own 
 def _on_disk(
     plan: Plan, disk: StoreOnDisk, part: Part, checkpoints: CheckpointSpace | None
 ) -> Store:
-    """What stays of it in memory, and all else in a file on the disk."""
+    """Store with its resident ranges in memory, and all else in a file on the disk."""
     own, folder = part.own(plan), Path(disk.folder)
     residency, nbytes = Residency(plan, disk.memory_bytes, own), plan.store.nbytes
     pieces = [piece for used in own_ranges(plan, own) for piece in residency.pieces(used)]
@@ -174,7 +174,7 @@ def _on_disk(
 
 
 def _whole_bytes(plan: Plan, part: Part) -> int:
-    """Those of all tasks' stores."""
+    """Bytes of all tasks' stores."""
     owns = (replace(part, server=server).own(plan) for server in range(part.shards.servers))
     return sum(store_bytes(plan, own) for own in owns)
 

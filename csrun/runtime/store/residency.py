@@ -1,4 +1,4 @@
-"""Which bytes of a store on disk stay in memory between their uses: as many as it may have.
+"""Residency of a store on disk: the bytes kept in memory between their uses.
 
 A step uses all of the store once, in the same order as the step before. Of what is used in a circle
 the newest is the last to be used again: to keep the newest keeps nothing. So what stays is chosen
@@ -22,7 +22,7 @@ READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies
 
 
 class Residency:
-    """What of a store leaves memory after its use; `memory_bytes` is the most that is there.
+    """Ranges of a store that are evicted after use; `memory_bytes` is the most that is resident.
 
     own: the groups that the store has memory for
 
@@ -67,7 +67,7 @@ def whole_pages(part: range) -> range:
 
 
 def least_bytes(plan: Plan, own: Own = None) -> int:
-    """What a store needs in memory at any time: what never leaves, and the groups at work."""
+    """Least memory of a store: what is never evicted, and the groups at work."""
     whole = store_bytes(plan, own)
     fixed = whole - sum(map(len, _regions(plan, own)))
     updated = (_state_bytes(plan, group) for group in own_groups(plan, own))
@@ -77,7 +77,7 @@ def least_bytes(plan: Plan, own: Own = None) -> int:
 
 
 def shares(owner: Plan, memory_bytes: int, shards: Shards) -> list[int]:
-    """What each MemoryX task has of the memory for all: what it needs, and of the rest by its size.
+    """Share of the memory for each MemoryX task: its minimum, and of the rest by its size.
 
     Raises: CsrunError when that is too little for the groups that are at work at a time
     """
@@ -97,14 +97,14 @@ def store_bytes(plan: Plan, own: Own = None) -> int:
 
 
 def own_ranges(plan: Plan, own: Own = None) -> list[range]:
-    """Where a store has memory for these groups, for the numbers of the steps, and losses."""
+    """Ranges of a store in memory for these groups, the step numbers and losses."""
     found = [part for group in own_groups(plan, own) for part in state_of(plan, group)]
     for placed in (of_system(plan, system) for system in range(plan.systems)):
         for group in own_groups(plan, own):
             if (offset := gradients_offset(placed, group)) is not None:
                 found.append(_at(offset, group.nbytes))
     for start in (plan.store.numbers_offset, plan.store.losses_offset):
-        if start is not None:  # both are behind all that groups have
+        if start is not None:  # both are after all that groups have
             found.append(range(start, plan.store.nbytes))
     return list(_merged(sorted(found, key=lambda part: part.start)))
 
@@ -134,7 +134,7 @@ def weights_of(plan: Plan, group: Group) -> range:
 
 
 def state_of(plan: Plan, group: Group) -> list[range]:
-    """What an update reads and writes of a group, besides gradients that stay."""
+    """Ranges of a group that an update reads and writes, besides gradients that stay."""
     slots = [_at(slot.offset_bytes + group.offset_bytes, group.nbytes) for slot in plan.store.slots]
     return [weights_of(plan, group), *slots, *spilled_gradients(plan, group)]
 

@@ -64,7 +64,7 @@ class StoredTensor:
         self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
 
     def reshape(self, _: int) -> "StoredTensor | Array":
-        """It as a flat one; of one that is turned a copy in memory."""
+        """Reshape to a flat one; a transposed tensor is copied to memory."""
         if self._place.is_turned:
             return np.asarray(self).reshape(-1)
         return self._at(self._place.offset_bytes, self.size)
@@ -74,7 +74,7 @@ class StoredTensor:
 
 
 def stored_state(plan: Plan, port: Port, own: Own = None) -> dict[str, Array]:
-    """What a checkpoint holds, as `state_views` gives it for a store that is mapped."""
+    """Tensors of a checkpoint, as `state_views` gives them for a mapped store."""
     return {
         name: cast(Array, StoredTensor(port, place))
         for name, place in state_layout(plan, own).items()

@@ -1,1 +1,1 @@
-"""What goes between the roles: channels for messages, rings for batches, how peers meet."""
+"""Transport between the roles: channels for messages, rings for batches, rendezvous of peers."""

@@ -9,7 +9,7 @@ import os
 import select
 from time import perf_counter
 
-SLICE_S = 0.05  # short beside a stop that is worth a look, long beside what a look costs
+SLICE_S = 0.05  # much shorter than a stop worth noticing, much longer than a poll
 
 
 class _Lost:
@@ -22,7 +22,7 @@ def awake_s() -> float:
 
 
 def poll_briefly(poll: select.poll, most_s: float) -> list[tuple[int, int]]:
-    """What is ready, for which it looks again and again; who else wants the processor has it."""
+    """Return what is ready, busy polling; others may take the processor."""
     began = now = perf_counter()
     while not (ready := poll.poll(0)) and now - began < most_s:
         os.sched_yield()
@@ -33,7 +33,7 @@ def poll_briefly(poll: select.poll, most_s: float) -> list[tuple[int, int]]:
 
 
 def poll_awake(poll: select.poll, timeout_s: float) -> list[tuple[int, int]]:
-    """What is ready, for which it waits so long at most, or for a slice if that is less."""
+    """Return what is ready within the timeout, or within a slice if that is less."""
     began, most_s = perf_counter(), min(timeout_s, SLICE_S)
     ready = poll.poll(most_s * 1000)
     taken = perf_counter() - began

@@ -74,7 +74,7 @@ class Channel(ABC):
         return message, received
 
     def has_ended(self) -> bool:
-        """Whether the peer is gone, with nothing left to read from it."""
+        """Return whether the peer is gone, with nothing left to read from it."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:

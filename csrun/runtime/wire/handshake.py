@@ -66,7 +66,7 @@ def proof(secret: bytes, side: Side, job: str, hello: Hello, listener_nonce: byt
 
 
 def proves(secret: bytes, side: Side, job: str, hello: Hello, nonce: bytes, given: bytes) -> bool:
-    """Whether `given` is that side's proof, compared in constant time."""
+    """Return whether `given` is that side's proof, compared in constant time."""
     return hmac.compare_digest(proof(secret, side, job, hello, nonce), given)
 
 

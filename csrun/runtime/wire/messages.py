@@ -1,4 +1,4 @@
-"""What the roles of a run say to each other: small typed structs, msgpack on the wire.
+"""Messages between the roles of a run: small typed structs, msgpack on the wire.
 
 Bulk data never travels in them: batches, weights and results lie in shared memory whose descriptors
 go along with a message.
@@ -73,7 +73,7 @@ class BeginPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
 
 class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run's checkpoints take in a folder: the one being written, and those that are kept."""
+    """Disk space of a run's checkpoints: the one being written, and those that are kept."""
 
     folder: str
     count: int
@@ -83,7 +83,7 @@ class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm.
 
-    checkpoints: what must have room beside a store on disk. server: which of the run's `servers`
+    checkpoints: what must have room next to a store on disk. server: which of the run's `servers`
     MemoryX tasks it is, from 0. later_bytes: of the stores that others make on its machine later.
     """
 
@@ -123,7 +123,7 @@ class LoadUpdates(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=T
 
 
 class UpdatesReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """MemoryX → chief, with each wafer's descriptors: gradients, weights, notes; none from afar."""
+    """MemoryX → chief, with each wafer's descriptors: gradients, weights, notes; none if remote."""
 
 
 class RelayWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -241,7 +241,7 @@ class WaferReady(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tr
 
 
 class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, amid an order: a batch has not come for long.
+    """Wafer → chief, during an order: a batch has not come for long.
 
     streamer: its place in the turn. stage: the number of the stage that it is in, -1 when unknown.
     """
@@ -252,7 +252,7 @@ class BatchAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class WeightsAwaited(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Wafer → chief, amid an order: MemoryX has not updated or sent weights for long.
+    """Wafer → chief, during an order: MemoryX has not updated or sent weights for long.
 
     server: which of its tasks.
     """
@@ -273,15 +273,15 @@ class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def steps(self) -> int:
-        """How many of them end."""
+        """Number of steps that end."""
         return sum(self.ends) if self.ends else 1
 
     def first(self, batches: int) -> "Gathering":
-        """That of the first batches."""
+        """Gathering of the first batches."""
         return Gathering(self.before, self.ends[:batches])
 
     def batches_of(self, steps: int) -> int:
-        """How many of the batches are of the first steps."""
+        """Number of batches of the first steps."""
         ended = 0
         for number, ends in enumerate(self.ends, 1):
             ended += ends
@@ -305,7 +305,7 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
-    """What the wafer saw of one streamer in an order's steps.
+    """Use of one streamer by the wafer in an order's steps.
 
     streamer: its place in the turn. wait_s: how long the wafer waited for its batches; produce_s:
     how long they took to make. slowest: the number of its slowest stage, -1 when unknown;

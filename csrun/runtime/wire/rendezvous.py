@@ -1,4 +1,4 @@
-"""How the roles of a run find each other: the chief listens, its address lies in the job's folder.
+"""Rendezvous of a run's roles: the chief listens, its address lies in the job's folder.
 
 A run is one call of the estimator; all tasks run the same script, so they count their runs alike.
 The folder `runs/<n>` gets `endpoint` when the chief listens and `done.json` when the run is over,
@@ -121,7 +121,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where one run of a job meets; `job` names the job in the challenge.
+    """Folder in which one run of a job meets; `job` names the job in the challenge.
 
     `ended` has, by the name of a peer, the file that is there once its task has ended.
     `host` is the machine of this task, None when it is the chief's.
@@ -149,7 +149,7 @@ class RunFolder:
         return self.path / "failed.json"
 
     def has_ended(self, peer: str) -> bool:
-        """Whether the task of a peer has ended, so that it will not come any more."""
+        """Return whether the task of a peer has ended, so that it will not come any more."""
         return peer in self.ended and self.ended[peer].exists()
 
 
@@ -200,7 +200,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
 
 
 def _results(folder: RunFolder) -> Results | None:
-    """What the chief has left of a run that is over."""
+    """Results that the chief has left of a run that is over."""
     try:
         done = stored.read(folder.done, Done, "the run's results", _RUN_AGAIN)
     except FileNotFoundError:
@@ -281,7 +281,7 @@ def lane_name(peer: str, memoryx: str) -> str:
 
 
 def swarmx_folder(folder: RunFolder, task: str) -> RunFolder:
-    """Where the neighbours of a SwarmX task of a run meet it."""
+    """Folder in which the neighbours of a SwarmX task of a run meet it."""
     return replace(folder, path=folder.path / task)
 
 

@@ -33,7 +33,7 @@ HEADER_LENGTH = 7  # without the counts of labels
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """What making a batch cost its streamer, without the wait for a free slot.
+    """Cost of a batch to its streamer, without the wait for a free slot.
 
     slowest: the number of the stage that takes longest, by the names that Primed gives; slowest_ns
     is its mean over the batches so far.
@@ -49,7 +49,7 @@ NO_PRODUCTION = Production()
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What counts in a batch: its valid rows, and its labels for each range of each input."""
+    """Counts of a batch: its valid rows, and its labels for each range of each input."""
 
     rows: int
     counts: tuple[int, ...] = ()
@@ -123,7 +123,7 @@ class RingWriter:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the readers need: memory, and of each filled and free."""
+        """Descriptors for the readers: memory, and filled and free of each."""
         pairs = zip(self._filled, self._free, strict=True)
         return self._memory.descriptor, *(c.descriptor for pair in pairs for c in pair)
 
@@ -149,12 +149,12 @@ class RingWriter:
         return slowest[1].descriptor
 
     def ready(self) -> int:
-        """How many slots are known to be free; 0 only when there is none."""
+        """Number of slots known to be free; 0 only when there is none."""
         return min(waiter.ready() for waiter in self._waiters)
 
     @property
     def known(self) -> int:
-        """How many of these were heard of already."""
+        """Number of these that were reported already."""
         return min(waiter.known for waiter in self._waiters)
 
     def publish(
@@ -178,7 +178,7 @@ class RingWriter:
 
 
 def ahead_of(rings: int) -> int:
-    """How many batches each of so many rings is to hold ahead."""
+    """Number of batches that each of so many rings is to prefetch."""
     return max(LEAST_RING_SLOTS, BATCHES_AHEAD // rings)
 
 
@@ -192,7 +192,7 @@ def ring_slots_for(streamers: int, inputs: tuple[InputSpec, ...]) -> int:
 
 
 def burst_of(slots: int, ahead: int) -> int:
-    """How many slots a ring's reader gives back at once: those that hold what is ahead are never
+    """Number of slots that a ring's reader returns at once: slots of prefetched batches are never
     kept, though memory be too tight for all that should be.
     """
     return max(1, min(BURST, slots - ahead))
@@ -226,7 +226,7 @@ class RingReader:
 
     @property
     def slots(self) -> int:
-        """How many batches it holds."""
+        """Number of batches that it holds."""
         return len(self._slots)
 
     def take(self) -> Slot:

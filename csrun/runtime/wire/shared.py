@@ -1,4 +1,4 @@
-"""What processes of one machine share, passed from one to the other as descriptors.
+"""Shared memory and counters of one machine's processes, passed as descriptors.
 
 Memory is a memfd, without a name. A counter is an eventfd, which one process raises and another
 waits for without using the processor, but for a moment where it is to wait briefly: the kernel
@@ -80,7 +80,7 @@ class SharedMemory:
         return descriptor
 
     def grown(self, nbytes: int) -> "SharedMemory":
-        """The same memory with more behind it, up to so many bytes; earlier mappings stay.
+        """The same memory with more after it, up to so many bytes; earlier mappings stay.
 
         Raises: CsrunError when the machine does not have as much.
         """
@@ -188,7 +188,7 @@ class Counter:
 
 
 class Mail:
-    """What the chief says to a role at work, kept until that looks at it; but for its last word.
+    """Mailbox of a role at work, read when the role looks; a Stop interrupts it.
 
     Raises: Interrupted at a Stop, PeerLost when the chief is lost
     """
@@ -201,7 +201,7 @@ class Mail:
 
     @property
     def has_kept(self) -> bool:
-        """Whether some lie here that no descriptor tells of."""
+        """Return whether some lie here that no descriptor tells of."""
         return bool(self._kept)
 
     def take(self) -> AnyMessage | None:
@@ -247,14 +247,14 @@ class StallWatch:
         return self._next_s - waited_s
 
     def poll(self, poll: select.poll) -> list[tuple[int, int]]:
-        """What is ready, however long that takes."""
+        """Return what is ready, without a timeout."""
         while True:
             if ready := poll_awake(poll, max(0.001, self.look())):
                 return ready
 
 
 class HeldBack:
-    """What the chief has held back: a counter, anew each time, and who waits for it."""
+    """Counter of what the chief has paused, new each time, and its waiters."""
 
     def __init__(self, control: Channel) -> None:
         self._control = control
@@ -298,11 +298,11 @@ class Waiter:
 
     @property
     def known(self) -> int:
-        """How many may be taken at once of those that were read; more may have come since."""
+        """Number that may be taken at once of those read; more may have come since."""
         return self._available
 
     def ready(self) -> int:
-        """How many may be taken at once, as far as is known; 0 only when there is none."""
+        """Number that may be taken at once, as far as known; 0 only when there is none."""
         if not self._available:
             with suppress(BlockingIOError):
                 self._available = os.eventfd_read(self._descriptor)
@@ -324,7 +324,7 @@ class Waiter:
                 raise Interrupted(message)
 
     def _ready(self) -> list[tuple[int, int]]:
-        """What is ready, however long that takes."""
+        """Return what is ready, without a timeout."""
         if self._brief_s and (ready := poll_briefly(self._poll, self._brief_s)):
             return ready
         return StallWatch(self._overdue).poll(self._poll) if self._overdue else self._poll.poll()

@@ -4,7 +4,7 @@ A peer on another machine has other connections as well, its lines, for raw data
 know the size of. Machines of one job have the same byte order.
 
 TCP has a checksum of 16 bits a packet, which network cards make and check. What else alters data, a
-card's own memory or a machine's, is told by a checksum behind all that is sent.
+card's own memory or a machine's, is detected by a checksum after all that is sent.
 """
 
 import select
@@ -25,13 +25,13 @@ from csrun.runtime.wire.shared import Overdue, StallWatch
 KEEPALIVE_IDLE_S = 15  # a machine that is gone without a word is noticed after 15 + 3 x 5 s
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
-SUM = struct.Struct(">I")  # behind what it is of
+SUM = struct.Struct(">I")  # after what it is of
 PART_BYTES = 1 << 20  # summed while it is in the processor's cache, and sent or received
 ROW_BYTES = 1024  # whose words are added up: five times as fast as a CRC-32 of all bytes
 
 
 class Line(StrEnum):
-    """What a connection for raw data is for."""
+    """Purpose of a connection for raw data."""
 
     BULK = "bulk"  # batches, weights, gradients
     STATE = "state"  # of MemoryX: the tensors of a checkpoint
@@ -64,7 +64,7 @@ class TcpChannel(Channel):
     def receive_array(self, array: Array, overdue: Overdue | None = None) -> None:
         """Wait until a contiguous array is filled with raw data; PeerLost as above.
 
-        `overdue` is told when nothing comes for long.
+        `overdue` is called when nothing comes for long.
 
         Raises: DamagedTransferError
         """
@@ -115,7 +115,7 @@ def receive_into(
 ) -> None:
     """Fill the memory; ConnectionResetError when the connection ends before.
 
-    `overdue` is told of each wait for a part of it that does not end.
+    `overdue` is called with each wait for a part of it that does not end.
     """
     while memory:
         if overdue:
@@ -127,7 +127,7 @@ def receive_into(
 
 
 class DamagedTransferError(CsrunError):
-    """What has arrived is not what was sent."""
+    """Data that arrived with a wrong checksum."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -137,7 +137,7 @@ class DamagedTransferError(CsrunError):
 
 
 def send_summed(connection: socket.socket, parts: Iterable[memoryview]) -> None:
-    """Send raw data, a checksum behind it."""
+    """Send raw data, a checksum after it."""
     crc32 = 0
     for piece in _pieces(parts):
         crc32 = checksum(piece, crc32)
