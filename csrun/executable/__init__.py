@@ -1,4 +1,4 @@
-"""What a compile leaves behind and a wafer loads; compiler and runtime meet only here."""
+"""Executable: the output of a compile that a wafer loads; compiler and runtime meet only here."""
 
 from csrun.executable import learning_rate
 from csrun.executable.bind import (

@@ -1,4 +1,4 @@
-"""Which groups of weights may come to a wafer ahead of their visits, by their places there.
+"""Prefetch: groups of weights that may come to a wafer before their visits.
 
 Both ends of a stream go by it, and the compile report: the wafer's slots, and those who draw them.
 """
@@ -9,7 +9,7 @@ from csrun.executable.plan import Group
 
 
 def lie_over(group: Group, other: Group) -> bool:
-    """Whether two groups have bytes of the weight slots in common."""
+    """Return whether two groups have bytes of the weight slots in common."""
     start, other_start = group.slot_offset_bytes or 0, other.slot_offset_bytes or 0
     return start < other_start + other.nbytes and other_start < start + group.nbytes
 
@@ -19,7 +19,7 @@ def fetches(
 ) -> list[list[int]]:
     """For each visit, the groups that begin to come while it is computed, in the order of use.
 
-    A group may come as soon as nothing lies in its place that is used before it, and behind all
+    A group may come as soon as nothing lies in its place that is used before it, and after all
     that is used before it and comes, too. What is there from an earlier visit does not come again.
 
     order: the groups of each visit of a step. least_bytes: of a group; smaller ones are left out.

@@ -32,11 +32,11 @@ Batch = tuple[Array, ...]
 
 @dataclass(slots=True)
 class Step:
-    """What a program may know of the step it computes; one object, changed in place.
+    """State of the step that a program computes; one object, changed in place.
 
     index: the global step, from 0; it keys schedules and random draws.
     first_sample: index within the global batch of this minibatch's first sample.
-    rows: valid samples of the *global* batch; the others, behind them, are padding.
+    rows: valid samples of the *global* batch; the others, after them, are padding.
     counts: labels of the global batch that count, for each range of each input.
     clip: what an update multiplies its gradients by, so that all together are not too long.
     batch: which of its batches this is, of a step that takes several; is_last: the update follows.
@@ -52,7 +52,7 @@ class Step:
 
     @property
     def draw(self) -> int:
-        """What a batch's random draws go by: the step, and which of its batches this is."""
+        """Counter of a batch's random draws: the step, and which of its batches this is."""
         return (self.index + self.batch * WEYL) & 0xFFFFFFFF
 
     @property
@@ -141,7 +141,7 @@ def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where in the store a tensor of this shape lies; is_turned: its transpose does."""
+    """Location in the store of a tensor of this shape; is_turned: stored transposed."""
 
     offset_bytes: int
     shape: tuple[int, ...]
@@ -164,7 +164,7 @@ class TensorPlace:
 
 
 def numbers_layout(plan: Plan) -> TensorPlace | None:
-    """Where in the store the numbers of the steps lie, if they have any."""
+    """Location of the step numbers in the store, if there are any."""
     offset = plan.store.numbers_offset
     if offset is None:
         return None
@@ -216,20 +216,20 @@ def losses_view(plan: Plan, store: AnyStore, server: int = 0) -> npt.NDArray[np.
 
 
 def gradients_offset(plan: Plan, group: Group) -> int | None:
-    """Where in the store a group's gradients begin, if it has any."""
+    """Offset of a group's gradients in the store, if it has any."""
     region, offset = plan.store.gradients_offset, group.gradients_offset_bytes
     return None if region is None or offset is None else region + offset
 
 
 def state_views(plan: Plan, store: Bytes, own: Own = None) -> dict[str, Array]:
-    """What a checkpoint holds: parameters by name, optimizer slots as `slot/parameter`."""
+    """Views of a checkpoint's tensors: parameters by name, optimizer slots as `slot/parameter`."""
     return {name: place.view(store) for name, place in state_layout(plan, own).items()}
 
 
 def tensors_of(plan: Plan) -> list[Parameter]:
     """The tensors of the model: parameters, those that come in parts as a whole.
 
-    Shapes are the model's, of those that are turned, too.
+    Shapes are the model's, of those that are transposed, too.
     """
     return [replace(p, shape=p.shape[::-1]) if p.is_turned else p for p in stored_tensors_of(plan)]
 
@@ -247,7 +247,7 @@ def stored_tensors_of(plan: Plan) -> list[Parameter]:
 
 
 def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
-    """Where in the store each tensor of the state lies."""
+    """Location in the store of each tensor of the state."""
     layers = {layer.name for layer in plan.layers if own is None or layer.group in own}
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
@@ -262,7 +262,7 @@ def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
 def wafer_views(
     plan: Plan, arena: Bytes, store: AnyStore, minibatch: int = 0, is_added: bool = False
 ) -> dict[str, Array]:
-    """What the wafer's program works on: buffers by name, weights by parameter name, gradients as
+    """Views for the wafer's program: buffers by name, weights by parameter name, gradients as
     `gradient/<parameter>`.
 
     In weight streaming the weights are views of the arena's slots, else of the store. The gradients
@@ -291,7 +291,7 @@ def wafer_views(
 
 
 def partial_gradients(plan: Plan, arena: Bytes) -> list[Array]:
-    """Where each group's gradients of a later minibatch are, flat; the same place for all groups.
+    """Views of each group's gradients of a later minibatch, flat; one buffer for all groups.
 
     Shapes: each [group.nbytes / itemsize], of the plan's precision
     """
@@ -323,9 +323,9 @@ def _unmarked(layer: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a program is given besides memory: the run's seed, for random draws.
+    """Runtime arguments of a program: the run's seed, for random draws.
 
-    mark: is told by a program with marks which layer begins, or that none does (NO_LAYER).
+    mark: called by a program with marks with the layer that begins, or NO_LAYER.
     """
 
     seed: int
@@ -356,7 +356,7 @@ def sums_of_squares(arrays: Sequence[Array]) -> Callable[[], list[float]]:
 
 
 def trust_ratio(weights: float, update: float) -> float:
-    """How long a parameter is beside its update, from both sums of squares; 1 if one of them is 0.
+    """Ratio of the norms of a parameter and its update, from both sums of squares; 1 if one is 0.
 
     Source: You et al. 2020, algorithm 2
     """
@@ -371,7 +371,7 @@ def total(numbers: Iterable[float]) -> float:
         return inf
 
 
-MOST_KEPT_TILES = 256  # of a loop; with more of them, views are few beside what is computed
+MOST_KEPT_TILES = 256  # of a loop; with more of them, views are few compared with what is computed
 Tile = tuple[slice | Array, ...]
 
 
@@ -381,7 +381,7 @@ def row_tiles(
     """The pieces of a loop over rows: where they are, their views of arrays and of scratch arrays.
 
     Of an array with fewer rows these come again and again; no piece goes over its end. A long
-    loop's views are made anew as it comes to them: those of billions of weights would take memory.
+    loop's views are made again as it comes to them: those of billions of weights would take memory.
 
     Shapes: arrays [rows or a part of them, ...], scratch [tile, ...] -> views [tile, ...], the last
     ones shorter

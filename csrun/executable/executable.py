@@ -38,11 +38,11 @@ _LARGEST_BYTES = 256 << 20  # a plan has a few KB a layer, a program fewer
 
 
 class UnreadableError(CsrunError):
-    """What lies in a folder is no Executable of this version."""
+    """Folder without an Executable of this version."""
 
 
 class ForeignError(UnreadableError):
-    """What lies in a folder is not ours, or not ours alone."""
+    """Folder that another account owns or may write."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def load(directory: Path, digest: str | None = None) -> Executable:
 
 
 def is_in_plan(text: str, directory: Path) -> bool:
-    """Whether the plan that lies there has a text in it: to look costs less than to verify it."""
+    """Return whether the stored plan contains a text, without verifying the plan."""
     try:
         with _opened(directory, is_known=False) as folder:
             return text.encode() in folder.read(PLAN_FILE)

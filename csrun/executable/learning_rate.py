@@ -35,7 +35,7 @@ class Warming(
     tag="warming",
     kw_only=True,
 ):
-    """What all schedules share: the warm-up."""
+    """Base of the schedules: the warm-up."""
 
     warmup_steps: Count = 0
 

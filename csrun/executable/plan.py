@@ -60,7 +60,7 @@ class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a loss takes as labels: 0..classes-1, and `ignore_index` for those that do not count.
+    """Range of a loss's labels: 0..classes-1, and `ignore_index` for labels to skip.
 
     They are what is left of the array after these cuts, one by one.
     """
@@ -71,7 +71,7 @@ class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NumberRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is looked up by what is left of an array after these cuts: numbers in 0..count-1."""
+    """Range of the indices that these cuts of an array hold: numbers in 0..count-1."""
 
     count: int
     cuts: tuple[Cut, ...] = ()
@@ -93,7 +93,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InitializerKind(StrEnum):
-    """How a parameter gets its first value."""
+    """Kind of a parameter's initializer."""
 
     ZEROS = "zeros"
     ONES = "ones"
@@ -109,9 +109,9 @@ class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which of a tensor's `rows` a parameter is: as many as it has, from `first` on.
+    """Shard of a tensor with `rows` rows that a parameter is, from `first` on.
 
-    Rows are those of the store: of a tensor that is turned they are its columns.
+    Rows are those of the store: of a tensor that is transposed they are its columns.
     """
 
     tensor: str
@@ -124,7 +124,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     is_state: the program writes its next value where it writes gradients of others, and no
     optimizer has slots for it. part: of which tensor it is a part, if it is one; all parts of a
-    tensor lie one behind the other, in each region. is_turned: the store has the transpose of what
+    tensor lie one after the other, in each region. is_turned: the store has the transpose of what
     the model has, and this is its shape there.
     """
 
@@ -163,8 +163,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Consecutive layers whose weights travel together: one contiguous range of each flat region.
 
     `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming, over or
-    beside those of other groups. None when the weights live in the arena's store.
-    `gradients_offset_bytes` is where the store's gradients have those of the group, over or beside
+    next to those of other groups. None when the weights live in the arena's store.
+    `gradients_offset_bytes` is where the store's gradients have those of the group, over or next to
     those of other groups that are not alive meanwhile. None when it has none.
     """
 
@@ -190,7 +190,7 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` are the optimizer's, each as long as the weights; without training there are no
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
     between the wafer and MemoryX, unless all must be there before the first update, or are sums.
-    Of several systems each has its own, `gradients_stride_bytes` behind another's. `numbers` come
+    Of several systems each has its own, `gradients_stride_bytes` after another's. `numbers` come
     with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row of a step is its
     remainder. The chief writes them before it orders the steps.
     """
@@ -206,15 +206,15 @@ class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Combine(StrEnum):
-    """What makes one value of an output of several minibatches, of all systems."""
+    """Reduction of one output over minibatches and systems."""
 
-    SAMPLES = "samples"  # an axis carries samples: one behind the other
+    SAMPLES = "samples"  # an axis carries samples: one after the other
     SUM = "sum"
     FIRST = "first"  # it is the same in all of them, or there is one
 
 
 class Commit(StrEnum):
-    """When a group's gradients become an update."""
+    """Time at which a group's gradients become an update."""
 
     IMMEDIATE = "immediate"  # as soon as they are complete
     AFTER_ALL_GRADIENTS = "after_all_gradients"  # of the step: something global decides
@@ -270,7 +270,7 @@ class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where on the fabric a layer of a replica is; in weight streaming all are there in turn."""
+    """Fabric region of a layer of a replica; in weight streaming each layer has all of it."""
 
     layer: str
     rectangle: Rectangle
@@ -278,7 +278,7 @@ class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the compiler expects of one layer, were it alone.
+    """Estimate for one layer, taken alone.
 
     compute_utilization: share, 0 to 1, of what its PEs could compute meanwhile.
     """
@@ -292,7 +292,7 @@ class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the compiler expects of the system, before anything has run.
+    """Estimate for the system, before anything has run.
 
     active_pes: share, 0 to 1, of the usable PEs; compute_utilization: share of the peak.
     """
@@ -386,12 +386,12 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def commit(self) -> Commit:
-        """When updates are made: to be clipped together, all gradients must be there."""
+        """Time at which updates are made: global clipping needs all gradients first."""
         return Commit.IMMEDIATE if self.clip_norm is None else Commit.AFTER_ALL_GRADIENTS
 
     @property
     def has_window(self) -> bool:
-        """Whether the store's gradients are a window; else each group's have their own place."""
+        """Return whether the store's gradients are a window; else each group has its own region."""
         adds = self.micro_batches > 1 or self.accumulates
         return self.commit is Commit.IMMEDIATE and not adds
 

@@ -1,6 +1,6 @@
-"""Which of several MemoryX tasks has which groups: a function of the plan and of their number.
+"""Assignment of groups to MemoryX tasks: a function of the plan and the number of tasks.
 
-The flat regions of a store hold the groups one behind the other. They are cut at the same places
+The flat regions of a store hold the groups one after the other. They are cut at the same places
 into a piece a task: whole groups in a row, the largest piece as small as it can be. A task's store
 has the layout of the whole one, and memory for its own groups alone.
 """
@@ -27,7 +27,7 @@ class Shards:
 
     @staticmethod
     def of(owner: Plan, servers: int) -> "Shards":
-        """Those of a store that is laid out by `owner`, of so many tasks."""
+        """Return the shards of a store laid out by `owner`, over so many tasks."""
         starts, end = piece_starts(owner)
         sizes = [after - start for start, after in pairwise((*starts, end))]
         lasts = accumulate(_even(sizes, servers))
@@ -35,7 +35,7 @@ class Shards:
 
     @property
     def servers(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return len(self.ends)
 
     def server_of(self, group: Group) -> int:
@@ -64,7 +64,7 @@ class Shards:
 
 
 def piece_starts(owner: Plan) -> tuple[list[int], int]:
-    """Where groups begin that may go to a task of their own, and where the last one ends.
+    """Return the offsets at which a task's groups may begin, and the end of the last.
 
     The parts of a tensor stay together: it is drawn, and kept, as a whole.
     """
@@ -80,7 +80,7 @@ def own_groups(plan: Plan, own: Own) -> tuple[Group, ...]:
 
 
 def _even(sizes: Sequence[int], pieces: int) -> list[int]:
-    """How many of the sizes, in a row, each piece has: the largest sum is the least possible."""
+    """Return how many consecutive sizes each piece has, with the smallest largest sum."""
     whole = sum(sizes)
     most = bisect_left(
         range(whole + 1), True, lo=max(sizes, default=0), key=lambda m: _needed(sizes, m) <= pieces

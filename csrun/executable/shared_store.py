@@ -3,7 +3,7 @@
 Programs of one run (a training and its evaluation, a last batch of fewer samples) see the same
 weights and optimizer state. The store is laid out by one of them, its owner; the others find their
 parameters in it by name. Nothing in the arena outlives a step but a store at its front, so that
-buffers of all programs lie over each other behind it.
+buffers of all programs lie over each other after it.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
 
 
 def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
-    """What the owner has of the plan's parameters, by their names, whichever have parts."""
+    """Return the owner's entries for the plan's parameters by name, sharded or not."""
     there = {p.name: p for p in (*stored_tensors_of(owner), *owner.parameters)}
     found = {p.name: there[p.name] for p in plan.parameters if p.name in there}
     for p in plan.parameters:
@@ -107,7 +107,7 @@ def _require_training(owner: Plan, plan: Plan) -> None:
 
 
 def _window_bytes(plan: Plan) -> int:
-    """How far the gradients go in their region."""
+    """Return the extent of the gradients in their region."""
     ends = (
         g.gradients_offset_bytes + g.nbytes
         for g in plan.groups

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-NEGLIGIBLE = 1e-20  # beside 1, from which it is subtracted
+NEGLIGIBLE = 1e-20  # compared with 1, from which it is subtracted
 
 
 def nesterov_share(beta1: float, decay: float, step: int) -> float:

@@ -1,7 +1,7 @@
 """Scaled dot-product attention over preallocated arrays: one block of scores at a time.
 
 For each sample, head and block of queries the scores are computed, exponentiated and used at once;
-what is kept is the result and the logarithm of each row's sum, from which the way back computes
+what is kept is the result and the logarithm of each row's sum, from which backward computes
 the scores again.
 
 Source: Dao et al. 2022, FlashAttention, section 3.1, with whole rows instead of blocks of keys
@@ -21,7 +21,7 @@ BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, which a
 
 
 class Scratch(NamedTuple):
-    """What one block needs, for blocks of up to R queries; `unseen` for masks of booleans alone.
+    """Scratch of one block of up to R queries; `unseen` for boolean masks alone.
 
     Shapes: queries [R, E], scores [R, S], rows [R, 1], unseen bool [R, S]
     """
@@ -33,7 +33,7 @@ class Scratch(NamedTuple):
 
 
 class BackwardScratch(NamedTuple):
-    """What is needed besides on the way back.
+    """Additional scratch of the backward pass.
 
     Shapes: slopes [R, S], keys [S, E], values [S, F]
     """
@@ -44,7 +44,7 @@ class BackwardScratch(NamedTuple):
 
 
 def later(rows: int, dtype: str) -> Array:
-    """What a block of causal attention adds to its queries' scores of their own keys.
+    """Return what a causal block adds to its queries' scores of their own keys.
 
     Shapes: -> [rows, rows], -inf where the key comes after the query, else 0
     """
@@ -85,7 +85,7 @@ def attend(
 
     A mask of booleans is true where there is something to attend to, another one is added. With
     `later`, query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample
-    each head's queries, one behind the other, have a run of `dropout`.
+    each head's queries, one after the other, have a run of `dropout`.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S], out
     [B, H, T, F], logsumexp [B, H, T], later [R, R]
@@ -195,7 +195,7 @@ def attend_backward(
 
 
 def _drawn(dropout: RunDraw, length: int, block: _Block) -> Array:
-    """Which weights of a block are kept."""
+    """Draw which weights of a block are kept."""
     (sample, head), queries, keys = block
     run = head * length + queries.start
     return dropout(sample, run, queries.stop - queries.start)[:, :keys]

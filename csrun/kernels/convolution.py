@@ -68,7 +68,7 @@ def backward_turned(
     grad: Array, weight: Array, out: Array, columns: Array, turned: Array, taps: Taps
 ) -> None:
     """As `backward_input`, where windows lie at every pixel: the gradient's convolution with the
-    turned weight. That copies where `backward_input` adds up: 0.25 to 1.1 of its time, the less
+    flipped weight. That copies where `backward_input` adds up: 0.25 to 1.1 of its time, the less
     the fewer maps there are.
 
     Shapes: grad [N, O, H', W'], weight [O, C/G, KH, KW], out [N, G, C/G, H W], columns

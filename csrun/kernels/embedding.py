@@ -9,7 +9,7 @@ Array = npt.NDArray[Any]
 
 
 class Scratch(NamedTuple):
-    """What adding up needs: numbers that are sorted, and gradients in their order.
+    """Scratch of the scatter-add: sorted indices, and gradients in their order.
 
     sums: where sums are added to what is there
 
@@ -66,7 +66,7 @@ def add_up_part(
 
 
 def _places_in(rows: int, indices: Array, first: int, places: Array, inside: Array) -> None:
-    """Which row of the part each index is, if any: as numbers without sign all others are more."""
+    """Return each index relative to the shard; as unsigned numbers all others are out of range."""
     np.subtract(indices, first, out=places)
     np.less(places.view(np.uint64), rows, out=inside)
 
@@ -115,7 +115,7 @@ def add_up(
 
 
 def _runs(rows: Array, scratch: Scratch, positions: Array) -> tuple[Array, Array]:
-    """Where runs of equal numbers begin, and of which number each is."""
+    """Return where runs of equal numbers begin, and the number of each."""
     keys, order, _ = scratch.numbers
     scratch.changes[0] = True
     np.not_equal(rows[1:], rows[:-1], out=scratch.changes[1:])

@@ -123,7 +123,7 @@ def first_inside(places: tuple[int, int], taps: Taps, width: int) -> Array:
 
 
 def counts_inside(places: tuple[int, int], taps: Taps, dtype: str) -> Array:
-    """How many pixels of each window are no padding.
+    """Count the pixels of each window that are not padding.
 
     Shapes: [H', W']
     """

@@ -49,7 +49,7 @@ def philox(even: Words, odd: Words, product: Words, keys: list[Words]) -> None:
 
 
 def blocks_of(columns: int) -> int:
-    """How many counters a row of so many columns takes."""
+    """Return how many counters a row of so many columns takes."""
     return -(-columns // COLUMNS_PER_BLOCK)
 
 

@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 def turns(length: int, size: int, base: float, is_inverse: bool, dtype: str, axes: int) -> Array:
-    """What pair i of position t is multiplied by: exp(j t base^(-2 i / size)), or its inverse.
+    """Rotation factors of pair i at position t: exp(j t base^(-2 i / size)), or its inverse.
 
     Shapes: -> complex [length, 1, …, size / 2], with so many axes between as x has
     """

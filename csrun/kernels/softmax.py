@@ -1,7 +1,7 @@
 """Softmax and log-softmax over preallocated arrays, a tile at a time.
 
-Everything is [N, C, I]: along the axis in the middle, for each row and each place behind it. With
-nothing behind it sums are products with ones, which are faster than NumPy's reductions.
+Everything is [N, C, I]: along the axis in the middle, for each row and each place after it. With
+nothing after it sums are products with ones, which are faster than NumPy's reductions.
 
 The largest value of each row, which keeps powers from overflowing, costs as much as all else. The
 values of a tile are taken as they are, and once more where a sum is too large or near to nothing.

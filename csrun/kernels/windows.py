@@ -48,6 +48,6 @@ def _taps(
 
 
 def are_inside(found: Sequence[Tap], size: Pair, places: Pair) -> bool:
-    """Whether all windows are inside the image."""
+    """Return whether all windows are inside the image."""
     whole = slice(0, places[0]), slice(0, places[1])
     return len(found) == size[0] * size[1] and all(tap.places == whole for tap in found)
