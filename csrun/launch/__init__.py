@@ -57,7 +57,7 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
 
 
 def dry_run(request: JobRequest, site: Site) -> "DryRun":
-    """What `launch` would run.
+    """Return the plan that `launch` would run.
 
     Raises: UsageError when the request, the command or the site is wrong
     """

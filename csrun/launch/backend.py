@@ -1,4 +1,4 @@
-"""What a scheduler is to csrun: one object of eleven verbs, whichever it is.
+"""Interface of a scheduler: one object of eleven verbs.
 
 `local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
 other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
@@ -83,10 +83,10 @@ class Backend(Protocol):
         """Run a planned job to its end, or submit it; the exit code."""
 
     def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
-        """What `run` would do."""
+        """Describe what `run` would do."""
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> Sequence[JobStatus]:
-        """Those that wait or run, and some or all of the ended ones; or the one of this number."""
+        """Pending and running jobs, and some or all ended ones; or the job of this number."""
 
     def records(self) -> Sequence[JobRecord]:
         """csrun's records of all jobs that this account may see, with the systems that they had."""
@@ -95,7 +95,7 @@ class Backend(Protocol):
         """The folders of this account's jobs that are still there, newest first."""
 
     def check(self) -> Sequence[CheckResult]:
-        """Whether the site is fit to run jobs, check by check."""
+        """True if the site is fit to run jobs, check by check."""
 
     def nodes(self) -> Sequence[NodeStatus]:
         """All of the site, and who has them."""

@@ -1,4 +1,4 @@
-"""What is looked at before anything runs: the folders and the command that were named."""
+"""Checks of the folders and the command line, before anything runs."""
 
 import difflib
 import os
@@ -115,7 +115,7 @@ def params_of(command: tuple[str, ...]) -> str | None:
 
 
 def named_mode(command: tuple[str, ...]) -> str | None:
-    """What the words after a script say of its mode; the last word counts, as for the script."""
+    """Mode that the words after a script name; the last one counts, as for the script."""
     given = [
         option(command[at:], _MODE)
         for at, word in enumerate(command)
@@ -141,7 +141,7 @@ def named_system(command: tuple[str, ...]) -> str | None:
 
 
 def wgt_servers_of(command: tuple[str, ...], asked: int | None) -> int:
-    """How many MemoryX tasks a job has: as csrun_wse was told, or as its command's words say.
+    """Number of MemoryX tasks: of csrun_wse's option, or of its command's words.
 
     Raises: UsageError where the two differ, or the command cannot have several
     """
@@ -162,7 +162,7 @@ def wgt_servers_of(command: tuple[str, ...], asked: int | None) -> int:
 
 
 def systems_of(command: tuple[str, ...]) -> int:
-    """How many CS systems a command's words ask for; what is no number, the script tells."""
+    """Number of CS systems that a command's words ask for; the script refuses what is no number."""
     said = option(command[2:], _SYSTEMS)
     return max(1, int(said)) if said and said.isdecimal() else 1
 
@@ -207,7 +207,7 @@ def is_preparing(command: tuple[str, ...]) -> bool:
 
 
 def preparation_of(command: tuple[str, ...]) -> Preparation | None:
-    """What a command's words, a mode or a switch, ask for in place of a run."""
+    """Request in a command's words, a mode or a switch, that replaces a run."""
     asked = (_asked(word, before) for word, before in zip(command, ("", *command), strict=False))
     return next(filter(None, asked), None)
 

@@ -26,7 +26,7 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Which task runs where; `mode` is None for a command that is not one of csrun's."""
+    """Placement of each task; `mode` is None for a command that is not one of csrun's."""
 
     command: tuple[str, ...]
     mode: ExecutionMode | None
@@ -69,7 +69,7 @@ class JobPlan:
         addresses: Mapping[str, str] | None = None,
         systems: tuple[str, ...] = (),
     ) -> JobFile:
-        """What the tasks will know of the job; nodes with addresses are machines of their own.
+        """The job file of the tasks; nodes with addresses are separate machines.
 
         `site` is what they load theirs by.
         """
@@ -122,7 +122,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Serving:
-    """How many tasks have the weights, and a node each; none in other modes than streaming."""
+    """Number of tasks that hold the weights, a node each; none in other modes than streaming."""
 
     memoryx: int = 0
     swarmx: int = 0
@@ -134,7 +134,7 @@ class _Serving:
         return [f"{n} {name} tasks" if n > 1 else name for n, name in counts if n]
 
     def role(self, rank: int) -> Role:
-        """That of a task of csrun's interpreters."""
+        """Layout of a task of csrun's interpreters."""
         if rank == 0:
             return Role.CHIEF
         if rank <= self.memoryx:

@@ -1,4 +1,4 @@
-"""What a job would be: its tasks, the srun line of a cluster, and what it asks of this machine."""
+"""Dry run of a job: its tasks, the srun line of a cluster, and its demands on this machine."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.SWARMX: 14, Role.STREAMER:
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """What the job asks for, and what is there to serve it.
+    """Resources that the job requests, and those of the machine.
 
     tasks_per_cpu: the most tasks that any one real CPU serves. memory_mb: an estimate without the
     model and its data, None for a command that is not one of csrun's interpreters.
@@ -61,7 +61,7 @@ def describe(job_plan: JobPlan, site: Site, srun: str, sharing: Sharing | None) 
 
 
 def sharing_of(job_plan: JobPlan, site: Site) -> Sharing:
-    """What a job asks of this machine, on which all of the site's nodes are."""
+    """Demands of a job on this machine, which stands for all nodes of the site."""
     layout, tasks = job_plan.layout, job_plan.tasks
     alone = layout.single_task_nodes
     load = Counter(cpu for task in tasks for cpu in task.cpus)

@@ -1,6 +1,6 @@
-"""What a run.py's command line and params file say wrong, found before a job waits for nodes.
+"""Early checks of a run.py's command line and params file, before a job waits for nodes.
 
-Only what every schema of csrun.params refuses; all else is the script's own, and its tasks tell.
+Only what every schema of csrun.params refuses; the tasks report the rest.
 """
 
 import os

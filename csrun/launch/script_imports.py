@@ -1,4 +1,4 @@
-"""What a script will import that takes long, found in its text before any task of it starts."""
+"""Slow imports of a script, found in its source before any task starts."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of 
 
 
 def heavy_imports(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of `HEAVY` a script of csrun's interpreters imports, itself or by a module beside it,
+    """Modules of `HEAVY` that a script of csrun's interpreters imports, or a module next to it,
     and what these will import when they are used.
 
     What cannot be read or parsed imports nothing here: the tasks will say why.
@@ -108,7 +108,7 @@ def _packages(script: Path) -> Iterator[str]:
 
 
 def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
-    """All that stands in a file, and in those beside it that it imports."""
+    """All nodes of a file, and of those next to it that it imports."""
     seen.add(script)
     for node in ast.walk(_tree(script)):
         yield node

@@ -27,7 +27,7 @@ _OF_AN_ALLOCATION = (
 
 @dataclass(frozen=True)
 class Resources:
-    """What a job asks for beside its layout.
+    """Options of a job besides its layout.
 
     `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
     `grace_s` is what the tasks have to end in order; None where that is nobody's concern.
@@ -45,7 +45,7 @@ class Resources:
     by_component: tuple[tuple[str, ...], ...] = ()
 
     def words(self, component: int = 0) -> list[str]:
-        """What a component asks for beside its layout. Units: Slurm counts minutes
+        """Options of a component besides its layout. Units: Slurm counts minutes
 
         The limit that Slurm is told is later than the job's own, which ends it in order: by the
         minute that is begun, and the grace. Of another limit, e.g. its partition's, the job is
@@ -98,7 +98,7 @@ def salloc_words(layout: JobLayout, resources: Resources) -> tuple[str, ...]:
 
 
 def node_needs(layout: JobLayout, alone_cpus: int) -> list[tuple[int, int]]:
-    """How many nodes each component of a job has, and how many CPUs it needs on each of them."""
+    """Nodes of each component of a job, and the CPUs that it needs on each of them."""
     full = layout.tasks_per_node * layout.cpus_per_task
     first = max(1, layout.single_task_nodes)
     single = [(1, alone_cpus if layout.single_task_nodes else full)] * first

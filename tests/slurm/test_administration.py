@@ -35,9 +35,9 @@ def test_why_a_job_failed_is_csruns_own_cause_and_its_system_is_accounted_for(
 ) -> None:
     cluster_place.script(WAIT)
     with cluster_place.start(*SPREAD, "python", "run.py") as job:
-        attendant = psutil.Process(cluster_place.pid("in2")).parent()
-        assert attendant is not None
-        attendant.kill()
+        agent = psutil.Process(cluster_place.pid("in2")).parent()
+        assert agent is not None
+        agent.kill()
         job.communicate(timeout=STALL_S)
     rows = csv.DictReader(io.StringIO(cluster_place.csctl("get", "jobs", "-o", "csv").stdout))
     shown = [row for row in rows if row["system"] == "cs2-01"][-1]

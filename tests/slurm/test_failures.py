@@ -110,7 +110,7 @@ def test_a_lost_node_is_named(place: Workplace, repaired: Testbed) -> None:
     assert "(streamer) on node3, exit code 1; log: " in err.splitlines()[-1]
 
 
-def test_an_attendant_that_is_killed_is_the_cause(place: Workplace) -> None:
+def test_a_node_agent_that_is_killed_is_the_cause(place: Workplace) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
         parent = psutil.Process(place.pid("in2")).parent()

@@ -52,9 +52,9 @@ def lose(launcher: int) -> None:
         victim.kill()
 
 
-def attendants(testbed: Testbed) -> Iterator[psutil.Process]:
+def node_agents(testbed: Testbed) -> Iterator[psutil.Process]:
     for process in psutil.process_iter(["name"]):
-        if process.info["name"].startswith("attendant-"):
+        if process.info["name"].startswith("node-agent-"):
             try:
                 if process.environ().get("SLURM_CONF") == str(testbed.conf):
                     yield process
@@ -75,10 +75,10 @@ def test_the_job_of_a_lost_launcher_ends_with_its_first_task(
     until(lambda: "csrun: launcher lost" in testbed.call(*comment))
     assert "RUNNING" in " ".join(testbed.queue())
     assert "csrun: launcher lost" in there.csctl("get", "jobs").stdout
-    streamer = next(a for a in attendants(testbed) if a.name() == "attendant-3").children()[0]
+    streamer = next(a for a in node_agents(testbed) if a.name() == "node-agent-3").children()[0]
     streamer.send_signal(signal.SIGKILL)
     until(lambda: not testbed.queue())
-    assert not list(attendants(testbed))
+    assert not list(node_agents(testbed))
     again = there.wse("--max_steps", "2", "--model_dir", "again", layout=STREAMING)
     assert again.returncode == 0, again.stderr
 
@@ -98,7 +98,7 @@ def test_a_training_whose_launcher_is_lost_ends_as_if_undisturbed(
     assert whole.returncode == 0, whole.stderr
     ours, its = there.checkpoint(steps), there.checkpoint(steps, "undisturbed")
     assert ours.read_bytes() == its.read_bytes()
-    assert not list(attendants(testbed))
+    assert not list(node_agents(testbed))
 
 
 def test_a_batch_job_whose_first_node_is_lost_resumes(there: FcMnist, repaired: Testbed) -> None:

@@ -240,7 +240,7 @@ def make_mail(folder: Path) -> None:
 
 
 def read_mail(folder: Path) -> Any:
-    decoder = msgspec.msgpack.Decoder(mailbox.ToAttendants)
+    decoder = msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
     return mailbox.Reader(mailbox.launcher_box(folder), decoder).read()
 
 

@@ -1,1 +1,1 @@
-"""The life of a job: its state, the first cause of its failure, and what the user is told of it."""
+"""The life of a job: its state, the first cause of its failure, and the messages about it."""

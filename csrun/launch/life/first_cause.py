@@ -1,4 +1,4 @@
-"""Which of a job's failures was the first; deaths are not reaped in the order they happen. Pure."""
+"""First cause of a job's failures; deaths are not reaped in the order they happen. Pure."""
 
 import signal
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from csrun.context.job import peer_name
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How one task ended. `exit_code` is negative for a signal's number; times are monotonic.
+    """End of one task. `exit_code` is negative for a signal's number; times are monotonic.
 
     `missed` is the end of a task that lost this one, which ended well but too early, or did not end
     until the launcher ended it.
@@ -36,7 +36,7 @@ class TaskEnd:
 
     @property
     def cause_time_s(self) -> float:
-        """When the failure happened: by the task's own word, or when its death was seen."""
+        """Time of the failure: as the task reported it, or when its death was seen."""
         return self.report.time_s if self.report else self.time_s
 
     @property
@@ -61,7 +61,7 @@ class TaskEnd:
 
     @property
     def peer_name(self) -> str:
-        """How its peers call the task."""
+        """Name of the task among its peers."""
         return peer_name(self.role, self.rank, self.wafer)
 
 
@@ -86,7 +86,7 @@ def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
 
 
 def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[TaskEnd]:
-    """Who of `ends` was lost by one of `lost_peers`. Of a system's wafers the last is meant."""
+    """Tasks of `ends` that `lost_peers` lost. Of a system's wafers the last is meant."""
     by_name = {end.peer_name: end for end in ends}
     missing = ((end, end.report.lost) for end in lost_peers if end.report is not None)
     return [replace(by_name[lost], missed=end) for end, lost in missing if lost in by_name]

@@ -1,6 +1,6 @@
 """The loop of a job that runs: events in, the state's instructions done, on any scheduler.
 
-What starts and reaps the tasks is a `TaskServer`: the fork server of this machine, or the srun of a
+A `TaskServer` starts and reaps the tasks: the fork server of this machine, or the srun of a
 cluster. So both backends run a job by this loop, and neither knows the other.
 """
 
@@ -246,7 +246,7 @@ class JobLoop:
             return None
 
     def _ending(self) -> str:
-        """What ended a job that had not failed; empty when nothing did."""
+        """Event that ended a job without a failure; empty when there was none."""
         if self._state.timed_out and self._time_limit_s:
             return time_limit.reached(self._time_limit_s)
         return signal.Signals(self._state.signum).name if self._state.signum else ""

@@ -1,6 +1,6 @@
 """The life of a job: events in, instructions out; no I/O and no clock in here.
 
-How a job ends, and who is told what, when:
+The end of a job, and the signals that its tasks get:
 
 - A task fails (TaskExited): for COLLECT_S the others may report an earlier cause. Where all that is
   known is that tasks lost a peer which still runs, that peer has up to LOST_PEER_S to report and
@@ -14,7 +14,7 @@ How a job ends, and who is told what, when:
   of its own): the launcher of a batch job is told by the same scancel.
 - The chief ends well: its peers have its Stop and end by themselves; nobody is told anything.
 
-- All have ended after a failure, and the job may restart (`max_restarts`): all are started again,
+- All have ended after a failure, and the job may restart (`max_restarts`): all restart,
   each with its command, and a training resumes from its newest checkpoint. Not so after a user's
   mistake (exit code 2), a signal, a time limit, the loss of a node, or the same first cause at the
   same step twice.
@@ -40,7 +40,7 @@ FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to disc
 
 
 class Phase(Enum):
-    """Where a job stands."""
+    """Phase of a job."""
 
     RUNNING = auto()
     COLLECTING = auto()  # a task failed; its peers may tell why
@@ -199,7 +199,7 @@ class JobState:
         self._start(task)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What to do about an event."""
+        """Instructions for an event."""
         self._story.append(event)
         match event:
             case TaskExited():
@@ -238,7 +238,7 @@ class JobState:
 
     @property
     def outcome(self) -> RecordState:
-        """How the job's record calls its end."""
+        """End of the job, in the words of its record."""
         if self.cause is not None or self.server_exit_code is not None:
             return RecordState.FAILED
         if self.timed_out:
@@ -270,7 +270,7 @@ class JobState:
         return [Wait(COLLECT_S)]
 
     def _is_lost_peer_running(self) -> bool:
-        """Whether all failures are lost peers, and one of those runs here and may still report."""
+        """True if all failures are lost peers, and one of those runs here and may still report."""
         failed = [end for end in self.ends if end.failed]
         lost = {end.report.lost for end in failed if end.is_consequence and end.report is not None}
         running = {peer_name(self._role(t), t.rank, t.wafer) for t in self._living.values()}
@@ -351,7 +351,7 @@ class JobState:
         return [Send(tuple(self._living), SIGKILL)]
 
     def _may_restart(self) -> bool:
-        """Whether a failure is one that another try may get over."""
+        """True if a failure is one that another try may get over."""
         cause = self.cause
         if cause is None or self._restarts == self._job.max_restarts:
             return False

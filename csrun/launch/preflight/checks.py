@@ -18,7 +18,7 @@ ALL_NODES = "all"
 
 
 class Status(StrEnum):
-    """What came of a check."""
+    """Outcome of a check."""
 
     OK = "ok"
     FAILED = "FAILED"
@@ -65,7 +65,7 @@ def jobs_dir(each: NodeFacts, folder: Path) -> CheckResult:
 
 
 def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
-    """What other nodes have written into the folder of jobs can be read here."""
+    """Files of other nodes in the folder of jobs are readable here."""
     missing = sorted(set(asked) - set(each.read_from))
     result = f"no file of {', '.join(missing)}" if missing else f"reads {len(asked)} nodes' files"
     remedy = "set jobs_dir to a folder on a file system that all nodes share"
@@ -116,7 +116,7 @@ def limits(each: NodeFacts) -> Iterator[CheckResult]:
 
 
 def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:
-    """What needs no other node."""
+    """Checks that need no other node."""
     yield jobs_dir(each, folder)
     if not each.folder_problem:
         yield disk(each)
@@ -125,7 +125,7 @@ def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:
 
 
 def between(each: NodeFacts, asked: Sequence[str]) -> Iterator[CheckResult]:
-    """What a node finds of the others."""
+    """Checks of a node against the others."""
     if not each.folder_problem:
         yield shared_folder(each, asked)
     if each.read_from:

@@ -35,7 +35,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 def facts_here(node: str, folder: Path) -> NodeFacts:
-    """What can be found without another node."""
+    """Facts that need no other node."""
     problem, free_mb = _try_folder(folder, node)
     return NodeFacts(
         node=node,

@@ -1,4 +1,4 @@
-"""A launcher that goes on by itself: it leaves its terminal when its job has a number."""
+"""Detached launcher: it leaves its terminal once its job has a number."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
 
 
 def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
-    """What the tasks write is in their logs; what the launcher says gets one of its own."""
+    """The launcher's output goes to a log of its own, next to those of the tasks."""
     log = job.folder.log(LAUNCHER_LOG)
     log.parent.mkdir(0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_RDWR)

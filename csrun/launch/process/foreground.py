@@ -107,7 +107,7 @@ class ForegroundCommand:
 
 @dataclass
 class Ending:
-    """How a command ended: 128 + signal for a killed one, and the signal that had asked it to."""
+    """End of a command: 128 + signal for a killed one, and the signal that had asked it to."""
 
     exit_code: int = 0
     asked_by: signal.Signals | None = None

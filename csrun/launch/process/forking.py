@@ -1,6 +1,6 @@
 """The tasks of a job on one node: forked, signalled and reaped by the one process that has them.
 
-It is the fork server, for all of a job's tasks on one machine, and on a cluster the attendant of
+It is the fork server, for all of a job's tasks on one machine, and on a cluster the agent of
 each node. It has one thread, and has imported what the tasks want: they start in the time of a
 fork, and share its memory.
 """
@@ -32,7 +32,7 @@ _SIGNALS = 1 << 12  # of one kind or another, at once
 
 
 class Closable(Protocol):
-    """What is ours alone, and not for a forked task."""
+    """State of this process that a forked task must not inherit."""
 
     def close(self) -> None:
         """Give it up."""
@@ -118,7 +118,7 @@ class NodeTasks:
         self._has_ended = False
 
     def __len__(self) -> int:
-        """How many live, the wafers among them."""
+        """Number of living tasks, wafers included."""
         return len(self._living)
 
     def start(self, ordered: StartTask, job: JobFile, owned: Iterable[Closable] = ()) -> None:
@@ -141,7 +141,7 @@ class NodeTasks:
         send_signal(self._living, message)
 
     def heard(self, job: JobFile | None) -> Message | None:
-        """What a task has said, if it may: before there is a job nobody may say anything."""
+        """Message of a task, if it is permitted; none before there is a job."""
         message = receive(self.link)
         if message is None or job is None:
             return None
@@ -152,7 +152,7 @@ class NodeTasks:
         return self.signals.recv(_SIGNALS)
 
     def reap(self) -> list[tuple[StartTask, int]]:
-        """Those that have ended, each with its exit code; peers are told of who has ended well."""
+        """Ended tasks with their exit codes; peers are notified of those that ended well."""
         ended = []
         for pid, exit_code in reap().items():
             if task := self._living.pop(pid, None):  # else an orphan that we adopted

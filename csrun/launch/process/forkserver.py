@@ -57,14 +57,14 @@ class ForkServer:
                 elif key.fileobj is tasks.gate:
                     self._let_in()
                 elif key.fileobj is self._control:
-                    if not self._obey():
+                    if not self._handle():
                         return None
                 elif signum := self._ending_signal():
                     return signum
                 else:
                     self._reap()
 
-    def _obey(self) -> bool:
+    def _handle(self) -> bool:
         bodies = self._control.receive()
         for body in bodies or ():
             message = self._from_launcher.decode(body)

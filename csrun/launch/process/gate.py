@@ -1,4 +1,4 @@
-"""The gate of a job's tasks: none begins its work before all of a node live."""
+"""Start barrier of a node's tasks: none begins before all are alive."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the tasks of a job have written, for who comes later or wants to see more of it."""
+"""Logs of a job's tasks, shown later or in full."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -17,7 +17,7 @@ _OF_A_TASK = frozenset("tnN")
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """What a pattern's fields stand for."""
+    """Values of a pattern's fields."""
 
     job_id: int
     job_name: str

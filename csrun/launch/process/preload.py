@@ -1,4 +1,4 @@
-"""What tasks import, imported once by the process that they are forked from."""
+"""Modules that tasks import, imported once by the process that forks them."""
 
 import gc
 import importlib

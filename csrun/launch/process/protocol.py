@@ -1,4 +1,4 @@
-"""What the launcher and its fork server say to each other over their socket."""
+"""Messages between the launcher and its fork server, over their socket."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The launcher's end of the fork server: starting it, talking to it, and being rid of it."""
+"""The launcher's end of the fork server: start, messages, termination."""
 
 import os
 import socket
@@ -27,11 +27,11 @@ _DECODER: "msgspec.msgpack.Decoder[ToLauncher]" = msgspec.msgpack.Decoder(ToLaun
 
 
 class TaskServer(Protocol):
-    """What starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
+    """Starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
 
     @property
     def name(self) -> str:
-        """What a user knows it by."""
+        """Name of the server in messages."""
 
     def fileno(self) -> int:
         """The descriptor that is readable when there is something to receive."""
@@ -43,7 +43,7 @@ class TaskServer(Protocol):
         """
 
     def receive(self) -> list[ToLauncher] | None:
-        """What the tasks and the server have said; None when it is gone."""
+        """Messages of the tasks and the server; None once it is gone."""
 
     def end(self, outcome: Outcome | None = None) -> int:
         """End the server and all that it runs; its exit code.
@@ -52,7 +52,7 @@ class TaskServer(Protocol):
         """
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
-        """What the user reads when the server went before its tasks."""
+        """Message for a server that died before its tasks."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ServerProcess:
         self.control.send(message)
 
     def receive(self) -> list[ToLauncher] | None:
-        """What it has said since, None at its end."""
+        """New messages; None at its end."""
         bodies = self.control.receive()
         return None if bodies is None else [_DECODER.decode(body) for body in bodies]
 

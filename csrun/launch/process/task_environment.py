@@ -13,7 +13,7 @@ from csrun.launch.command import preparation_of
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """What a task's variables are made of."""
+    """Inputs of a task's environment variables."""
 
     job: JobFile
     job_dir: Path
@@ -26,23 +26,23 @@ class TaskPlace:
 
     @property
     def tasks(self) -> str:
-        """How many the job has."""
+        """Number of tasks of the job."""
         return str(len(self.job.tasks))
 
     @property
     def tasks_per_node(self) -> str:
-        """How many each node has, as Slurm has it: `1(x2),8(x12)`."""
+        """Tasks of each node in Slurm's notation: `1(x2),8(x12)`."""
         runs = [(count, len([*same])) for count, same in groupby(self._counts_by_id())]
         return ",".join(f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in runs)
 
     @property
     def tasks_of_most_nodes(self) -> str:
-        """How many a node has that does not carry one task alone."""
+        """Tasks of a node that carries more than a single one."""
         return str(self._counts_by_id()[-1])
 
     @property
     def ranks_here(self) -> str:
-        """Those of the task's node."""
+        """Ranks on the task's node."""
         node_id = self.entry.node_id
         return ",".join(str(task.rank) for task in self.job.tasks if task.node_id == node_id)
 

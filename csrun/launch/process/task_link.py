@@ -1,4 +1,4 @@
-"""The server's end of its tasks' link: who has sent a message, and whether it may ask for that."""
+"""The server's end of its tasks' link: the sender of each message is checked."""
 
 import os
 import socket
@@ -62,7 +62,7 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
 
 
 def is_permitted(message: Message, job: JobFile) -> bool:
-    """Whether the job may have what a task asks for: a wafer is of a system of its site, and of
+    """True if the job may have what a task asks for: a wafer is of a system of its site, and of
     those that it was given, where a scheduler gives them.
 
     What is asked for besides is told in the log.

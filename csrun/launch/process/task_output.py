@@ -36,7 +36,7 @@ class LogTail:
         self._end: int | None = None  # where a reported error's own text begins
 
     def read(self, is_last: bool = False) -> bytes:
-        """What has been written since, up to the last line's end; all of it when `is_last`.
+        """Text written since, up to the last line's end; all of it when `is_last`.
 
         The data is read before the report is looked for: a report is there before its traceback
         is in the log, so what is read without a report is not part of one. A log that has not
@@ -57,7 +57,7 @@ class LogTail:
         return self._labelled(data[:end])
 
     def begin_anew(self) -> None:
-        """Go on after all that is there: a task that starts again writes behind it."""
+        """Continue after the existing text: a restarted task appends to it."""
         self._partial, self._end = b"", None
         self._offset = self._log.stat().st_size if self._log.exists() else 0
 
@@ -195,7 +195,7 @@ class TaskOutput:
 
 
 def task_output(job_file: JobFile, job: RegisteredJob, label: bool) -> TaskOutput:
-    """What a job shows by its options.
+    """Console output that a job's options select.
 
     Raises: UsageError when a file of --output cannot be written
     """
@@ -206,7 +206,7 @@ def task_output(job_file: JobFile, job: RegisteredJob, label: bool) -> TaskOutpu
 def show(
     job_file: JobFile, folder: JobFolder, options: JobOptions, user: str, label: bool
 ) -> TaskOutput:
-    """What a job of this name and user shows.
+    """Output settings of a job of this name and user.
 
     Raises: UsageError when a file of --output cannot be written
     """
@@ -229,7 +229,7 @@ def visible_ranks(job: JobFile) -> list[int]:
 
 
 def rank_label(rank: int, tasks: int) -> str:
-    """What comes before each line of a task, as wide for all tasks of the job."""
+    """Prefix of each line of a task, of one width in the whole job."""
     return f"{rank:{len(str(tasks - 1))}}: "
 
 

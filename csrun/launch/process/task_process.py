@@ -1,4 +1,4 @@
-"""What a forked process does to become a task, from its first instruction to its exit code."""
+"""A forked process that becomes a task, from its first instruction to its exit code."""
 
 import atexit
 import importlib
@@ -102,7 +102,7 @@ def _make_lines_appear() -> None:
 
 
 def runs_in_process(argv: tuple[str, ...]) -> bool:
-    """Whether the forked process itself runs the command: Python of our own, a script or module."""
+    """True if the forked process itself runs the command: Python of our own, a script or module."""
     if mode_of(argv) is None or len(argv) < 2:
         return False
     return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")

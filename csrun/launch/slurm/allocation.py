@@ -1,7 +1,7 @@
 """A job of the user's own, by salloc or sbatch, in which csrun_wse was started.
 
 The tasks run in it where it holds the CS systems and has the nodes of the layout; srun would give
-a step no more than its job has. Else the line is said that asks for all of it at once.
+a step no more than its job has. Else the error shows a line that asks for all of it at once.
 """
 
 import re
@@ -26,7 +26,7 @@ def around(
     resources_of: Callable[[str | None], Resources],
     partitions: Sequence[str | None] = (None,),
 ) -> environment.Allocation:
-    """What the user's job gives a job of csrun's; `resources_of` is what one asks for by its gres.
+    """Resources that the user's job gives a job of csrun's; `resources_of` maps a gres.
 
     Raises: UsageError with the line that asks for enough, when it does not; as `squeue.jobs`
     """
@@ -82,7 +82,7 @@ def _has(each: System, gres: str, site: Site) -> bool:
 
 
 def holds(found: Sequence[Part], gres: str | None) -> bool:
-    """Whether the first component, which is the chief's, was given a resource."""
+    """True if the first component, which is the chief's, was given a resource."""
     if gres is None:
         return True
     asked = re.sub(r"gres[:/]", "", found[0].gres if found else "").split(",")
@@ -90,7 +90,7 @@ def holds(found: Sequence[Part], gres: str | None) -> bool:
 
 
 def lacks(found: Sequence[Part], needs: Sequence[tuple[int, int]]) -> str:
-    """What keeps components, or one whole job, from carrying a layout; empty when nothing does."""
+    """Reason why components, or one whole job, cannot carry a layout; empty when they can."""
     if len(found) == 1 and len(needs) > 1:
         needs = [(sum(nodes for nodes, _ in needs), max(cpus for _, cpus in needs))]
     if len(found) != len(needs):
@@ -105,7 +105,7 @@ def lacks(found: Sequence[Part], needs: Sequence[tuple[int, int]]) -> str:
 
 
 def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
-    """Each system that would do as a job's first, and behind it those that can share the run; none
+    """Each system that would do as a job's first, followed by those that can share the run; none
     when the job needs none.
 
     Raises: UsageError, CsrunError as `run.systems_for`

@@ -58,7 +58,7 @@ class SlurmBackend(Backend):
         return describe(job_plan, self._site, line, sharing=None)
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[squeue.SlurmJob]:
-        """Those that Slurm still knows, whatever their state; with `all_states` also those of which
+        """Jobs that Slurm still knows, whatever their state; with `all_states` also those of which
         only csrun has a record.
         """
         if job_id is not None:

@@ -20,7 +20,7 @@ _END = "END_OF_CSRUN_SCRIPT"
 def resources_of(
     request: JobRequest, gres: str | None, site: Site, given: options.SlurmOptions
 ) -> Resources:
-    """What a job asks Slurm for beside its layout; its name is its script's unless it has one."""
+    """Request of a job to Slurm besides its layout; its name defaults to its script's."""
     limit_s = request.options.time_limit_s
     return Resources(
         gres,
@@ -36,7 +36,7 @@ def resources_of(
 
 @dataclass(frozen=True)
 class Scripts:
-    """What sbatch is given: the job's script, after that of its compile where there is one."""
+    """Scripts for sbatch: the job's, after that of its compile where there is one."""
 
     job: str
     compiling: str | None = None

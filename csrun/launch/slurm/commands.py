@@ -1,4 +1,4 @@
-"""Slurm's commands as the processes of a running job call them, which go on whatever they say."""
+"""Slurm's commands as the processes of a running job call them; failures are ignored."""
 
 import subprocess
 
@@ -6,7 +6,7 @@ ANSWER_S = 10.0  # for Slurm, over a slow network
 
 
 def call(*words: str) -> str:
-    """What a command says; nothing when it is not there, or does not answer."""
+    """Output of a command; empty when it is missing or does not answer."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S)
     except (OSError, subprocess.TimeoutExpired):

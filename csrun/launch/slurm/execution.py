@@ -28,7 +28,7 @@ from csrun.launch.slurm import folders, records, shared_register
 from csrun.launch.slurm.mailbox import NodeReady
 from csrun.launch.slurm.node_agent import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.queue_progress import QueueWatch, job_of
-from csrun.launch.slurm.srun_arguments import attendant_words, one_a_node, words_of
+from csrun.launch.slurm.srun_arguments import node_agent_words, one_a_node, words_of
 from csrun.launch.slurm.srun_process import LOG_NAME, Step
 from csrun.launch.srun import Resources
 from csrun.site import Site
@@ -74,7 +74,7 @@ def _run_in(
             folder.furnish()
             job = kept(request, job, folder.path)
             stored.write(folder.path / PLAN_FILE, job, durable=False)
-        command = attendant_words(request, job_plan, site, folder)
+        command = node_agent_words(request, job_plan, site, folder)
         words = words_of(one_a_node(job_plan), command, resources, given)
         with ending_signals() as signals:
             return _Run(request, site, job, folder, words, signals, given).run()
@@ -146,7 +146,7 @@ class _Run:
         return outcome.exit_code
 
     def _begin(self, job: JobFile, record: records.Recorded) -> JobLoop:
-        """What runs the job from here on: all of its tasks wait to be started."""
+        """Server of the running job; all of its tasks wait to be started."""
         self._step.job = job
         with _writing(self._folder):
             job.write(self._folder.path)

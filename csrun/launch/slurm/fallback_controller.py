@@ -1,9 +1,9 @@
-"""What an attendant does when nothing is heard of csrun_wse: when it counts as lost, and what then.
+"""Node agent without its launcher: after how long it is lost, and what replaces its orders.
 
-csrun_wse adds a heartbeat to its mail every HEARTBEAT_S, whatever else it waits for. An attendant
+csrun_wse adds a heartbeat to its mail every HEARTBEAT_S, whatever else it waits for. A node agent
 that reads nothing new for SILENCE_S goes on without it: its tasks work on to their end or to the
 job's time limit, the chief has the wafers that it asks for, and when one of them has failed the
-others are ended, as csrun_wse would have done. Then the attendant leaves. Pure: what is read and
+others are ended, as csrun_wse would have done. Then the node agent leaves. Pure: what is read and
 when comes in, what is to be done goes out.
 """
 
@@ -52,11 +52,11 @@ class Watch:
         self._silent_s = 0.0 if has_news else self._silent_s + since_s
 
     def is_lost(self, silence_s: float) -> bool:
-        """Whether the silence has lasted as long as this."""
+        """True if the silence has lasted as long as this."""
         return self._silent_s >= silence_s
 
 
-class Deputy:
+class FallbackController:
     """The life of the tasks of one node without csrun_wse; none of them starts again.
 
     `begun_s`: when they were started first, for the job's time limit.
@@ -79,17 +79,17 @@ class Deputy:
         return self._state.exit_code
 
     def take_over(self, story: Iterable[Happening], now_s: float) -> list[Instruction]:
-        """What there is to do about all that has happened since the tasks were started."""
+        """Instructions for all events since the tasks were started."""
         happened = [*story]
         done = [instruction for each in happened for instruction in self._repeat(each, happened)]
         return self._timed(done, now_s)
 
     def handle(self, event: TaskExited | WaferRequested, now_s: float) -> list[Instruction]:
-        """What to do about an event."""
+        """Instructions for an event."""
         return self._timed(self._state.handle(event), now_s)
 
     def turn(self, now_s: float, *, is_given_up: bool) -> list[Instruction]:
-        """What it is time for; `is_given_up`: an attendant has left the job after a failure."""
+        """Instructions that are due; `is_given_up`: an agent left after a failure."""
         if now_s >= self._deadline_s:
             self._deadline_s = inf
             return self._timed(self._state.handle(DeadlinePassed(now_s)), now_s)
@@ -113,7 +113,7 @@ class Deputy:
         return []
 
     def _timed(self, instructions: list[Instruction], now_s: float) -> list[Instruction]:
-        """Keep the deadlines; the rest is for the attendant to do."""
+        """Keep the deadlines; the rest is for the node agent to do."""
         for each in instructions:
             if isinstance(each, Wait):
                 self._deadline_s = now_s + each.seconds

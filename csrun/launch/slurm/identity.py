@@ -1,4 +1,4 @@
-"""How a node is told from others: by the kernel that it runs under, and by its address."""
+"""Identity of a node: the kernel that it runs under, and its address."""
 
 import os
 import socket

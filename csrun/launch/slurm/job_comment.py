@@ -7,7 +7,7 @@ Source: scontrol(1), update JobId Comment; squeue(1), %k
 
 from csrun.launch.slurm.commands import call
 
-LOST = "csrun: launcher lost"  # while nothing is heard of csrun_wse, and the job goes on
+LOST = "csrun: launcher lost"  # while csrun_wse is silent and the job goes on
 TIME_LIMIT = "csrun: time limit"  # csrun has ended the job by its own
 PREFIX = "csrun: "
 MOST_CHARACTERS = 250

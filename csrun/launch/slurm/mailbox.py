@@ -1,11 +1,11 @@
-"""What csrun_wse and the attendants of a Slurm job say to each other: files, and bells.
+"""Mailboxes of csrun_wse and the node agents of a Slurm job: files, and bells.
 
 Messages are appended to a file of their sender's in the job's folder, which all nodes share. A
 bell carries no data and says that there is something new: a line of output through srun towards
-csrun_wse, and SIGURG by scancel towards the attendants, a signal that no other process of the job
+csrun_wse, and SIGURG by scancel towards the node agents, a signal that no other process of the job
 notices. So no port is opened, Slurm itself decides who may ring, and the job's folder who may
 write. A file is closed after each message and opened to be read: on NFS this is what makes one
-side's words visible to the other.
+side's messages visible to the other.
 
 Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(5), close-to-open
 """
@@ -30,7 +30,7 @@ from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskE
 
 
 class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
-    """An attendant lives and has found the job's folder; `job_id` is Slurm's.
+    """A node agent lives and has found the job's folder; `job_id` is Slurm's.
 
     `cpus` are those of all its tasks, `machine` is equal for nodes that can share memory and
     sockets, `address` is the IP address under which other nodes reach this one, `account` the one
@@ -60,7 +60,7 @@ class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """csrun_wse lives; it is lost when nothing is heard of it for `silence_s`.
 
-    `frees_job`: the job was made for its srun alone, and is for the attendants to give back then.
+    `frees_job`: the job was made for its srun alone, and is for the node agents to give back then.
     """
 
     silence_s: float
@@ -79,11 +79,11 @@ class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """An attendant's last word."""
+    """A node agent's last word."""
 
 
-ToAttendants = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
-FromAttendant = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
+ToNodeAgents = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
+FromNodeAgent = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progress | Stopped
 
 
 MAIL_DIR = "mail"
@@ -99,12 +99,12 @@ def launcher_box(job_dir: Path) -> Path:
 
 
 def node_box(job_dir: Path, node_id: int) -> Path:
-    """The file of what the attendant of a node says."""
+    """The file of what the node agent of a node says."""
     return job_dir / MAIL_DIR / str(node_id)
 
 
 def given_up(job_dir: Path) -> Path:
-    """The file of an attendant that has left a job without csrun_wse, after a failure."""
+    """The file of a node agent that has left a job without csrun_wse, after a failure."""
     return job_dir / MAIL_DIR / "given_up"
 
 
@@ -124,7 +124,7 @@ class Outbox:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something has found no room yet."""
+        """True if something has found no room yet."""
         return bool(self._waiting)
 
     @property

@@ -1,12 +1,12 @@
-"""The attendant of a node on a cluster: the one process that srun starts there for a job.
+"""Node agent of a cluster's job: the one process that srun starts on a node.
 
 Started as `python -P -m csrun.launch.slurm.node_agent JOB_DIR MODULES`. It imports MODULES (names
 with commas between them) for its tasks, reports in, forks them when all nodes have, passes signals
 and messages on, reaps the tasks, and reports how each ended; for the chief it does so for the
 wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
 go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
-waits for that, and forks the tasks anew when it is told to. When nothing is heard of csrun_wse, it
-acts in its stead: see `csrun.launch.slurm.fallback_controller`.
+waits for that, and forks the tasks anew on request. When csrun_wse is silent, it acts
+in its place: see `csrun.launch.slurm.fallback_controller`.
 """
 
 import os
@@ -45,8 +45,8 @@ UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy 
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
-class Attendant:
-    """The loop of one attendant, and the tasks and wafers that live under it."""
+class NodeAgent:
+    """The loop of one node agent, and the tasks and wafers that live under it."""
 
     def __init__(
         self, folder: JobFolder, place: environment.SlurmPlace, ranks: Iterable[int]
@@ -64,7 +64,7 @@ class Attendant:
         self._is_let_go = False
         self._let_go_code = 0
 
-    def attend(self, ready: mailbox.NodeReady) -> int:
+    def run(self, ready: mailbox.NodeReady) -> int:
         """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code.
 
         Raises: CsrunError when nothing could be said for as long as a launcher is waited for
@@ -77,7 +77,7 @@ class Attendant:
             while not self._is_over():
                 for key, _ in selector.select(UNRUNG_S):
                     key.data()
-                self._obey_all()
+                self._handle_all()
                 self._say_again()
                 self._do(self._alone.turn())
         is_left = self._alone.is_alone and not self._is_let_go
@@ -96,13 +96,13 @@ class Attendant:
             return False
         return not self._tasks and not self._has_failed and not self._box.is_waiting
 
-    def _say(self, message: mailbox.FromAttendant) -> None:
+    def _say(self, message: mailbox.FromNodeAgent) -> None:
         post = self._box.post_or_drop if isinstance(message, Progress) else self._box.post
         if post(message):
             self._ring()
 
     def _say_again(self) -> None:
-        """What had no room: it is waited for, but not for ever where nothing lives any more."""
+        """Wait for messages that had no room on the disk, up to a timeout when no task is alive."""
         if not self._box.is_waiting:
             return
         if self._box.retry():
@@ -144,9 +144,9 @@ class Attendant:
         if signal.SIGCHLD in received:
             self._reap()
 
-    def _obey_all(self) -> None:
+    def _handle_all(self) -> None:
         for order in self._alone.orders():
-            self._obey(order)
+            self._handle(order)
 
     def _do(self, instructions: Iterable[Instruction]) -> None:
         """Do in csrun_wse's stead what is to be done for our tasks."""
@@ -156,7 +156,7 @@ class Attendant:
             elif isinstance(each, Send):
                 self._tasks.send_signal(SignalTasks(each.names, each.signum))
 
-    def _obey(self, order: mailbox.ToAttendants) -> None:
+    def _handle(self, order: mailbox.ToNodeAgents) -> None:
         match order:
             case mailbox.StartAll(job, shows_progress):
                 self._job, self._shows_progress, self._has_failed = job, shows_progress, False
@@ -204,7 +204,7 @@ def _complain(text: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Attend the node that Slurm's variables name; see the module's text for the arguments."""
+    """Run the agent of the node in Slurm's variables; the module's text has the arguments."""
     folder, modules = JobFolder(Path(argv[0])), argv[1]
     place = environment.slurm_place()
     try:
@@ -218,7 +218,7 @@ def main(argv: list[str]) -> int:
     except CsrunError as error:
         _complain(f"{place.node}: {error}")
         return error.exit_code
-    set_name(f"attendant-{place.node_id}")
+    set_name(f"node-agent-{place.node_id}")
     become_subreaper()
     environment.adopt(environment.ONE_BLAS_THREAD)
     preload(filter(None, modules.split(",")))  # before the report: all nodes then fork together
@@ -236,14 +236,14 @@ def main(argv: list[str]) -> int:
         installed_versions(),
     )
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
-    attendant = Attendant(folder, place, ranks)
+    agent = NodeAgent(folder, place, ranks)
     try:
-        code = attendant.attend(ready)
+        code = agent.run(ready)
     except CsrunError as error:
         print(f"{COMPLAINT}{place.node}: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
     kill_descendants()
-    attendant.leave()
+    agent.leave()
     return code
 
 

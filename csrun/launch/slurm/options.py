@@ -1,9 +1,9 @@
 """Slurm's options of a job: the site file's, over them those of its roles, over both the
 command line's.
 
-Three tables: what every component of a job is asked for, what the first one is asked for as it
-stands for the whole job, and what is csrun's to say. An option in none of them is refused, as
-nobody knows which components want it.
+Three tables: options of every component of a job, options of the first one, which stands for the
+whole job, and options that csrun sets itself. An option in none of them is refused, as it is
+unknown which components need it.
 
 Source: srun(1), sbatch(1); heterogeneous jobs: an option that is not repeated is the first one's
 """
@@ -49,7 +49,7 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What a job is asked for, as words of srun and sbatch.
+    """Options of a job as words of srun and sbatch.
 
     `by_component` are those of each component in the place of `every`, where the site has options
     for roles, `partitions` what they name.
@@ -87,7 +87,7 @@ def of(
 
 
 def _of_site(options: SlurmOptionValues, where: str) -> dict[str, str | None]:
-    """Those of a mapping of the site file that are not switched off."""
+    """Options of a mapping of the site file that are not switched off."""
     found: dict[str, str | None] = {}
     for name, value in options.items():
         if value is not False:

@@ -1,7 +1,7 @@
-"""An attendant and its launcher: whether that is heard of, and what is done without it.
+"""Node agent whose launcher is silent.
 
-What is to be done the deputy says; here are the files by which attendants know of each other, and
-the commands of Slurm's that give a job back which has nobody else to do so.
+The fallback controller decides what to do; this module has the files by which node agents know of
+each other, and the commands of Slurm's that free a job without a launcher.
 """
 
 import os
@@ -17,13 +17,13 @@ from csrun.launch.life.job_state import Instruction
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.slurm import job_comment, mailbox
 from csrun.launch.slurm.commands import call
-from csrun.launch.slurm.fallback_controller import SILENCE_S, Deputy, Happening, Watch
+from csrun.launch.slurm.fallback_controller import SILENCE_S, FallbackController, Happening, Watch
 
 EXIT_NEVER_STARTED = 1
 
 
 class Alone:
-    """What one attendant knows of its launcher. `is_first`: it is the chief's."""
+    """A node agent's view of its launcher. `is_first`: the agent is the chief's."""
 
     def __init__(self, folder: JobFolder, job_id: int, *, is_first: bool) -> None:
         self._folder = folder
@@ -31,16 +31,16 @@ class Alone:
         self._is_first = is_first
         self._heartbeat = mailbox.Heartbeat(SILENCE_S, frees_job=False)
         self._orders = mailbox.Reader(
-            mailbox.launcher_box(folder.path), msgspec.msgpack.Decoder(mailbox.ToAttendants)
+            mailbox.launcher_box(folder.path), msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
         )
         self._watch = Watch(time.monotonic())
         self._job: JobFile | None = None
         self._begun_s = 0.0
         self._story: list[Happening] = []  # since the tasks were started
-        self._deputy: Deputy | None = None
+        self._fallback: FallbackController | None = None
 
-    def orders(self) -> list[mailbox.ToAttendants]:
-        """What the launcher has said since."""
+    def orders(self) -> list[mailbox.ToNodeAgents]:
+        """New messages of the launcher."""
         orders = self._orders.read()
         self._watch.look(time.monotonic(), has_news=bool(orders))
         for order in orders:
@@ -50,7 +50,7 @@ class Alone:
 
     @property
     def stays(self) -> bool:
-        """Whether we are needed to the end of all: without a launcher we free the job."""
+        """True if we are needed to the end of all: without a launcher we free the job."""
         return self._is_first and self._heartbeat.frees_job
 
     @property
@@ -60,9 +60,9 @@ class Alone:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the launcher is lost, or was, and we have begun to end what it had begun."""
+        """True if the launcher is lost, or was, and we have begun to end what it had begun."""
         is_lost = self._watch.is_lost(self.silence_s)
-        return is_lost or (self._deputy is not None and self._deputy.is_needed)
+        return is_lost or (self._fallback is not None and self._fallback.is_needed)
 
     def begin(self, job: JobFile) -> None:
         """The tasks start, or start again."""
@@ -72,7 +72,7 @@ class Alone:
         self._story.clear()
 
     def has_started(self, task: StartTask) -> bool:
-        """Whether a task was started already: what a deputy has done is ordered once more when
+        """True if a task was started already: what a controller has done is ordered once more when
         its launcher is heard again.
         """
         return task in self._story
@@ -80,39 +80,39 @@ class Alone:
     def keep(self, happened: Happening) -> list[Instruction]:
         """Take note of what has happened; what there is to do about it."""
         self._story.append(happened)
-        if self._deputy is None or isinstance(happened, StartTask):
+        if self._fallback is None or isinstance(happened, StartTask):
             return []
-        return self._deputy.handle(happened, time.monotonic())
+        return self._fallback.handle(happened, time.monotonic())
 
     def turn(self) -> list[Instruction]:
-        """What there is to do now in the launcher's stead; nothing while it is heard of."""
+        """Instructions in place of the launcher's; none while it sends messages."""
         if not self.is_alone:
-            if self._deputy is not None:
-                self._deputy = None
+            if self._fallback is not None:
+                self._fallback = None
                 self._tell_return()
             return []
         if self._job is None:
             return []
         done, now_s = [], time.monotonic()
-        if self._deputy is None:
+        if self._fallback is None:
             self._tell_loss()
-            self._deputy = Deputy(self._job, self._begun_s)
-            done = self._deputy.take_over(self._story, now_s)
+            self._fallback = FallbackController(self._job, self._begun_s)
+            done = self._fallback.take_over(self._story, now_s)
         is_given_up = mailbox.given_up(self._folder.path).exists()
-        return [*done, *self._deputy.turn(now_s, is_given_up=is_given_up)]
+        return [*done, *self._fallback.turn(now_s, is_given_up=is_given_up)]
 
     def may_leave(self) -> bool:
-        """Whether nothing is left to be done without the launcher."""
+        """True if nothing is left to be done without the launcher."""
         if self._job is None:
             return True
-        if self._deputy is None or not self._deputy.has_finished:
+        if self._fallback is None or not self._fallback.has_finished:
             return False
-        has_failed = self._deputy.exit_code != 0
+        has_failed = self._fallback.exit_code != 0
         return has_failed or not self.stays or self._have_all_ended(len(self._job.tasks))
 
     def leave(self) -> int:
         """Let the others know of a failure, and free the job; the exit code."""
-        code = EXIT_NEVER_STARTED if self._deputy is None else self._deputy.exit_code
+        code = EXIT_NEVER_STARTED if self._fallback is None else self._fallback.exit_code
         if code != 0:
             with suppress(OSError):
                 mailbox.given_up(self._folder.path).touch()

@@ -25,7 +25,7 @@ _TIME = struct.Struct(">d")
 
 
 class Card(msgspec.Struct, frozen=True):
-    """Where the probe of a node answers."""
+    """Address at which the probe of a node answers."""
 
     node: str
     address: str

@@ -1,4 +1,4 @@
-"""What is said while a job waits in Slurm's queue: what it waits for, whenever that changes."""
+"""Progress of a job in Slurm's queue: the reason why it waits, whenever that changes."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ def job_of(line: str) -> int:
 
 
 class QueueWatch:
-    """Asks squeue for the reason, beside a loop that must not wait for the answer."""
+    """Asks squeue for the reason, next to a loop that must not wait for the answer."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

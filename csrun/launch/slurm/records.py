@@ -1,7 +1,7 @@
 """csrun's own records of a cluster's jobs: how each ended, and which CS systems it had, and when.
 
 Slurm forgets a job after minutes (`MinJobAge`) and knows its end only by an exit code. A record is
-written when the tasks start and when the job ends. It lies beside the folders of its account's
+written when the tasks start and when the job ends. It lies next to the folders of its account's
 jobs, and stays when they go.
 """
 

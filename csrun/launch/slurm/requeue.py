@@ -2,7 +2,7 @@
 
 Slurm takes back the first component alone: the others keep running, and with them what is left of
 the job's first start. A new step has the number of that one, and is refused as long as it is there
-(`Duplicate job step id`). Its attendants leave when they miss their launcher for long enough; that
+(`Duplicate job step id`). Its node agents leave when they miss their launcher for long enough; that
 is waited for here, and what is left then is cancelled.
 
 Seen with Slurm 22.05.8.
@@ -17,7 +17,7 @@ from csrun.base.errors import CsrunError
 from csrun.launch.slurm import fallback_controller, sinfo
 from csrun.site import Site
 
-MARGIN_S = 30.0  # beyond the silence after which attendants leave
+MARGIN_S = 30.0  # beyond the silence after which node agents leave
 CANCEL_S = 60.0  # for Slurm to end what is cancelled
 POLL_S = 1.0
 
@@ -65,7 +65,7 @@ class Component:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has its nodes."""
+        """True if it has its nodes."""
         return self.state == "RUNNING"
 
 
@@ -76,7 +76,7 @@ def _components(job_id: int, site: Site) -> list[Component]:
 
 
 def _steps(numbers: Sequence[str], site: Site) -> list[str]:
-    """What srun has started in the components with these numbers, `8.0` for example."""
+    """Steps that srun has started in the components with these numbers, `8.0` for example."""
     jobs = f"--jobs={','.join(numbers)}"
     text = sinfo.ask(site, "squeue", "--noheader", "--steps", jobs, "--format=%i")
     return [name for name in text.split() if name.rpartition(".")[2].isdigit()]

@@ -1,4 +1,4 @@
-"""A job on a cluster: what is checked before it is queued, and which way it goes."""
+"""A job on a cluster: checks before it is queued; srun, sbatch or a user's job."""
 
 import os
 import shlex
@@ -130,7 +130,7 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
 
 
 def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
-    """What would be given to Slurm, with the user's command in the attendants' place.
+    """Command line for Slurm, with the user's command in place of the node agents.
 
     Raises: UsageError, CsrunError when the job has no system to run on
     """

@@ -1,4 +1,4 @@
-"""A job of a cluster on the board of a shared site: what the other accounts read of it.
+"""A job of a cluster on the board of a shared site, as the other accounts read it.
 
 It is what a job on one machine has there, a record, a lock that says that it lives, telemetry and
 uses of systems, for as long as it runs: how it ended, Slurm tells.

@@ -1,4 +1,4 @@
-"""What the cluster has, as sinfo says it: a request that can never run is refused at once."""
+"""Resources of the cluster by sinfo: a request that can never run is refused at once."""
 
 import re
 import shutil
@@ -165,7 +165,7 @@ def is_outage(error_text: str) -> bool:
 
 
 def explain(error_text: str, site: Site) -> CsrunError:
-    """What a command of Slurm's has said against us, and what to do about it.
+    """Error for the refusal of one of Slurm's commands, with a remedy.
 
     A refusal is the user's to put right: a UsageError in Slurm's own words.
     """
@@ -188,7 +188,7 @@ def unanswered(reason: str, site: Site, remedy: str = CONTROLLER_MAY_BE_DOWN) ->
 
 
 def ask(site: Site, *command: str) -> str:
-    """What a command of Slurm's prints.
+    """Output of one of Slurm's commands.
 
     Raises: UsageError without Slurm's commands, and for what it refuses; CsrunError when it does
     not answer

@@ -1,4 +1,4 @@
-"""The jobs, nodes and CS systems of a cluster, as Slurm and the systems' register tell them.
+"""The jobs, nodes and CS systems of a cluster, by Slurm and the systems' register.
 
 Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
 """
@@ -31,7 +31,7 @@ _UNAVAILABLE = re.compile(r"UnavailableNodes:(\S+)")
 
 
 def waits_for(reason: str) -> str:
-    """What a job waits for, in Slurm's word, or by the names of nodes that take no jobs."""
+    """Reason why a job waits, in Slurm's word, or the nodes that take no jobs."""
     missing = _UNAVAILABLE.search(reason)
     what = f"{missing[1]}: drained, down or reserved" if missing else reason
     return f"waits for {what}"
@@ -74,13 +74,13 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """What the job waits for, or why it did not end well."""
+        """Reason why the job waits, or why it did not end well."""
         if not self.is_waiting or not self.reason:
             return self.reason
         return waits_for(self.reason)
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """What there is to say of the job, by name."""
+        """Details of the job, by name."""
         said = {
             "job": str(self.job_id),
             "name": self.name,
@@ -228,7 +228,7 @@ def parse(text: str, site: Site) -> list[SlurmJob]:
 
 
 def _components(text: str, site: Site) -> dict[int, list[dict[str, Any]]]:
-    """What squeue says of each job's components; its exit code is 0, whatever its errors."""
+    """squeue's records of each job's components; its exit code is 0, whatever its errors."""
     try:
         answer = msgspec.json.decode(text)
     except msgspec.DecodeError as error:

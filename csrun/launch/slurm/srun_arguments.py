@@ -1,4 +1,4 @@
-"""The words of a job's srun: with the user's command, or with that of the attendants."""
+"""The words of a job's srun: with the user's command, or with that of the node agents."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from csrun.launch.process.preload import ALWAYS
 from csrun.launch.srun import Resources, after_prolog, in_container, srun_words, step_words
 from csrun.site import Site
 
-ATTENDANT = "csrun.launch.slurm.node_agent"
+NODE_AGENT = "csrun.launch.slurm.node_agent"
 
 
 def words_of(
@@ -28,22 +28,22 @@ def words_of(
 
 
 def one_a_node(job_plan: JobPlan) -> JobPlan:
-    """What srun starts: on each node one process, with the CPUs of all the tasks there."""
+    """Command that srun starts: one process a node, with the CPUs of all the tasks there."""
     layout = job_plan.layout
     cpus = layout.tasks_per_node * layout.cpus_per_task
     whole = replace(layout, tasks_per_node=1, cpus_per_task=cpus, cyclic=False)
     return replace(job_plan, layout=whole)
 
 
-def attendant_words(
+def node_agent_words(
     request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
 ) -> tuple[str, ...]:
-    """The command of a node's attendant."""
+    """The command of a node agent."""
     modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
-    attendant = (python_of(site), "-P", "-m", ATTENDANT, str(folder.path), ",".join(modules))
+    agent = (python_of(site), "-P", "-m", NODE_AGENT, str(folder.path), ",".join(modules))
     told_in = [str(board_dir(site))] if site.shared else []
     mounts = (*mounts_of(request, site), str(folder.path.parent), *told_in)
-    command = in_container(attendant, site.container, mounts)
+    command = in_container(agent, site.container, mounts)
     return after_prolog(command, site.prolog)
 
 

@@ -1,4 +1,4 @@
-"""The running srun of a job, as a launcher sees it: what it is told, and what comes of it."""
+"""The running srun of a job, as its launcher sees it: orders in, events out."""
 
 import os
 import select
@@ -23,14 +23,14 @@ from csrun.launch.slurm import fallback_controller, job_comment, mailbox
 from csrun.launch.slurm.commands import call
 
 LOG_NAME = "srun"
-LET_GO_S = 5.0  # for the attendants to leave, before srun is told to end them
-SILENCE_S = 5.0  # after SIGKILL was ordered: an attendant that says nothing by then is lost
+LET_GO_S = 5.0  # for the node agents to leave, before srun is told to end them
+SILENCE_S = 5.0  # after SIGKILL was ordered: a node agent that says nothing by then is lost
 CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
 _READ_BYTES = 1 << 16
 
 
 class Step:
-    """One srun, a TaskServer. Its attendants report in first; then `job` says where they are.
+    """One srun, a TaskServer. Its node agents report in first; then `job` says where they are.
 
     `owns_job`: the job of Slurm's is csrun's, to cancel for instance; `frees_job`: it was made for
     this srun, so that its nodes are free when this ends.
@@ -50,17 +50,17 @@ class Step:
         self._owns_job = owns_job
         self._frees_job = frees_job
         (folder.path / mailbox.MAIL_DIR).mkdir(0o700)
-        decoder = msgspec.msgpack.Decoder(mailbox.FromAttendant)
+        decoder = msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
         self._box = mailbox.Outbox(mailbox.launcher_box(folder.path))
         self._readers = [
             mailbox.Reader(mailbox.node_box(folder.path, node_id), decoder)
             for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._stops: dict[int, float] = {}  # by node: when Slurm told its attendant to end
+        self._stops: dict[int, float] = {}  # by node: when Slurm told its node agent to end
         self._first_stop_s = 0.0  # when we heard of that first
         self._let_in: list[protocol.TasksReady] = []  # of each node whose tasks live
-        self._left: set[int] = set()  # nodes whose attendants have gone by themselves
+        self._left: set[int] = set()  # nodes whose node agents have gone by themselves
         self.job: JobFile | None = None
         self.job_id = 0  # of a job that srun has asked for, as soon as it says so
         self._silence: threading.Timer | None = None
@@ -75,7 +75,7 @@ class Step:
         return self._process.stdout.fileno()
 
     def reports(self) -> list[mailbox.NodeReady] | None:
-        """The attendants that have reported in since; None when srun has ended."""
+        """The node agents that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
         return [message for _, message in self._heard() if isinstance(message, mailbox.NodeReady)]
@@ -99,7 +99,7 @@ class Step:
                 self._order(message)
 
     def receive(self) -> list[protocol.ToLauncher] | None:
-        """What the attendants have said, and at srun's end which tasks were lost; then None."""
+        """Messages of the node agents, at srun's end the lost tasks; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
         new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], protocol.Stopped))
         heard = [known for node_id, message in new for known in self._passed_on(node_id, message)]
@@ -110,7 +110,7 @@ class Step:
         return None
 
     def end(self, outcome: Outcome | None = None) -> int:
-        """Let the attendants go, and be rid of the job; srun's exit code.
+        """Let the node agents go, and be rid of the job; srun's exit code.
 
         Slurm keeps the job by its outcome: cancelled when csrun_wse was told to end it, else by
         the exit code, a time limit of csrun's with a word.
@@ -135,7 +135,7 @@ class Step:
             job_comment.note(self.job.job_id, job_comment.cause(outcome.cause))
 
     def _let_go(self, exit_code: int) -> None:
-        """Let the attendants go, one after all the others when it has an exit code for Slurm."""
+        """Let the node agents go, one after all the others when it has an exit code for Slurm."""
         there = [node_id for node_id in range(len(self._readers)) if node_id not in self._left]
         if exit_code and len(there) > 1:
             self._order(mailbox.LetGo(there[0]))
@@ -186,10 +186,10 @@ class Step:
                 self._ring()
             self._has_ended.wait(fallback_controller.HEARTBEAT_S)
 
-    def _heard(self) -> list[tuple[int, mailbox.FromAttendant]]:
+    def _heard(self) -> list[tuple[int, mailbox.FromNodeAgent]]:
         return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]
 
-    def _passed_on(self, node_id: int, message: mailbox.FromAttendant) -> list[protocol.ToLauncher]:
+    def _passed_on(self, node_id: int, message: mailbox.FromNodeAgent) -> list[protocol.ToLauncher]:
         match message:
             case mailbox.NodeReady():
                 return []
@@ -224,9 +224,9 @@ class Step:
         return _shifted(ended, max(0.0, self._first_stop_s - self._stops[node_id]))
 
     def _lost(self) -> list[protocol.ToLauncher]:
-        """The tasks of which nothing will be heard any more: their node died, or their attendant.
+        """The tasks of which nothing will be heard any more: their node died, or their node agent.
 
-        Slurm then ends the others, and tells their attendants so. Whose attendant was not told
+        Slurm then ends the others, and tells their node agents so. Whose node agent was not told
         went before whatever else has failed; one that was told did not end in time.
         """
         lost, self._unended = dict(sorted(self._unended.items())), {}

@@ -1,4 +1,4 @@
-"""What srun starts in the place of csrun_cpu's command when it has a time limit.
+"""Wrapper that srun starts instead of csrun_cpu's command when it has a time limit.
 
 Started as `python -P -m csrun.launch.slurm.timed_command LIMIT_S GRACE_S CMD...`, on the command's
 node: so the limit counts from the command's start, not from its wait in the queue, and to the

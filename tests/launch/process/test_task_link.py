@@ -1,4 +1,4 @@
-"""What a fork server and an attendant share: the socket of their tasks' messages."""
+"""What a fork server and a node agent share: the socket of their tasks' messages."""
 
 import os
 import socket

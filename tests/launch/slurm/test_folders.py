@@ -68,7 +68,7 @@ def test_the_folder_of_the_site_may_name_the_user(
         jobs_dir_of(site.name, site.jobs_dir)
 
 
-def test_an_attendant_without_its_folder_says_where_it_looked(tmp_path: Path) -> None:
+def test_a_node_agent_without_its_folder_says_where_it_looked(tmp_path: Path) -> None:
     place = {"SLURM_PROCID": "3", "SLURMD_NODENAME": "node2", "SLURM_JOB_ID": "9",
              "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}  # fmt: skip
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""An attendant as a process, its launcher's mail written here, other commands for Slurm's."""
+"""A node agent as a process, its launcher's mail written here, other commands for Slurm's."""
 
 import os
 import resource
@@ -39,7 +39,7 @@ PLACE = {
 
 
 class Place:
-    """A job's folder, and the attendant of its first node."""
+    """A job's folder, and the node agent of its first node."""
 
     def __init__(self, path: Path) -> None:
         self.folder = JobFolder(path / "job")
@@ -64,7 +64,7 @@ class Place:
         program.chmod(0o755)
 
     def start(self, heartbeat: Heartbeat, *command: str, **changes: object) -> None:
-        """The attendant, and its task when there is a command for it."""
+        """The node agent, and its task when there is a command for it."""
         self.say(heartbeat)
         if command:
             self.say(StartAll(msgspec.structs.replace(JOB, command=command, **changes), False))
@@ -76,7 +76,7 @@ class Place:
             stderr=subprocess.PIPE,  # no file, whose size a test may limit
         )
         reader = mailbox.Reader(
-            mailbox.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromAttendant)
+            mailbox.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
         )
         self.until(lambda: bool(reader.read()))
 
@@ -98,7 +98,7 @@ class Place:
         return (self.folder.path / "link-0.sock").exists()
 
     def left(self) -> int:
-        """The exit code of the attendant, when it has left."""
+        """The exit code of the node agent, when it has left."""
         assert self.process is not None
         process = self.process
         self.until(lambda: process.poll() is not None)
@@ -179,7 +179,7 @@ def test_who_frees_no_job_waits_for_nobody(place: Place) -> None:
 def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True), *FAILS)
     reader = mailbox.Reader(
-        mailbox.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromAttendant)
+        mailbox.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
     )
     place.until(lambda: "TaskEnded" in [type(said).__name__ for said in reader.read()])
     assert place.process is not None
@@ -190,7 +190,7 @@ def test_a_launcher_that_is_heard_decides(place: Place) -> None:
 
 
 def test_what_is_said_before_there_is_a_job_is_taken_and_dropped(place: Place) -> None:
-    """Else it would have the attendant look again and again, and the queue take no more."""
+    """Else it would have the node agent look again and again, and the queue take no more."""
     place.start(Heartbeat(60.0, frees_job=False))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.settimeout(20.0)
@@ -269,7 +269,7 @@ def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (len(whole) + 10, resource.RLIM_INFINITY))
     place.say(StartAll(msgspec.structs.replace(JOB, command=ENDS_WELL), False))
     place.until(ended_file(place.folder.path, 0).exists)
-    reader = mailbox.Reader(box, msgspec.msgpack.Decoder(mailbox.FromAttendant))
+    reader = mailbox.Reader(box, msgspec.msgpack.Decoder(mailbox.FromNodeAgent))
     assert [type(said) for said in reader.read()] == [mailbox.NodeReady]
     assert place.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)

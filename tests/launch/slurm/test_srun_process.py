@@ -18,7 +18,7 @@ from csrun.launch.slurm.mailbox import (
     Outbox,
     Reader,
     StartAll,
-    ToAttendants,
+    ToNodeAgents,
     launcher_box,
     node_box,
 )
@@ -83,7 +83,7 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
         with no_room():
             running.send(TASK)
         assert f"{box}: job messages cannot be written: " in capsys.readouterr().err
-        reader = Reader(box, msgspec.msgpack.Decoder(ToAttendants))
+        reader = Reader(box, msgspec.msgpack.Decoder(ToNodeAgents))
         deadline_s = time.monotonic() + 30.0
         while StartAll(JOB, False) not in reader.read():
             assert time.monotonic() < deadline_s
