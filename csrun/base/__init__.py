@@ -1,1 +1,1 @@
-"""Below all rooms: errors, modes, framing, whole-file reading and writing, YAML, HTML, version."""
+"""Below all packages: errors, modes, framing, whole-file I/O, YAML, HTML, version."""

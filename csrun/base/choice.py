@@ -8,14 +8,14 @@ from click.shell_completion import CompletionItem
 
 
 def refusal(got: object, known: Collection[str]) -> str:
-    """What is wrong with a word that is none of these, with a guess at what was meant."""
+    """Message about an unknown word, with the nearest known one."""
     from csrun.base.typed_yaml import suggestion  # msgspec, which no --help needs
 
     return f"must be one of {', '.join(known)}, got {got!r}{suggestion(got, known)}"
 
 
 class Choice(click.Choice[str]):
-    """One of these words, refused in the words of all of csrun's messages."""
+    """Click type of a fixed set of words, with csrun's own error message."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         return refusal(value, self.choices)

@@ -36,7 +36,7 @@ def _start_of(word: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """What stands in its place."""
+    """Replacement of a cut text."""
     earlier = sum(int(found[1].replace(",", "")) for found in _CUT.finditer(text))
     return f"… ({len(_CUT.sub('', text)) + earlier:,} characters more)"
 

@@ -24,7 +24,7 @@ _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds, whose it is, and who may do what with it."""
+    """Content, owner and mode of a file."""
 
     data: bytes
     uid: int
@@ -50,7 +50,7 @@ def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def read_given(path: Path, limit_bytes: int) -> bytes:
-    """What a user has named: a file, or a pipe, which is read once, up to its end.
+    """Read an input of the user: a file, or a pipe, which is read once, up to its end.
 
     Raises: OSError, also for more than `limit_bytes`
     """
@@ -97,7 +97,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
-    """Write a small file through a temporary one beside it; with this mode, whatever the umask.
+    """Write a small file through a temporary one next to it; with this mode, whatever the umask.
 
     durable: on disk, with its folder's entry, when this returns. Without it the file does not
     outlast a crash of the machine, and costs no wait for the disk.
@@ -317,7 +317,7 @@ def require_own(folder: Path) -> None:
 
 
 def account_name(uid: int) -> str:
-    """What an account is called, or its number when it has no name."""
+    """Name of an account, or its number when it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Frames: how messages follow one another in a stream of bytes, on every wire and in every file.
+"""Frames: the encoding of messages in a stream of bytes, on every wire and in every file.
 
 A frame is the length of its body in four bytes, the most significant first, and the body. A body
 is never empty, and never longer than its reader's cap: so a stranger's four bytes make nobody
@@ -28,7 +28,7 @@ def encode(body: bytes) -> bytes:
 def decode(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> tuple[list[bytes], int]:
     """The bodies of all frames that are whole in a buffer, and how many bytes these take up.
 
-    What lies behind them is the beginning of a frame that is still to come.
+    The bytes after them are the beginning of an incomplete frame.
 
     Raises: FrameError
     """
@@ -43,7 +43,7 @@ def decode(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> tuple[list[b
 
 
 def missing_bytes(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> int:
-    """How many bytes the first frame of a buffer lacks, as far as it is known; 0 when it is whole.
+    """Bytes that the first frame of a buffer lacks, as far as known; 0 when it is complete.
 
     Who reads no more than that never takes bytes of what follows the frame.
 

@@ -1,17 +1,17 @@
-"""How a run computes: words that all rooms share."""
+"""Execution modes of a run: enums that all packages share."""
 
 from enum import StrEnum
 
 
 class ExecutionMode(StrEnum):
-    """How a CS system runs a model: all layers at once, or one after the other."""
+    """Execution mode of a CS system: all layers at once, or one after the other."""
 
     PIPELINED = "PIPELINED"
     WEIGHT_STREAMING = "WEIGHT_STREAMING"
 
 
 class RunMode(StrEnum):
-    """What the program computes."""
+    """Kind of a program."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -19,7 +19,7 @@ class RunMode(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a run.py is to do."""
+    """Mode of a run.py."""
 
     TRAIN = "train"
     EVAL = "eval"

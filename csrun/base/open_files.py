@@ -1,4 +1,4 @@
-"""How many files a process may have open (RLIMIT_NOFILE), raised where a run needs it.
+"""Limit of open files (RLIMIT_NOFILE), raised where a run needs it.
 
 What a shell gives is often 1,024, and far more may be asked for: the soft limit is for programs
 that use select(), which counts to 1,024. csrun's own parts raise it for as long as they need it,
@@ -32,14 +32,14 @@ def require(streamers: int, command: str) -> None:
 
 
 def lacks(needed: int) -> bool:
-    """Whether not even the hard limit allows so many open files."""
+    """True if not even the hard limit allows so many open files."""
     hard = _hard()
     return hard != resource.RLIM_INFINITY and hard < needed
 
 
 @contextmanager
 def room_for(more: int) -> Iterator[None]:
-    """Let this process open `more` files beside those that are open; afterwards as it was.
+    """Let this process open `more` files in addition to those open; restore it afterwards.
 
     Raises: CsrunError when the hard limit does not allow it
     """

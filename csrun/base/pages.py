@@ -1,4 +1,4 @@
-"""HTML pages of reports, each of which needs nothing beside itself."""
+"""HTML pages of reports, each self-contained in one file."""
 
 from collections.abc import Callable, Mapping
 from functools import cache

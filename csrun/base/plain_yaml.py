@@ -1,4 +1,4 @@
-"""YAML files as plain values; what is wrong with a text is said with its line and a remedy.
+"""YAML files as plain values; errors name the line and a remedy.
 
 Values are those of YAML 1.2's core schema. What YAML 1.1 took for a number of base 8 or 60 is
 refused, rather than read as something else than its author meant; so is a text that would cost

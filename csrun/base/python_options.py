@@ -17,7 +17,7 @@ def split_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _length(word: str) -> int:
-    """How many words the option has that begins with this one; 0 where it is no option."""
+    """Number of words of the option that begins with this one; 0 where it is no option."""
     if word == _LONG_WITH_ARGUMENT:
         return 2
     if word.startswith("--"):

@@ -1,4 +1,4 @@
-"""The section `runconfig` of a params file: how a run is configured.
+"""The section `runconfig` of a params file: configuration of a run.
 
 The launcher knows its keys, too, and must not import the estimator for them.
 """
@@ -30,7 +30,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the tasks of a run go by of `runconfig`, passed whole from the chief to who needs it.
+    """Part of `runconfig` that the tasks of a run need, sent whole by the chief.
 
     seed: keys initial weights and every random draw; equal seeds give equal bits.
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
@@ -51,7 +51,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a new training takes some of its first weights from.
+    """Source of some initial weights of a new training.
 
     tensors: regular expressions; every parameter in whose name one is found is taken, all of them
     when none is given. The optimizer's state starts from zero, and the steps are counted from 0.
@@ -62,7 +62,7 @@ class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the estimator runs; the `runconfig` section of a params file.
+    """Configuration of the estimator; the `runconfig` section of a params file.
 
     cs_ip: the CS system, as host, host:port or name; None takes the site's first in the right mode.
     seed: keys initial weights and every random draw; equal seeds give equal bits.
@@ -121,7 +121,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the estimator is configured with, and how far the run goes.
+    """Configuration of the estimator, with the steps of the run.
 
     max_steps: the global step to train up to, whatever was trained before; steps: how many to train
     from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,

@@ -25,11 +25,11 @@ _HEAD = re.compile(rb'\{\s*"crc32":\s*"([0-9a-f]{8})",')
 
 
 class DamagedError(CsrunError):
-    """What lies in a file is not what was written there."""
+    """The content of a file is not what was written."""
 
 
 def text_of(value: msgspec.Struct | Mapping[str, Any]) -> bytes:
-    """What a file holds of a value: JSON of its fields, after their checksum.
+    """Encode a value for a file: JSON of its fields, after their checksum.
 
     Raises: UsageError for a name or an argument that is no text, as the shell hands on any bytes
     """

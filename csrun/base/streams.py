@@ -1,4 +1,4 @@
-"""Standard output and standard error of a command, whose failures are told apart."""
+"""Standard output and standard error of a command, and their failures."""
 
 import io
 import os
@@ -76,7 +76,7 @@ def failed_output(error: BaseException) -> OutputError | None:
 
 
 def _is_unread() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
+    """True if standard output is a pipe that nobody reads any more."""
     pipe = select.poll()
     pipe.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & select.POLLERR for _, events in pipe.poll(0))

@@ -1,4 +1,4 @@
-"""Plain values as typed structs; what is wrong is said with the key's path, rule and value."""
+"""Plain values as typed structs; errors name the key's path, rule and value."""
 
 import difflib
 import re
@@ -75,7 +75,7 @@ def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
 
 
 def _unknown_choice(value: dict[Any, Any], structs: list[StructType], path: str) -> str:
-    """What is wrong with a mapping whose kind a key of it should tell."""
+    """Message about a mapping whose tag field is missing or unknown."""
     tag_field, known = structs[0].tag_field, [str(struct.tag) for struct in structs]
     if tag_field not in value:
         return f"{path}: missing required field {tag_field}, one of {', '.join(known)}"
@@ -200,7 +200,7 @@ def _join(path: str, key: object) -> str:
 
 
 def _not_there_yet(kind: Type, value: Any) -> str:
-    """What a type says of a value that it knows, and will take one day: no guess at another."""
+    """Message of a type about a value that is planned but not supported: no guess at another."""
     words = (kind.extra or {}).get(NOT_THERE_YET, {}) if isinstance(kind, inspect.Metadata) else {}
     return f": {words[value]}" if isinstance(value, str) and value in words else ""
 

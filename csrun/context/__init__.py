@@ -1,4 +1,4 @@
-"""What a task knows of itself: rank, role, the job's folder, the way to its launcher."""
+"""Context of a task: rank, role, the job's folder, the link to its launcher."""
 
 from csrun.context.environment import (
     DebugLevel,

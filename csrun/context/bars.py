@@ -30,7 +30,7 @@ class RateColumn(ProgressColumn):
 
 
 class Bars:
-    """One bar an operation that is not done; what is printed meanwhile stays above them."""
+    """One bar for each unfinished operation; lines printed meanwhile stay above them."""
 
     def __init__(self) -> None:
         self._progress = RichProgress(

@@ -22,5 +22,5 @@ def wafers_below(systems: int) -> list[range]:
 
 
 def swarmx_tasks(systems: int) -> int:
-    """How many tasks the tree of so many systems has."""
+    """Number of tasks of the tree for so many systems."""
     return len(wafers_below(systems))

@@ -1,13 +1,13 @@
-"""How a task that is told to end does so: at once, or when the training that it is in lets it.
+"""Termination of a task: at once, or at the next step boundary of its training.
 
-All tasks of a job are told at the same time, with SIGTERM (SIGINT comes from a terminal), by the
-launcher or by Slurm itself. Whoever takes part in no run ends at once: the wrapper of a task raises
-Terminated wherever it is. In a run of the estimator:
+All tasks of a job get SIGTERM at the same time (SIGINT comes from a terminal), from the launcher or
+from Slurm itself. A task outside of a run ends at once: the wrapper of a task raises Terminated
+wherever it is. In a run of the estimator:
 
 - the chief of a training goes on to the next step boundary, writes a checkpoint, and ends; it ends
   at once when a peer is lost, when the job's grace is nearly over, and by a second SIGINT;
 - MemoryX, the wafer and the streamers go on until the chief is gone: weights are where they are
-  until it has read them. The launcher tells them again when the chief's process has ended, for a
+  until it has read them. The launcher signals them again when the chief's process has ended, for a
   task that does not look at its connection to the chief just then;
 - before the training begins, in a compile for instance, and in an evaluation there is nothing to
   save: the chief ends at once, and its peers with it.
@@ -53,7 +53,7 @@ class DeferredEnding:
 
     @property
     def left_s(self) -> float | None:
-        """What is left of the grace for something that is begun now; None when it has no end."""
+        """Grace that is left for an operation that starts now; None when it has no end."""
         if self.grace_s is None:
             return None
         return self.asked_at_s + _last_moment_s(self.grace_s) - monotonic()

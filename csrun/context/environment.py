@@ -1,4 +1,4 @@
-"""The environment: what its variables say, the whole to be passed on, replaced in a forked task."""
+"""Environment variables: read, passed on as a whole, replaced in a forked task."""
 
 import os
 import re
@@ -26,7 +26,7 @@ ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM
 
 @dataclass(frozen=True)
 class SlurmPlace:
-    """What Slurm tells a process that srun has started; all else is in the job's plan.
+    """Slurm's variables of a process that srun has started; all else is in the job's plan.
 
     Of a heterogeneous job some of Slurm's variables are those of another component.
     """
@@ -52,7 +52,7 @@ def slurm_place() -> SlurmPlace:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What the job of Slurm's that this process runs in was given; its nodes are those of the job.
+    """Resources of the Slurm job that this process runs in; its nodes are those of the job.
 
     is_whole: the job is one piece, without components. is_users: it was not csrun that asked for
     it, nor is it csrun's to end.
@@ -89,7 +89,7 @@ def allocation() -> Allocation | None:
 
 
 def allocation_words(systems: Iterable[str]) -> tuple[str, str]:
-    """How a script starts a program in an allocation with these systems."""
+    """Shell words that start a program in an allocation with these systems."""
     return "env", f"{ALLOCATION}={','.join(systems) or _NO_SYSTEM}"
 
 
@@ -109,14 +109,14 @@ def analysis_dir() -> Path | None:
 
 
 class Preparation(StrEnum):
-    """What a command may ask for in place of a run: no CS system is needed, and no step taken."""
+    """Requests that replace a run: no CS system is needed, and no step taken."""
 
     COMPILE_ONLY = "compile_only"
     VALIDATE_ONLY = "validate_only"
 
 
 def preparation() -> Preparation | None:
-    """What the command asks for that a launcher of csrun's runs this process for; None for a run.
+    """Request of the command that a launcher of csrun's runs in this process; None for a run.
 
     A script need not read its own command line for these words to hold.
     """
@@ -192,7 +192,7 @@ DEBUG = "CSRUN_DEBUG"
 
 
 class DebugLevel(IntEnum):
-    """What goes to the console besides a run's own lines."""
+    """Debug output on the console besides a run's own lines."""
 
     NOTHING = 0
     PASSES = 1  # the compiler's passes: how long each took, what it did
@@ -283,7 +283,7 @@ ORIGINAL_COMMAND = "SSH_ORIGINAL_COMMAND"
 
 
 class LoginRole(StrEnum):
-    """What a key may do: change the systems, or look at them."""
+    """Permission of a key: change the systems, or look at them."""
 
     ADMIN = "admin"
     USER = "user"

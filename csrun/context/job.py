@@ -1,5 +1,5 @@
 """The job as its tasks see it, in files of its folder: the plan, written before any task starts,
-how far the run is, and which CS systems it has had.
+the progress of the run, and the CS systems that it has had.
 """
 
 import os
@@ -50,7 +50,7 @@ def ended_file(job_dir: Path, rank: int) -> Path:
 
 
 class Role(StrEnum):
-    """What a task of a job does."""
+    """Role of a task."""
 
     CHIEF = "chief"
     STREAMER = "streamer"
@@ -61,9 +61,9 @@ class Role(StrEnum):
 
 
 def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
-    """How the roles of a run call each other: there are many streamers, and a wafer a system.
+    """Names of the peers of a run: there are many streamers, and a wafer a system.
 
-    MemoryX is mostly one task, of rank 1; its others, and SwarmX, have their rank behind the name.
+    MemoryX is mostly one task, of rank 1; further ones, and SwarmX, have their rank after the name.
     """
     match role:
         case Role.MEMORYX if rank > 1:
@@ -76,7 +76,7 @@ def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
 
 
 class Hosts(StrEnum):
-    """Which machines the tasks of a job run on, and so which wires go between them."""
+    """Machines of a job's tasks, and so the wires between them."""
 
     SHARED = "shared"  # one machine, whatever its nodes are called: Unix sockets, shared memory
     SEPARATE = "separate"  # every node is a machine of its own: TCP from one to another
@@ -222,7 +222,7 @@ class UseLog:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Those that were asked for last are held meanwhile: to be entered with the lease."""
+        """Record the leases of the last request while inside."""
         self._change(taken=now())
         try:
             yield
@@ -241,7 +241,7 @@ class UseLog:
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:
-    """What a job's chief has told so far; nothing when a crash of the machine has damaged it."""
+    """Telemetry of a job's chief so far; none when a crash of the machine has damaged it."""
     with suppress(FileNotFoundError, CsrunError):
         return stored.read_owned(job_dir / USES_FILE, SystemUses, "the leases").value.uses
     return ()

@@ -1,4 +1,4 @@
-"""What a task tells its launcher: reports of failure (files), progress and spawn requests (socket).
+"""Link of a task to its launcher: failure reports (files), progress and spawn requests (socket).
 
 A failure is a file, because it must survive both ends: the task that writes it is about to die,
 and under Slurm no launcher process may be listening.
@@ -26,7 +26,7 @@ def link_name(node_id: int) -> str:
 
 
 class TaskReportKind(StrEnum):
-    """How a task came to fail."""
+    """Kind of a task's failure."""
 
     ERROR = "error"  # an exception that is a bug: traceback shown
     USER_ERROR = "user_error"  # a CsrunError: one clear line
@@ -62,14 +62,14 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def read(job_dir: Path, name: str) -> "TaskReport | None":
-        """What a task has left in the job's folder; None when it is nothing that can be read."""
+        """Report of a task in the job's folder; None when it cannot be read."""
         with suppress(FileNotFoundError, CsrunError):
             return stored.read(job_dir / REPORT_DIR / f"{name}.json", TaskReport, "the report")
         return None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far a long operation is; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
+    """Progress of a long operation; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
 
     unit: what is counted, e.g. 'steps', for an operation whose rate is shown.
 

@@ -57,7 +57,7 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def memoryx(self) -> int:
-        """How many MemoryX tasks the job has: of weight streaming one or more."""
+        """Number of MemoryX tasks of the job: of weight streaming one or more."""
         return sum(task.role is Role.MEMORYX for task in self.job.tasks)
 
     @property
@@ -67,7 +67,7 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def streaming_cpus(self) -> tuple[int, ...]:
-        """Where this streamer may run: on its own CPUs, or, where streamers of the job have one in
+        """CPUs that this streamer may use: its own, or, where streamers of the job have one in
         common, on those of all of them.
         """
         if self.job.hosts is not Hosts.SHARED:

@@ -1,4 +1,4 @@
-"""Ending a job from outside: its launcher is asked, as by Ctrl-C, and its tasks end in order.
+"""Cancelling a job: its launcher is signalled, as by Ctrl-C, and ends the tasks in order.
 
 The launcher is known by its number and by when it began: no later process has both.
 """

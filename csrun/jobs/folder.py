@@ -1,4 +1,4 @@
-"""The folder of a job: what its tasks know, say and leave behind."""
+"""The folder of a job: plan, logs, reports and telemetry of its tasks."""
 
 import os
 import shutil
@@ -80,7 +80,7 @@ class JobFolder:
 
 
 def lack_of_room(folder: Path, tasks: int) -> str | None:
-    """What there is to say of a folder whose disk has no room for a job's files; None when it has.
+    """Message about a folder whose disk has no room for a job's files; None when it has.
 
     A task that cannot write its log or its report has no way to say so itself.
     """
@@ -116,7 +116,7 @@ def board_dir(site: Site) -> Path:
 
 
 def board_of(site: Site, job_id: int, uid: int | None = None) -> Path:
-    """What is told of a job there; of this account's unless another is named."""
+    """Folder of a job's published files; of this account unless another is named."""
     return board_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
 
 

@@ -1,4 +1,4 @@
-"""What a site's jobs, nodes and systems are at, by its register, and how far the runs are."""
+"""State of a site's jobs, nodes and systems, by its register, and progress of the runs."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -20,7 +20,7 @@ SHOWN_ENDED = 10
 
 
 class NodeState(StrEnum):
-    """Whether a job has a node to itself."""
+    """True if a job has a node to itself."""
 
     IDLE = "IDLE"
     ALLOCATED = "ALLOCATED"
@@ -71,7 +71,7 @@ class SystemStatus(msgspec.Struct, frozen=True):
 
     @property
     def users(self) -> int:
-        """How many jobs have it or wait for it."""
+        """Number of jobs that hold it or wait for it."""
         return (self.job is not None) + len(self.waiting)
 
 
@@ -175,7 +175,7 @@ def _wanted(record: JobRecord) -> tuple[SystemUse, ...]:
 
 
 class SessionState(StrEnum):
-    """Whether a job has the system, or waits for it."""
+    """True if a job has the system, or waits for it."""
 
     RUNNING = "RUNNING"
     WAITING = "WAITING"
@@ -207,7 +207,7 @@ def require_session(system: SystemStatus, job: int) -> None:
 
 
 def telemetry(site: Site, system: System) -> Telemetry | None:
-    """How far the run on the system is, in its own words; None while none has said anything.
+    """Progress of the run on the system; None before the first report.
 
     A system has one run at a time, so among the jobs that live there is one at most that says so.
     """

@@ -19,7 +19,7 @@ class Period:
     until: datetime
 
     def overlaps(self, began: datetime, ended: datetime | None) -> bool:
-        """Whether any part of a span lies within it; one without an end goes on."""
+        """True if any part of a span lies within it; one without an end goes on."""
         return began <= self.until and (ended is None or ended >= self.since)
 
 

@@ -1,4 +1,4 @@
-"""What is known of a job from its submission on, long after its folder is gone. Pure."""
+"""Record of a job from its submission on, long after its folder is gone. Pure."""
 
 import shlex
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from csrun.jobs.time_limit import format_duration, when
 
 
 class RecordState(StrEnum):
-    """Where a job stands, in Slurm's words; LOST is one whose launcher died with no word."""
+    """State of a job, in Slurm's words; LOST: its launcher died without reporting."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -50,7 +50,7 @@ class Launcher(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a job ended; `cause` is one line, empty for a success."""
+    """End of a job; `cause` is one line, empty for a success."""
 
     state: RecordState
     exit_code: int
@@ -58,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """How a job ended whose launcher was stopped by an error, whatever its tasks had done."""
+    """End of a job whose launcher was stopped by an error, whatever its tasks had done."""
     if isinstance(error, KeyboardInterrupt):
         return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, "SIGINT")
     if isinstance(error, EndedBySignalError):
@@ -121,11 +121,11 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """What the job waits for, or why it did not end well; empty when all is well."""
+        """Reason why the job waits, or why it did not end well; empty when all is well."""
         return f"waits for {self.reason}" if self.reason else self.cause
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """What there is to say of the job, by name."""
+        """Details of the job, by name."""
         limit = "none" if self.time_limit_s is None else format_duration(self.time_limit_s)
         said = {
             "job": str(self.job_id),

@@ -1,8 +1,7 @@
 """The records of a site's jobs: one small file each, written whole by the job's launcher.
 
-A job that lives holds its folder's lock, and its last word is in the record before it lets go: a
-record of a living job whose lock is free is that of a LOST one. Who may write settles that, anyone
-can tell it.
+A living job holds its folder's lock, and its record is final before it releases it: a record of a
+living job whose lock is free is that of a LOST one. Anyone can see that; who may write records it.
 """
 
 import os
@@ -45,7 +44,7 @@ def show(site: Site, record: JobRecord, *, durable: bool = False) -> None:
 
 
 def _without_words(record: JobRecord) -> JobRecord:
-    """What other accounts may know: no command line, and none of the folders and logs."""
+    """Public part of a record: no command line, and none of the folders and logs."""
     changes = {"command": (), "working_dir": "", "output": None, "logs": None}
     return msgspec.structs.replace(record, **changes)
 
@@ -88,7 +87,7 @@ def _own_paths(site: Site) -> list[Path]:
 
 
 def _paths_of_others(site: Site) -> dict[int, Path]:
-    """What the other accounts of a shared site have put on its board, by the jobs' numbers.
+    """Records that the other accounts of a shared site have put on its board, by job number.
 
     Of two that claim one number, the account that was first to hold the job's lock has it.
     """

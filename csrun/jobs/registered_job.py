@@ -60,7 +60,7 @@ class RegisteredJob:
 
     @property
     def locks(self) -> tuple[FileLock, ...]:
-        """What says that the job lives, to be held by all that runs it."""
+        """Lock that marks the job as alive, held by all processes that run it."""
         return (self.live,) if self.shown is None else (self.live, self.shown)
 
     @property

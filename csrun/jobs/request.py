@@ -1,4 +1,4 @@
-"""What was asked of the launchers."""
+"""Requests to the launchers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from csrun.site import DEFAULT_SITE
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What can be asked of any job; `output` is a pattern of file names (see `output`).
+    """Options of any job; `output` is a pattern of file names (see `output`).
 
     `slurm_options` are Slurm's own, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
     """
@@ -59,7 +59,7 @@ class JobRequest:
 
     @property
     def name(self) -> str:
-        """What the job is called: as was asked, else after its script or program."""
+        """Name of the job: as requested, else that of its script or program."""
         return self.options.job_name or name_of(self.command)
 
 

@@ -1,4 +1,4 @@
-"""Which folders of ended jobs are kept, by number, age and size, and the removal of the others."""
+"""Retention of ended jobs' folders by number, age and size; removal of the others."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def _files(path: Path) -> list[str]:
 
 
 def expired(newest_first: Sequence[Leftover], rule: Retention, now_s: float) -> list[Leftover]:
-    """Those that a site's rule does not keep. The newest one always stays."""
+    """Folders that a site's rule does not keep. The newest one always stays."""
     sizes = accumulate(each.size_bytes for each in newest_first)
     return [
         each

@@ -35,7 +35,7 @@ def parse(text: str) -> int | None:
 
 
 def reached(limit_s: int) -> str:
-    """What ended a job that took too long."""
+    """Message for a job that took too long."""
     return f"time limit of {format_duration(limit_s)} reached"
 
 

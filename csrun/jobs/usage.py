@@ -1,4 +1,4 @@
-"""Accounting: who had which CS system, and for how long, by the records of jobs. Pure."""
+"""Accounting: use of CS systems by user and account, from the records of jobs. Pure."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -25,7 +25,7 @@ class SystemUsed(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the jobs of a user and account had of one system."""
+    """Use of one system by the jobs of a user and account."""
 
     user: str
     account: str

@@ -1,4 +1,4 @@
-"""What hardware there is: YAML to frozen structs; the shipped sites lie in `site_configs/`."""
+"""Hardware of a site: YAML to frozen structs; the shipped sites lie in `site_configs/`."""
 
 from csrun.site.layout import JobLayout, streaming_single_task_nodes
 from csrun.site.load import DEFAULT_SITE, load, resolve

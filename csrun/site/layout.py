@@ -1,4 +1,4 @@
-"""How the tasks of a job lie on nodes: N nodes, the first S of a single task, T on each other.
+"""Layout of a job's tasks on nodes: N nodes, the first S of a single task, T on each other.
 
 The one place of the formula tasks = S + (N - S) x T, and of what follows from it the other way.
 """
@@ -31,7 +31,7 @@ class JobLayout:
 
     @property
     def tasks_by_node(self) -> tuple[int, ...]:
-        """How many each node has, in the order of node ids."""
+        """Tasks of each node, in the order of node ids."""
         single = self.single_task_nodes
         return (1,) * single + (self.tasks_per_node,) * (self.nodes - single)
 

@@ -1,4 +1,4 @@
-"""A site's name or file to a checked Site."""
+"""Load a site by its name or file, and check it."""
 
 import os
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def load(name_or_path: str | None = None) -> Site:
 
 
 def resolve(name_or_path: str | None = None) -> str:
-    """What other processes, in any folder, load the same site by: its name or absolute path."""
+    """Name or absolute path by which any process loads the same site."""
     wanted = name_or_path or os.environ.get(SITE_VARIABLE) or DEFAULT_SITE
     return wanted if wanted in shipped_sites() else str(Path(wanted).absolute())
 

@@ -1,4 +1,4 @@
-"""A site: what hardware there is."""
+"""A site: its nodes, CS systems, scheduler and defaults."""
 
 from enum import StrEnum
 from functools import cache
@@ -21,7 +21,7 @@ SlurmOptionValues = dict[str, str | int | bool]
 
 
 class Scheduler(StrEnum):
-    """What starts the tasks of a job."""
+    """Scheduler that starts the tasks of a job."""
 
     LOCAL = "local"
     SLURM = "slurm"
@@ -66,7 +66,7 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return with_port(self.address)
 
     def is_like(self, other: "System") -> bool:
-        """Whether what is compiled for the other one runs on this one."""
+        """True if what is compiled for the other one runs on this one."""
         same = {"name": other.name, "address": other.address, "mode": other.mode}
         return msgspec.structs.replace(self, **same, boot_s=other.boot_s) == other
 
@@ -110,7 +110,7 @@ def with_port(address: str) -> str:
 
 
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What csrun_wse takes when an option is not given: DEF_NODES, DEF_TASKS, DEF_CPUS."""
+    """Defaults of csrun_wse's options: DEF_NODES, DEF_TASKS, DEF_CPUS."""
 
     nodes: Positive
     tasks_per_node: Positive
@@ -118,7 +118,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which folders of ended jobs are kept: the newest `keep_count`, of these those of the last
+    """Retention of ended jobs' folders: the newest `keep_count`, of these those of the last
     `keep_days`, of these as many as fit into `keep_mb` with those of running jobs.
 
     Units: keep_mb in 10^6 bytes
@@ -163,7 +163,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def gres_names_systems(self) -> bool:
-        """Whether a job's resources tell which systems it asks for."""
+        """True if a job's resources tell which systems it asks for."""
         return "{system}" in (self.gres or "")
 
     def gres_of(self, *systems: str) -> str | None:

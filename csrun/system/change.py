@@ -1,4 +1,4 @@
-"""What an administrator's command does to a system: refused, done, or waited for."""
+"""An administrator's command on a system: refused, done, or waited for."""
 
 import os
 import time
@@ -67,7 +67,7 @@ def drain(
 
 
 def drainer(site: Site, system: System) -> str | None:
-    """Who keeps new jobs from the system, if anybody; ask while `changing` it."""
+    """Holder that keeps new jobs from the system, if any; call while `changing` it."""
     path = _drain_file(site, system)
     return holder_of(path) if is_held(path) else None
 

@@ -1,4 +1,4 @@
-"""Which CS system a run uses."""
+"""Choice of the CS systems of a run."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ Users = Callable[[Site, System], int]
 
 
 def users_of(site: Site, system: System) -> int:
-    """How many jobs have a system or wait for it, by its lease."""
+    """Number of jobs that hold a system or wait for it, by its lease."""
     with changing(site, system):
         held = is_held(lease_file(site, system))
     return held + len(line_of(site, system).holders())
@@ -49,7 +49,7 @@ def others_like(
     users: Users = users_of,
     given: Sequence[System] = (),
 ) -> tuple[System, ...]:
-    """So many systems that can share a run with `first`: those with the fewest users.
+    """Find `count` systems that can share a run with `first`: those with the fewest users.
 
     `given` are those that a scheduler gave the job, and others are not its.
 
@@ -138,7 +138,7 @@ def require_usable(
 
 
 def in_mode(site: Site, mode: ExecutionMode) -> list[System]:
-    """Those that are ready for a job in a mode; where none is, those that will be."""
+    """Systems that are ready for a job in a mode; where none is, those that will be."""
     states = [(system, load_state(site, system)) for system in site.systems]
     for power in (Power.ACTIVE, Power.BOOTING):
         found = [s for s, state in states if state.mode is mode and state.power is power]

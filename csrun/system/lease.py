@@ -81,7 +81,7 @@ def acquire_all(
 
 
 def holder(site: Site, system: System) -> str | None:
-    """Who has the system now, as a text like `job 12 (process 345)`; for messages alone."""
+    """Holder of the system now, as a text like `job 12 (process 345)`; for messages only."""
     path = lease_file(site, system)
     with changing(site, system):
         return holder_of(path) if is_held(path) else None
@@ -139,7 +139,7 @@ class _Attempt:
 
     @property
     def has_obstacle(self) -> bool:
-        """Whether there was something to wait for at the last look."""
+        """True if there was something to wait for at the last look."""
         return self._obstacle is not None
 
     def watch(self) -> None:
@@ -160,7 +160,7 @@ class _Attempt:
             self.on_wait(self._obstacle)
 
     def _look(self) -> str | None:
-        """What there is to wait for besides another job."""
+        """Obstacle besides another job."""
         state = load_to_change(self.site, self.system)
         require_usable(self.site, self.system, state, self.mode)
         if state.power is Power.BOOTING:

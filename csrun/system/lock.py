@@ -1,4 +1,4 @@
-"""Lock files that die with their holder, and the lines of those who wait for one.
+"""Lock files that the kernel releases with their holder, and queues of waiting processes.
 
 flock, with the holder's name as the file's text; a place in a line is such a file, too.
 """
@@ -96,7 +96,7 @@ def try_lock(path: Path, holder: str, shared: bool = False) -> FileLock | None:
 def lock(path: Path, holder: str, shared: bool = False) -> FileLock:
     """Lock the file at `path`, waiting as long as it takes: for short critical sections.
 
-    One that takes long is told of on standard error, with who holds the lock.
+    A long wait is reported on standard error, with the holder of the lock.
     """
     for pause_s in _PAUSES_S:
         if (taken := try_lock(path, holder, shared)) is not None:
@@ -109,7 +109,7 @@ def lock(path: Path, holder: str, shared: bool = False) -> FileLock:
 
 
 def held_by(path: Path) -> str:
-    """Who holds a lock: the kernel's word where there is one, else what the file says.
+    """Holder of a lock: by the kernel where it knows, else by the file's text.
 
     Somebody who reads the file may hold it, whom its text does not name.
 
@@ -175,7 +175,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> str:
-    """Who holds, or held last, the lock at `path`; empty when nobody ever did."""
+    """Present or last holder of the lock at `path`; empty when there was none."""
     return read_start(path, _HOLDER_BYTES)
 
 
@@ -291,7 +291,7 @@ class WaitingLine:
             return not any(self._lives(n) for n in self._numbers() if n < ticket.number)
 
     def holders(self) -> list[str]:
-        """Who waits, the first in line first; asking leaves no file."""
+        """Waiting processes in their order; the query leaves no file."""
         if not self.folder.exists():
             return []
         with self.mutex("holders"):
@@ -366,7 +366,7 @@ Place = TypeVar("Place", Ticket, Tickets)
 
 
 class Line(Protocol[Place]):
-    """What is waited in: a line, or several at once."""
+    """Place in a queue, or in several at once."""
 
     def join(self, holder: str) -> Place: ...
 

@@ -1,4 +1,4 @@
-"""Power state and execution mode of a CS system, and how they may change: no I/O in here."""
+"""Power state and execution mode of a CS system, and their transitions: no I/O in here."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from csrun.base.mode import ExecutionMode
 
 
 class Power(StrEnum):
-    """Whether a system takes jobs (ACTIVE), is being configured (STANDBY), or on the way back."""
+    """Power state: accepts jobs (ACTIVE), is being configured (STANDBY), or boots (BOOTING)."""
 
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
@@ -17,7 +17,7 @@ class Power(StrEnum):
 
 
 class Command(StrEnum):
-    """What an administrator does to a system."""
+    """Command of an administrator on a system."""
 
     STANDBY = "system standby"
     ACTIVATE = "system activate"
@@ -26,7 +26,7 @@ class Command(StrEnum):
 
 
 class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a system outlives every process: its power state and its execution mode.
+    """Persistent state of a system: its power state and its execution mode.
 
     boot_ends: when a BOOTING system is ACTIVE, in seconds since the epoch. No process need live
     for that: whoever reads the state later sees what it has become.
@@ -37,7 +37,7 @@ class SystemState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boot_ends: float = 0.0
 
     def at(self, now: float) -> "SystemState":
-        """What this state has become by the time `now`."""
+        """Return this state as of the time `now`."""
         if self.power is Power.BOOTING and now >= self.boot_ends:
             return SystemState(Power.ACTIVE, self.mode)
         return self

@@ -1,4 +1,4 @@
-"""The stored state of the systems: one small file each, written whole, beside lock files.
+"""The stored state of the systems: one small file each, written whole, next to lock files.
 
 Why files and not a database: the state folder may lie on a shared file system, where SQLite's locks
 cannot be relied on, and a rename is atomic. A change is read, decided and written under a lock of
@@ -107,7 +107,7 @@ def lease_file(site: Site, system: System) -> Path:
 
 
 def line_of(site: Site, system: System) -> WaitingLine:
-    """Those who wait for a system."""
+    """Queue of the processes that wait for a system."""
     return WaitingLine(systems_dir(site) / f"{system.name}.line", site.shared)
 
 
