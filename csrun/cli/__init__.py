@@ -1,1 +1,1 @@
-"""The console commands, a file each; setup.cfg names them, `entry` is where they begin."""
+"""The console commands, a file each; setup.cfg names them, `entry` starts them."""

@@ -50,7 +50,7 @@ def list_checkpoints(path: Path, output: str) -> int:
 
 
 def _common(found: "list[Listed]") -> dict[str, str]:
-    """What the identities of all that can be read have in common."""
+    """Common fields of the identities of all readable checkpoints."""
     identities = [one.identity for one in found if one.problem is None]
     first = identities[0] if identities else {}
     return {
@@ -238,7 +238,7 @@ def convert(
 
 @contextmanager
 def _bar(what: str) -> "Iterator[Callable[[int, int], None]]":
-    """How far an operation is, on a terminal: of done and total."""
+    """Progress bar of an operation on a terminal: done and total."""
     import sys
 
     from csrun.context import Progress

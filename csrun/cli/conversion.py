@@ -1,4 +1,4 @@
-"""csrun checkpoint convert: which layout is converted by what."""
+"""csrun checkpoint convert: the converter of each format."""
 
 import logging
 import sys

@@ -167,7 +167,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the job ends.")
 @click.pass_obj
 def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
-    """What a job's tasks have written, each line after its rank where there are several."""
+    """Show the output of a job's tasks, each line after its rank where there are several."""
     from csrun.context import Role
 
     _backend(site).logs(job_id, None if role is None else Role(role), follow, _write)

@@ -1,4 +1,4 @@
-"""csrun: what a run has left, looked at and converted."""
+"""csrun: inspects and converts the files of a run."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Where the console commands begin: Ctrl-C ends them in order before their modules are there, too.
+"""Entry points of the console commands: Ctrl-C ends them cleanly, even while modules are imported.
 
 It imports little, all of it from the standard library.
 """

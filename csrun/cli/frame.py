@@ -1,4 +1,4 @@
-"""What the commands have in common: a job's options; a mistake is one line and an exit code."""
+"""Frame of all commands: a job's options; a user's mistake is one line and an exit code."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def output_to_errors() -> Iterator[None]:
-    """What this process and those that it starts write to standard output goes to standard error:
+    """Redirect standard output of this process and those that it starts to standard error:
     for a command whose own answer there is for a program.
     """
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The steps of cs_input_analyzer: CMD measures, the analysis tells, a job verifies."""
+"""The steps of cs_input_analyzer: CMD measures, the analysis recommends, a job verifies."""
 
 import shlex
 import sys
@@ -185,7 +185,7 @@ def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Tar
 
 
 def _options(request: AnalysisRequest) -> tuple[str, ...]:
-    """What csrun_wse is to be told besides the layout."""
+    """Options for csrun_wse besides the layout."""
     site = ("--site", request.site_option) if request.site_option else ()
     return (*site, *(("--mount-dirs", ",".join(request.mount_dirs)) if request.mount_dirs else ()))
 

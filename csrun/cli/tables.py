@@ -52,7 +52,7 @@ def _fitted(table: list[Row], droppable: Sequence[str], columns: int) -> list[Ro
 
 
 def _room(table: list[Row], columns: int) -> int:
-    """How many columns of the screen the others leave to the last one."""
+    """Columns of the screen that the others leave to the last one."""
     *widths, _ = (max(map(len, column)) for column in zip(*table, strict=True))
     return columns - sum(widths) - len(BETWEEN) * len(widths)
 

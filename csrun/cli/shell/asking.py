@@ -1,4 +1,4 @@
-"""What a command asks back: a confirmation, or one of several choices."""
+"""Questions of a command: a confirmation, or one of several choices."""
 
 import sys
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ ANSWERS = {"yes": True, "y": True, "no": False, "n": False}
 
 
 class Asking(Protocol):
-    """Who asks: at a terminal, or in a pipe."""
+    """Source of answers: a terminal, or a pipe."""
 
     is_terminal: bool
 

@@ -1,4 +1,4 @@
-"""What Tab offers at the prompt: commands, options and their values."""
+"""Completion at the prompt: commands, options and their values."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +30,7 @@ class TreeCompleter(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterator[Completion]:
-        """What the word at the cursor may become; nothing, where that cannot be known."""
+        """Completions of the word at the cursor; none where they cannot be known."""
         text = document.text_before_cursor
         words = text.split()
         begun = words.pop() if words and not text[-1].isspace() else ""

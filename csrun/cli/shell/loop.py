@@ -42,7 +42,7 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> None:
 
 
 def _list(root: click.Command, shell: Shell) -> None:
-    """What the shell's user may do, a line a command."""
+    """Commands of the shell's user, one a line."""
     rows = [
         (path, command.get_short_help_str(80))
         for path, command in leaves(root)

@@ -1,4 +1,4 @@
-"""What a person sees of a command that takes its time: bars at a terminal, else a line or two."""
+"""Progress of slow commands: bars at a terminal, else a line or two."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ def wait_for_boot(shell: Shell, state: SystemState) -> None:
 
 @contextmanager
 def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
-    """A function that shows who is waited for, and how far that job is.
+    """Yield a function that shows the job that is waited for, and its progress.
 
     It raises OutputError when nobody is there any more to see it: a log-in without a terminal gets
     no signal at its end.

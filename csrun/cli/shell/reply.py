@@ -1,4 +1,4 @@
-"""What a command answers: records, as text for a person or as JSON for a program."""
+"""Replies of a command: records, as text for a person or as JSON for a program."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What the commands of the admin shell work with."""
+"""State and command classes of the admin shell."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Shell:
         return self if system is None else replace(self, system=named(self.site, system))
 
     def require_admin(self, command: str) -> None:
-        """Make sure that who is here may change a system.
+        """Make sure that this log-in may change a system.
 
         Raises: CsrunError
         """

@@ -1,4 +1,4 @@
-"""What a system is, how it is, and which jobs are on it: system show and status, software show,
+"""Facts, state and jobs of a system: system show and status, software show,
 telemetry, session list and cancel.
 """
 
