@@ -3,7 +3,10 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +28,14 @@ def assert_refused(done: "Done[str]", code: int, message: str) -> None:
     errors = [line for line in text.splitlines() if "error: " in line]
     assert len(errors) == 1, text
     assert re.search(message, errors[0]), errors[0]
+
+
+def each_by_one_command(names: str, cases: list[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """Each case by one of both commands, in turn: the message comes from one place."""
+    turns = zip(cycle(["cpu", "wse"]), cases, strict=False)
+    return pytest.mark.parametrize(
+        ("command", *names.split(", ")), [(command, *case) for command, case in turns]
+    )
 
 
 LAYOUTS = [
@@ -56,8 +67,7 @@ PARAMS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), PARAMS)
-@pytest.mark.parametrize("command", ["cpu", "wse"])
+@each_by_one_command("change, message", PARAMS)
 def test_a_params_file_that_is_wrong(
     place: FcMnist, command: str, change: str | None, message: str
 ) -> None:
@@ -85,8 +95,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), OPTIONS)
-@pytest.mark.parametrize("command", ["cpu", "wse"])
+@each_by_one_command("arguments, message", OPTIONS)
 def test_an_option_that_is_wrong(
     place: FcMnist, command: str, arguments: tuple[str, ...], message: str
 ) -> None:
@@ -130,7 +139,6 @@ PIPELINED = (
 )
 TOO_LARGE = [
     ("python-ws", 4, ("--cs_ip", "cs2-02"), STREAMING),
-    ("python-ws", 4, (), STREAMING),
     ("python", 9, (), PIPELINED),
     (None, 9, (), PIPELINED),
 ]
@@ -204,8 +212,7 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize(("images", "labels", "message"), DATA)
-@pytest.mark.parametrize("command", ["cpu", "wse"])
+@each_by_one_command("images, labels, message", DATA)
 def test_data_that_is_wrong(
     place: FcMnist, command: str, images: tuple[int, ...], labels: np.ndarray, message: str
 ) -> None:
@@ -251,7 +258,7 @@ def test_the_checkpoint_before_the_one_that_gave_a_bad_loss_is_offered(place: Fc
     message = "last good checkpoint is model-ckpt-0, checkpoint_path model_dir/model-ckpt-0; lower"
     assert_refused(place.wse(), 1, message)
     place.configure(runconfig__max_steps=3)
-    done = place.wse("--checkpoint_path", "model_dir/model-ckpt-0")
+    done = place.cpu("--checkpoint_path", "model_dir/model-ckpt-0")
     assert done.returncode == 0, done.stderr
     assert place.checkpoint(3).exists()
 
@@ -274,24 +281,29 @@ def remove_the_tensors(path: Path) -> None:
     ("damage", "what"),
     [(truncate, "damaged"), (flip_a_bit, "damaged"), (remove_the_tensors, "gone")],
 )
-def test_a_damaged_checkpoint(place: FcMnist, damage: "type[truncate]", what: str) -> None:
-    assert place.cpu().returncode == 0
-    damage(place.checkpoint(20))
-    longer = ("--max_steps", "30")
-    done = place.wse(*longer)
+def test_a_damaged_checkpoint(trained: FcMnist, damage: Callable[[Path], None], what: str) -> None:
+    damage(trained.checkpoint(20))
+    done = trained.cpu("--max_steps", "30")
     assert_refused(done, 1, f"model-ckpt-20.safetensors is {what}: .* checkpoint_path")
+    assert "the newest good one is model_dir/model-ckpt-15.safetensors:" in done.stderr
+
+
+def test_the_one_before_a_damaged_checkpoint_is_offered_and_good(trained: FcMnist) -> None:
+    place, longer, message = trained, ("--max_steps", "30"), "model-ckpt-20.safetensors is damaged"
+    flip_a_bit(place.checkpoint(20))
+    done = place.wse(*longer)
+    assert_refused(done, 1, message)
     offered = re.search(r"the newest good one is (\S+):", done.stderr)
     assert offered
-    assert offered[1] == "model_dir/model-ckpt-15.safetensors"
-    assert_refused(place.cpu("--mode", "eval"), 1, f"model-ckpt-20.safetensors is {what}")
+    assert_refused(place.cpu("--mode", "eval"), 1, message)
     done = place.wse(*longer, "--checkpoint_path", offered[1])
     assert done.returncode == 0, done.stderr
     assert "Restoring parameters from model_dir/model-ckpt-15.safetensors" in done.stdout
     assert place.checkpoint(30).exists()
 
 
-def test_another_model_than_the_checkpoints(place: FcMnist) -> None:
-    assert place.cpu().returncode == 0
+def test_another_model_than_the_checkpoints(trained: FcMnist) -> None:
+    place = trained
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8, runconfig__max_steps=30)
     done = place.wse()
     message = (
@@ -302,15 +314,15 @@ def test_another_model_than_the_checkpoints(place: FcMnist) -> None:
     assert "fc_3/kernel" not in done.stderr
 
 
-def test_a_rerun_has_nothing_to_do(place: FcMnist) -> None:
-    assert place.wse().returncode == 0
+def test_a_rerun_has_nothing_to_do(trained_on_system: FcMnist) -> None:
+    place = trained_on_system
     before = place.checkpoint(20).stat().st_mtime_ns
     done = place.wse()
     assert done.returncode == 0, done.stderr
     assert "model_dir is at global step 20, and max_steps is 20: nothing to train" in done.stdout
     assert place.checkpoint(20).stat().st_mtime_ns == before
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8)
-    assert_refused(place.wse(), 2, "does not fit the model: tensor fc_1/kernel")
+    assert_refused(place.cpu(), 2, "does not fit the model: tensor fc_1/kernel")
     place.configure(runconfig__cs_ip="nowhere")
     assert_refused(place.wse(), 2, "nowhere")
 
@@ -340,8 +352,9 @@ def test_shapes_that_do_not_fit(place: FcMnist, old: str, new: str, message: str
     assert not place.model_dir.exists()
 
 
-@pytest.mark.parametrize("command", ["cpu", "wse"])
-@pytest.mark.parametrize("option", ["--validate_only", "--compile_only"])
+@pytest.mark.parametrize(
+    ("command", "option"), [("cpu", "--validate_only"), ("wse", "--compile_only")]
+)
 def test_an_operator_without_kernel_names_the_users_line(
     place: FcMnist, command: str, option: str
 ) -> None:

@@ -1,7 +1,9 @@
 """The Input Function Report through the commands: where it is printed, kept, and when it is not."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fc_mnist import FOLDER, FcMnist
@@ -55,20 +57,20 @@ def test_a_bad_input_fn_is_told_at_compile_and_kept(place: FcMnist, bad: str) ->
     assert f"Input Function Report: {kept.relative_to(place.path)}" in text
 
 
-def test_the_shipped_input_fn_has_nothing_to_improve(place: FcMnist) -> None:
-    done = place.cpu("--compile_only")
-    assert FINE in done.stderr
-    assert BEGIN not in done.stderr
-    [kept] = reports(place)
+def test_the_shipped_input_fn_has_nothing_to_improve(trained_once: Callable[[str], Any]) -> None:
+    trained = trained_once("cpu")
+    assert FINE in trained.done.stderr
+    assert BEGIN not in trained.done.stderr
+    [kept] = reports(trained.place)
     assert "Nothing to improve was found." in kept.read_text()
     row = r"^ map\(load.*\) +data\.py:\d+ +batch +[\d.]+( ± [\d.]+)? +\d+%$"
     assert re.search(row, kept.read_text(), re.MULTILINE)
 
 
 def test_a_compile_taken_from_the_cache_has_the_report_of_this_input_fn(
-    place: FcMnist, bad: str
+    trained: FcMnist, bad: str
 ) -> None:
-    assert FINE in place.cpu("--compile_only").stderr
+    place = trained
     done = place.run("python", bad, *place.own(("--compile_only",)), command="csrun_cpu")
     text = done.stdout + done.stderr
     assert "Cached compilation found" in text

@@ -15,24 +15,36 @@ from csrun.executable import Plan
 
 PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
 CHOSEN = r"INFO:csrun:Multireplica: (\d+) replicas of the model, estimated [\d.]+ x as fast as one"
+SMALL = {
+    "model__hidden_sizes": [8],
+    "train_input__batch_size": 256,
+    "runconfig__max_steps": 20,
+    "runconfig__save_checkpoints_steps": 10,
+}
 
 
 @pytest.fixture
 def site(place: FcMnist, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A site where replicas of a small model pay."""
-    place.configure(
-        model__hidden_sizes=[8],
-        train_input__batch_size=256,
-        runconfig__max_steps=20,
-        runconfig__save_checkpoints_steps=10,
-    )
+    place.configure(**SMALL)
     path = slowly_linked_site(place.path)
     monkeypatch.setenv("CSRUN_SITE", str(path))
     return path
 
 
-def state(place: FcMnist, step: int, model_dir: str = "model_dir") -> dict[str, np.ndarray]:
-    return load_file(place.checkpoint(step, model_dir))
+def state(place: FcMnist, step: int) -> dict[str, np.ndarray]:
+    return load_file(place.checkpoint(step))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """The state after the steps of `site` with one replica."""
+    place = FcMnist(tmp_path_factory.mktemp("alone"))
+    place.configure(**SMALL)
+    done = place.cpu()
+    assert done.returncode == 0, done.stderr
+    assert "Multireplica" not in done.stderr
+    return state(place, 20)
 
 
 def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
@@ -40,7 +52,9 @@ def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> N
         np.testing.assert_allclose(ours[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_job_trains_in_replicas_as_without_them(place: FcMnist, site: Path) -> None:
+def test_a_job_trains_in_replicas_as_without_them(
+    place: FcMnist, site: Path, alone: dict[str, np.ndarray]
+) -> None:
     layout = ("--site", str(site), *PIPELINED)
     done = place.wse("--multireplica", layout=layout, interpreter="python")
     assert done.returncode == 0, done.stderr
@@ -56,14 +70,13 @@ def test_a_job_trains_in_replicas_as_without_them(place: FcMnist, site: Path) ->
     assert f"Replicas of the model: {replicas}." in report
     page = (plan_file.parent / "compile_report.html").read_text()
     assert page.count('class="place') == len(places) + len(plan.layers)  # one is enlarged, too
-    alone = place.cpu("--model_dir", "alone")
-    assert alone.returncode == 0, alone.stderr
-    assert "Multireplica" not in alone.stderr
-    assert_same(state(place, 20), state(place, 20, "alone"))
+    assert_same(state(place, 20), alone)
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_either_way_resumes_the_other(place: FcMnist, site: Path, first: bool) -> None:
+def test_either_way_resumes_the_other(
+    place: FcMnist, site: Path, alone: dict[str, np.ndarray], first: bool
+) -> None:
     """Ten steps with replicas and ten without are twenty steps of the same batches."""
     options = [("--multireplica",), ()] if first else [(), ("--multireplica",)]
     for steps, option in zip(("10", "20"), options, strict=True):
@@ -72,8 +85,7 @@ def test_either_way_resumes_the_other(place: FcMnist, site: Path, first: bool) -
         assert bool(re.search(CHOSEN, done.stderr)) == bool(option)
     assert "model-ckpt-10" in done.stderr
     assert "WARNING" not in done.stderr
-    place.cpu("--model_dir", "alone")
-    assert_same(state(place, 20), state(place, 20, "alone"))
+    assert_same(state(place, 20), alone)
 
 
 def test_the_params_file_asks_for_it_as_well_and_evaluations_have_replicas(
@@ -109,9 +121,8 @@ def test_one_replica_is_said_to_be_best(place: FcMnist) -> None:
     assert "Replicas of the model: 1." in report.read_text()
 
 
-@pytest.mark.parametrize("mode", ["train", "compile_only", "validate_only"])
-def test_weight_streaming_has_none(place: FcMnist, mode: str) -> None:
-    done = place.wse("--multireplica", "--mode", mode, layout=TWO_STREAMERS)
+def test_weight_streaming_has_none(place: FcMnist) -> None:
+    done = place.wse("--multireplica", layout=TWO_STREAMERS)
     text = done.stdout + done.stderr
     assert done.returncode == 2, text
     assert "Traceback" not in text

@@ -12,9 +12,8 @@ def test_a_limit_of_the_command_line_beats_the_files_other_one(place: FcMnist) -
     assert not place.checkpoint(30).exists()
 
 
-def test_predictions_of_the_checkpoint_that_was_given(place: FcMnist) -> None:
-    assert place.cpu().returncode == 0
-    done = place.cpu("--mode", "predict", "--checkpoint_path", "model_dir/model-ckpt-5")
+def test_predictions_of_the_checkpoint_that_was_given(trained: FcMnist) -> None:
+    done = trained.cpu("--mode", "predict", "--checkpoint_path", "model_dir/model-ckpt-5")
     assert "with the weights of global step 5" in done.stderr, done.stderr
 
 

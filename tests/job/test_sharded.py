@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +35,10 @@ def train(
 def test_a_resumed_run_has_the_same_streamers_and_goes_on_exactly(
     place: FcMnist, script: str
 ) -> None:
-    """7 steps of 3 streamers: they have had 3, 2 and 2 batches; the next one is the second's."""
+    """7 steps of 3 streamers: they have had 3, 2 and 2 batches; the next one is the second's.
+
+    One process is another number of streamers, too.
+    """
     place.configure()
     assert train(place, script, 3, 20, "whole").returncode == 0
     assert train(place, script, 3, 7).returncode == 0
@@ -47,32 +52,26 @@ def test_a_resumed_run_has_the_same_streamers_and_goes_on_exactly(
         r"--total-nodes 3 --tasks-per-node 3, or shard by batch"
     )
     assert re.search(said, line), line
+    done = place.run("python", script, *place.own(()), command="csrun_cpu")
+    assert done.returncode == 2
+    assert "run it with csrun_wse and 3 streamers" in done.stderr
     done = train(place, script, 3, 20)
     assert done.returncode == 0, done.stderr
     assert place.checkpoint(20).read_bytes() == place.checkpoint(20, "whole").read_bytes()
 
 
-def test_one_process_is_another_number_of_streamers(place: FcMnist, script: str) -> None:
-    place.configure()
-    assert train(place, script, 2, 7).returncode == 0
-    done = place.run("python", script, *place.own(()), command="csrun_cpu")
-    assert done.returncode == 2
-    assert "run it with csrun_wse and 2 streamers" in done.stderr
-
-
-def test_sharded_by_batch_any_number_goes_on(place: FcMnist) -> None:
+def test_sharded_by_batch_any_number_goes_on(
+    place: FcMnist, trained_once: Callable[[str], Any]
+) -> None:
     """The shipped input function: what is trained does not depend on who streams it."""
-    place.configure()
+    whole = trained_once("wse").place.checkpoint(20).read_bytes()  # by two
     for streamers, steps in ((3, 7), (1, 20)):
         assert train(place, f"{FOLDER}/run.py", streamers, steps).returncode == 0
-    assert train(place, f"{FOLDER}/run.py", 2, 20, "whole").returncode == 0
-    assert place.checkpoint(20).read_bytes() == place.checkpoint(20, "whole").read_bytes()
+    assert place.checkpoint(20).read_bytes() == whole
 
 
-def test_another_way_of_sharding_is_another_run(place: FcMnist, script: str) -> None:
-    place.configure()
-    assert train(place, f"{FOLDER}/run.py", 2, 7).returncode == 0
-    done = train(place, script, 2, 20)
+def test_another_way_of_sharding_is_another_run(trained_on_system: FcMnist, script: str) -> None:
+    done = train(trained_on_system, script, 2, 30)
     assert done.returncode == 2
     assert "let input_fn shard by batch again" in done.stderr
 
@@ -90,16 +89,16 @@ def test_the_streamer_whose_own_data_ends_is_named(place: FcMnist) -> None:
 
 
 def test_an_evaluation_takes_all_data_of_streamers_that_have_unequally_much(
-    place: FcMnist,
+    trained_on_system: FcMnist,
 ) -> None:
     """384 images in batches of 128: streamer 2 has two of them, streamer 3 one."""
+    place = trained_on_system
     evaluated = "    batches = Dataset.from_arrays(images, labels).batch(options.batch_size)\n"
     assert evaluated in DATA_TEXT
     few = evaluated.replace("images, labels", "images[:384], labels[:384]")
     whole = DATA_TEXT.replace(evaluated, few)
     apart = whole.replace(few, few.replace("size)\n", f"size).{SHARDED}\n"))
     place.configure(eval_input__batch_size=128)
-    assert train(place, f"{FOLDER}/run.py", 2, 7).returncode == 0
     results = []
     for text in (whole, apart):
         text = text.replace(IMPORT, "from csrun.data import shard_info, Batch")
