@@ -12,7 +12,7 @@ from support.jobs import STALL_S, gone, until
 
 from csrun.base.mode import GRACE_S
 
-MOMENTS = 8
+MOMENTS = 4
 LATEST_S = 2.0  # by then a job of fc_mnist has begun to train
 SEED = 3
 

@@ -40,12 +40,18 @@ def place(tmp_path: Path) -> Workplace:
 
 
 def test_a_job_that_ends_well(place: Workplace) -> None:
-    place.script("import os, sys; print(os.environ['SLURM_PROCID'], sys.argv, sys.path[0])")
+    place.script(
+        "import os, stat, sys; from csrun.context import current\n"
+        "print(os.environ['SLURM_PROCID'], sys.argv, sys.path[0])\n"
+        "secret = current().job_dir / 'secret'\n"
+        "print(oct(stat.S_IMODE(os.stat(secret).st_mode)), len(current().secret))"
+    )
     done = place.run(*SMALL, "python", "run.py", "--mode", "train", "a b")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "Launching: python run.py --mode train 'a b'",
         f"0 ['run.py', '--mode', 'train', 'a b'] {place.path}",
+        "0o600 32",  # the secret is for the owner alone
     ]
     assert done.stderr.splitlines() == [
         "srun: job 1 queued and waiting for resources",
@@ -56,15 +62,6 @@ def test_a_job_that_ends_well(place: Workplace) -> None:
     assert logs == ["forkserver.log", "rank-00000.log", "rank-00001.log", "rank-00002.log"]
     assert (job / "logs" / "rank-00002.log").read_text().startswith("2 ")
     assert not (job / "secret").exists()
-
-
-def test_the_secret_is_for_the_owner_alone(place: Workplace) -> None:
-    place.script(
-        "import os, stat; from csrun.context import current\n"
-        "secret = current().job_dir / 'secret'\n"
-        "print(oct(stat.S_IMODE(os.stat(secret).st_mode)), len(current().secret))"
-    )
-    assert place.run(*SMALL, "python", "run.py").stdout.splitlines()[-1] == "0o600 32"
 
 
 def test_the_environment_is_slurms(place: Workplace) -> None:
@@ -89,8 +86,6 @@ def test_the_environment_is_slurms(place: Workplace) -> None:
 
 
 ONE_TASK_ENDS = [
-    ("sys.exit(3)", 3, "rank 1 (streamer) on node1 ended with exit code 3"),
-    ("raise ValueError('bad batch')", 1, "rank 1 (streamer) on node1 ended with exit code 1"),
     ("os.kill(os.getpid(), 9)", 137, "rank 1 (streamer) on node1 was killed by signal 9"),
     ("os._exit(5)", 5, "rank 1 (streamer) on node1 ended with exit code 5"),
     ("sys.exit('no data')", 1, "  no data"),
@@ -145,27 +140,23 @@ def test_a_peers_loss_is_not_the_cause(place: Workplace) -> None:
     assert "rank 2 (streamer)" in done.stderr
 
 
-def test_exit_handlers_and_threads_run_at_the_end(place: Workplace) -> None:
+def test_a_module_runs_as_one_to_the_end_of_its_threads_and_exit_handlers(
+    place: Workplace,
+) -> None:
     place.script(
-        "import atexit, threading, time\n"
+        "import atexit, sys, threading, time\n"
         "atexit.register(print, 'handler')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
-        "print('main')"
+        "print(__name__, sys.argv[1:])"
     )
-    done = place.run(*SMALL[:3], "1", "python", "run.py")
-    assert done.stdout.splitlines()[1:] == ["main", "thread", "handler"]
+    done = place.run(*SMALL[:3], "1", "python", "-m", "run", "x")
+    assert done.stdout.splitlines()[1:] == ["__main__ ['x']", "thread", "handler"]
 
 
 @pytest.mark.parametrize("command", [("python", "-c", "print(6*7)"), ("sh", "-c", "echo 42")])
 def test_other_programs_run_under_it(place: Workplace, command: tuple[str, ...]) -> None:
     done = place.run(*SMALL[:3], "1", *command)
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["42"])
-
-
-def test_a_module_runs_as_one(place: Workplace) -> None:
-    place.script("import sys; print(__name__, sys.argv[1:])")
-    done = place.run(*SMALL[:3], "1", "python", "-m", "run", "x")
-    assert done.stdout.splitlines()[1:] == ["__main__ ['x']"]
 
 
 WAFER = """
@@ -218,13 +209,6 @@ def started(place: Workplace) -> "tuple[subprocess.Popen[str], list[int]]":
     return launcher, [server.pid, *pids]
 
 
-def test_nothing_outlives_a_killed_launcher(place: Workplace) -> None:
-    launcher, pids = started(place)
-    with launcher:
-        launcher.kill()
-        assert gone(pids)
-
-
 def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace) -> None:
     launcher, pids = started(place)
     with launcher:
@@ -235,14 +219,14 @@ def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace)
     assert "the fork server was killed by signal 9" in err
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_ends_all(place: Workplace, signum: int, code: int) -> None:
+def test_a_signal_to_the_launcher_ends_all(place: Workplace) -> None:
+    """SIGTERM; Ctrl-C is in test_interrupts.py."""
     launcher, pids = started(place)
     with launcher:
-        launcher.send_signal(signum)
+        launcher.terminate()
         launcher.communicate(timeout=STALL_S)
         assert gone(pids)
-    assert launcher.returncode == code
+    assert launcher.returncode == 143
 
 
 def test_a_killed_task_takes_the_job_with_it(place: Workplace) -> None:
@@ -310,7 +294,7 @@ def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:
     assert (first.returncode, second.returncode) == (0, 0)
 
 
-def test_a_dead_jobs_nodes_and_secrets_are_free_again(place: Workplace) -> None:
+def test_nothing_outlives_a_killed_launcher_and_its_nodes_are_free_again(place: Workplace) -> None:
     launcher, pids = started(place)
     with launcher:
         launcher.kill()

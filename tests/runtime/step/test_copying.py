@@ -28,7 +28,7 @@ from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.remote import state as state_afar
 from csrun.runtime.step.copying import UpdateGate, copying_order
 
-LAST = 8
+LAST = 5
 EACH_ALONE = 1  # bytes of a group: each layer is one
 IN_PARTS = 600  # bytes of a matrix that is cut
 COPY_S = 0.01  # of a tensor: longer than a step, so that one that did not wait would be seen
