@@ -24,32 +24,19 @@ def endless(place: FcMnist) -> FcMnist:
     return place
 
 
-def assert_says_where_it_resumes(place: FcMnist, text: str) -> None:
-    found = checkpoints.latest(place.model_dir)
-    assert found is not None
-    assert f"Training interrupted: the next run in model_dir resumes from {found.name}" in text
-    assert "Traceback" not in text
-    assert sorted(path.name for path in place.model_dir.glob(".*")) == []
-    assert place.cpu("--max_steps", str(found.step + 1)).returncode == 0
-
-
-@pytest.mark.parametrize("start", ["start_cpu", "start_wse"])
-def test_ctrl_c(endless: FcMnist, start: str) -> None:
-    with getattr(endless, start)() as run:
+def test_ctrl_c(endless: FcMnist) -> None:
+    """Of one process; a job's is in test_endings.py."""
+    with endless.start_cpu() as run:
         until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=STALL_S)
     assert run.returncode == 130, err
-    assert_says_where_it_resumes(endless, out + err)
-
-
-def test_sigterm_of_a_job(endless: FcMnist) -> None:
-    with endless.start_wse() as run:
-        until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
-        run.terminate()
-        out, err = run.communicate(timeout=STALL_S)
-    assert run.returncode == 143, err
-    assert_says_where_it_resumes(endless, out + err)
+    found = checkpoints.latest(endless.model_dir)
+    assert found is not None
+    assert f"Training interrupted: the next run in model_dir resumes from {found.name}" in out + err
+    assert "Traceback" not in out + err
+    assert sorted(path.name for path in endless.model_dir.glob(".*")) == []
+    assert endless.cpu("--max_steps", str(found.step + 1)).returncode == 0
 
 
 def test_one_training_a_folder(endless: FcMnist) -> None:

@@ -11,7 +11,6 @@ from support.jobs import STALL_S
 from support.testbed import site_file
 
 TWO_NODES = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
-MODES = [("python-ws", TWO_STREAMERS), ("python", TWO_NODES)]
 RUN_TEXT = (FOLDER / "run.py").read_text()
 MAIN = 'if __name__ == "__main__":\n'
 SLOW = """
@@ -55,8 +54,11 @@ def until_it_trains(launcher: "subprocess.Popen[str]") -> str:
     return next(line for line in launcher.stdout if "global_step = 1," in line)
 
 
-@pytest.mark.parametrize(("interpreter", "layout"), MODES, ids=["streaming", "pipelined"])
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("interpreter", "layout", "signum"),
+    [("python-ws", TWO_STREAMERS, signal.SIGTERM), ("python", TWO_NODES, signal.SIGINT)],
+    ids=["streaming", "pipelined"],
+)
 def test_what_it_resumes_is_the_undisturbed_training(
     place: FcMnist, interpreter: str, layout: tuple[str, ...], signum: signal.Signals
 ) -> None:
@@ -69,6 +71,8 @@ def test_what_it_resumes_is_the_undisturbed_training(
     assert launcher.returncode == 128 + signum, err
     assert f"csrun_wse: {signum.name}: job terminated" in err
     saved = last_saved(place, out)
+    assert "Traceback" not in out + err
+    assert sorted(path.name for path in place.model_dir.glob(".*")) == []
     goal = ("--max_steps", str(saved + 20))
     resumed = place.wse(*goal, layout=layout, interpreter=interpreter)
     assert resumed.returncode == 0, resumed.stderr

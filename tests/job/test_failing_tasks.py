@@ -23,7 +23,6 @@ def run_with(place: FcMnist, line: str) -> tuple[int, str, str]:
     ("rank", "named"),
     [
         (0, "rank 0 (chief) on node1"),
-        (1, "rank 1 (memoryx) on node2"),
         (3, "rank 3 (streamer) on node3"),
     ],
 )
@@ -84,7 +83,7 @@ def test_a_streamer_that_ends_well_in_the_middle_is_the_cause(place: FcMnist, en
     assert log.endswith("/logs/rank-00003.log")
 
 
-@pytest.mark.parametrize("condition", ["True", 'rank == "0"', 'rank == "3"'])
+@pytest.mark.parametrize("condition", ["True", 'rank == "3"'])
 def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> None:
     code, _, err = run_with(place, f"if {condition}: sys.exit(3)")
     assert code == 3
@@ -132,9 +131,9 @@ def test_a_script_that_catches_the_chiefs_error_goes_on_in_every_task(place: FcM
     assert place.checkpoint(20).exists()
 
 
-def test_the_chief_says_which_checkpoints_are_evaluated(place: FcMnist) -> None:
+def test_the_chief_says_which_checkpoints_are_evaluated(trained: FcMnist) -> None:
     """A training beside us may change them before the other tasks look."""
-    assert place.cpu().returncode == 0
+    place = trained
     other = (
         "    import os\n"
         "    from csrun.records import checkpoints\n"

@@ -13,7 +13,6 @@ EVERY = 20  # steps between two checkpoints
 
 LAYOUTS = {
     1: ("--total-nodes", "3", "--tasks-per-node", "1"),
-    2: ("--total-nodes", "4", "--tasks-per-node", "1"),
     5: ("--total-nodes", "3", "--tasks-per-node", "5"),
 }
 
@@ -57,6 +56,7 @@ def test_any_number_of_streamers(place: FcMnist, reference: Path, streamers: int
 
 
 def test_a_run_killed_in_the_middle_and_started_again(place: FcMnist, reference: Path) -> None:
+    """Of two streamers."""
     with place.start_wse("-o", "killed") as launcher:
         until(place.checkpoint(2 * EVERY, "killed").exists)
         pids = list(place.processes(launcher.pid).values())
