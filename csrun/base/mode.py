@@ -31,3 +31,4 @@ class Mode(StrEnum):
 
 
 GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else
+BURST_S = 0.2  # in which a signal that comes again is the same: `timeout` signals child and group

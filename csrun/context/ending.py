@@ -5,7 +5,8 @@ from Slurm itself. A task outside of a run ends at once: the wrapper of a task r
 wherever it is. In a run of the estimator:
 
 - the chief of a training goes on to the next step boundary, writes a checkpoint, and ends; it ends
-  at once when a peer is lost, when the job's grace is nearly over, and by a second SIGINT;
+  at once when a peer is lost, when the job's grace is nearly over, and by a second SIGINT, after
+  BURST_S;
 - MemoryX, the wafer and the streamers go on until the chief is gone: weights are where they are
   until it has read them. The launcher signals them again when the chief's process has ended, for a
   task that does not look at its connection to the chief just then;
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from time import monotonic
 from types import FrameType
 from typing import Any, Self
+
+from csrun.base.mode import BURST_S
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DISCARD_S = 2.0  # of a grace, for what is begun to be discarded
@@ -74,6 +77,7 @@ class DeferredEnding:
     def _take(self, signum: int, frame: FrameType | None) -> None:
         came = signal.Signals(signum)
         is_second_key = self.asked is signal.SIGINT and came is signal.SIGINT
+        is_second_key &= monotonic() - self.asked_at_s >= BURST_S
         is_worker = os.getpid() != self._pid  # forked by the user's code, which wants it to end
         if is_worker or self.is_late or is_second_key or self._is_over():
             _deliver(came, self._restore()[came], frame)

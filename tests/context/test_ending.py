@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from csrun.context import ending
 from csrun.context.ending import DeferredEnding
 
 
@@ -48,9 +49,18 @@ def test_it_acts_at_once_when_there_is_nothing_left_to_do() -> None:
         pytest.fail("it went on")
 
 
-def test_a_second_ctrl_c_acts_at_once() -> None:
-    with pytest.raises(Told), DeferredEnding():
+def test_a_second_ctrl_c_acts_at_once_and_a_burst_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`timeout -s INT` signals its child, and then the group with the child in it."""
+    now_s = [5.0]
+    monkeypatch.setattr(ending, "monotonic", lambda: now_s[0])
+    with pytest.raises(Told), DeferredEnding() as deferred:
         signal.raise_signal(signal.SIGINT)
+        now_s[0] += 0.1
+        signal.raise_signal(signal.SIGINT)
+        assert deferred.asked is signal.SIGINT
+        now_s[0] += 0.2
         signal.raise_signal(signal.SIGINT)
         pytest.fail("it went on")
 

@@ -10,7 +10,7 @@ import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist
 from support.jobs import STALL_S, gone, until
 
-from csrun.base.mode import GRACE_S
+from csrun.base.mode import BURST_S, GRACE_S
 
 MOMENTS = 4
 LATEST_S = 2.0  # by then a job of fc_mnist has begun to train
@@ -72,7 +72,8 @@ def test_a_second_ctrl_c_does_not_wait(place: FcMnist) -> None:
         place.wait_for("up")
         started_s = time.monotonic()
         launcher.send_signal(signal.SIGINT)
-        place.wait_for("heard")  # two at the same moment are one to the kernel
+        place.wait_for("heard")
+        time.sleep(BURST_S)  # two at the same moment are one
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=STALL_S)
         assert time.monotonic() - started_s < GRACE_S / 2

@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 from support.jobs import STALL_S, Workplace, gone, until
+
+from csrun.base.mode import BURST_S
 
 SMALL = ("--total-nodes", "1", "--tasks-per-node", "3", "--cpus-per-task", "1")
 
@@ -265,6 +268,7 @@ def test_a_second_signal_kills_at_once(place: Workplace) -> None:
         place.wait_for("task0")
         launcher.send_signal(signal.SIGINT)
         place.wait_for("told")
+        time.sleep(BURST_S)  # two at the same moment are one
         launcher.send_signal(signal.SIGINT)
         launcher.communicate(timeout=STALL_S)  # less than the grace period
     assert launcher.returncode == 130

@@ -10,8 +10,8 @@ The end of a job, and the signals that its tasks get:
   says: the chief of a training saves at the next step boundary and ends; its peers keep the signal
   until it has. When the chief's process is gone, those that still live get SIGTERM again, on which
   they look at their connection to it.
-- The same again: SIGKILL at once. Not so where Slurm has told the tasks before (scancel, a limit
-  of its own): the launcher of a batch job is told by the same scancel.
+- The same again, after BURST_S: SIGKILL at once. Not so where Slurm has told the tasks before
+  (scancel, a limit of its own): the launcher of a batch job is told by the same scancel.
 - The chief ends well: its peers have its Stop and end by themselves; nobody is told anything.
 
 - All have ended after a failure, and the job may restart (`max_restarts`): all restart,
@@ -27,6 +27,7 @@ from enum import Enum, auto
 from signal import SIGKILL, SIGTERM
 
 from csrun.base.errors import UsageError, shell_code
+from csrun.base.mode import BURST_S
 from csrun.context import JobFile, Role, TaskReport
 from csrun.context.job import peer_name
 from csrun.jobs.record import RecordState
@@ -305,6 +306,8 @@ class JobState:
         return [self._start(wafer)]
 
     def _interrupted(self, event: Interrupted) -> list[Instruction]:
+        if self._is_repeated(event):
+            return []
         self.signum = self.signum or event.signum
         is_echo = event.by_scheduler or self._expects_echo
         self._expects_echo = event.by_scheduler
@@ -313,6 +316,13 @@ class JobState:
         if self.phase in (Phase.RUNNING, Phase.COLLECTING, Phase.AWAITING_LOST):
             return self._stop(event.time_s, self._job.grace_s)
         return []
+
+    def _is_repeated(self, event: Interrupted) -> bool:
+        """Whether it is the signal that the job ends by, which came to the launcher twice."""
+        if event.signum != self.signum or self._stopped_at_s is None:
+            return False
+        by_someone_else = event.by_scheduler or self._expects_echo
+        return not by_someone_else and event.time_s - self._stopped_at_s < BURST_S
 
     def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
         self.timed_out = self.signum is None

@@ -26,7 +26,7 @@ from time import monotonic, sleep
 from typing import Any, Self
 
 from csrun.base.errors import shell_code
-from csrun.base.mode import GRACE_S
+from csrun.base.mode import BURST_S, GRACE_S
 from csrun.launch.process import process_tree
 from csrun.launch.process.task_process import EXIT_NOT_EXECUTABLE
 
@@ -85,7 +85,6 @@ _KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
 _RELAYED: dict[int, int] = {signal.SIGINT: signal.SIGRTMIN, signal.SIGQUIT: signal.SIGRTMIN + 1}
 _KEY_OF = {relayed: key for key, relayed in _RELAYED.items()}
 _WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *_KEY_OF}
-_BURST_S = 0.2  # `timeout` signals its child first, and then the group
 _SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; see sigaction(2)
 
 
@@ -222,7 +221,7 @@ def _relayed(info: signal.struct_siginfo) -> int | None:
     """The front's word to the guardian of a key that did not come from the terminal."""
     if info.si_code == _SI_KERNEL or info.si_signo not in _KEYS:
         return None
-    sleep(_BURST_S)
+    sleep(BURST_S)
     signal.sigtimedwait({info.si_signo}, 0)  # one and the same, if it came to the group, too
     return _RELAYED[info.si_signo]
 

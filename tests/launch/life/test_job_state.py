@@ -92,6 +92,17 @@ STORIES: list[tuple[str, list[tuple[Event, list[Instruction]]], int]] = [
         130,
     ),
     (
+        "Ctrl-C by `timeout`, which signals the launcher and its group",
+        [
+            (Interrupted(SIGINT, 1.0), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
+            (Interrupted(SIGINT, 1.1), []),
+            (Interrupted(SIGINT, 1.3), [Send(BOTH, SIGKILL)]),
+            (TaskExited(ZERO, -9, 1.7), []),
+            (TaskExited(ONE, -9, 1.7), [Finish()]),
+        ],
+        130,
+    ),
+    (
         "Ctrl-C twice",
         [
             (Interrupted(SIGINT, 1.0), [Send(BOTH, SIGTERM), Wait(GRACE_S)]),
