@@ -52,7 +52,7 @@ def later(rows: int, dtype: str) -> Array:
 
 
 class _Block(NamedTuple):
-    """Queries first..last of one sample and head, which attend to the first `keys` keys."""
+    """Block of queries first..last of one sample and head, over the first `keys` keys."""
 
     outer: tuple[int, int]
     queries: slice
@@ -81,7 +81,7 @@ def attend(
     scale: float,
     dropout: RunDraw | None = None,
 ) -> None:
-    """out = softmax(scale query key^T + mask) value, and the logarithms of the rows' sums.
+    """Attention [B, H, T, E] -> [B, H, T, F], softmax(scale q k^T + mask) v, and its logsumexp.
 
     A mask of booleans is true where there is something to attend to, another one is added. With
     `later`, query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample
@@ -128,7 +128,7 @@ def _scores(
     scale: float,
     block: _Block,
 ) -> Array:
-    """The scores of a block of queries, -inf where there is nothing to attend to."""
+    """Scores [R, E], [S, E] -> [R, S] of a block of queries, -inf where masked."""
     outer, queries, keys = block
     count = queries.stop - queries.start
     scaled, scores = scratch.queries[:count], scratch.scores[:count, :keys]
@@ -164,7 +164,7 @@ def attend_backward(
     scale: float,
     dropout: RunDraw | None = None,
 ) -> None:
-    """The gradients of query, key and value, each as large as what it is the gradient of."""
+    """Gradients of query, key and value [B, H, T or S, E or F], in the shapes of their operands."""
     if not query.shape[2]:
         key_gradient[...] = value_gradient[...] = 0
     for outer, queries, keys in _blocks(query, key.shape[2], len(scratch.rows), later is not None):

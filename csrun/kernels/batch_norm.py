@@ -28,7 +28,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> None:
-    """out = (x - mean) rstd weight + bias, by the statistics of the rows before `end`.
+    """Batch norm [N, C, P] -> [N, C, P]: (x - mean) rstd weight + bias, over the rows before `end`.
 
     running, following: mean and unbiased variance over the batches, and `share` of what they are
     next: that of the batch's samples that these rows are. Without rows that count it is 0.
@@ -73,7 +73,7 @@ def batch_norm_backward(
     scratch: tuple[Array, Array, Array],
     end: int,
 ) -> None:
-    """The gradients of a batch norm's operands; rows from `end` on are padding, and have none.
+    """Gradients of a batch norm [N, C, P], [C], [C]; rows from `end` on are padding, and have none.
 
     Shapes: grad, x, x_gradient [N, C, P], ones [P], sums [T, C], all others [C]
     """
@@ -109,7 +109,7 @@ def _of(sums: Array, rows: Array) -> Array:
 
 
 def _products(a: Array, b: Array, out: Array) -> Array:
-    """The sums over places of a b; of a single place there is nothing to add.
+    """Sums over positions [T, C, P] -> [T, C] of a b; a single position has nothing to add.
 
     Shapes: a, b [T, C, P], out [T, C]
     """
@@ -119,7 +119,7 @@ def _products(a: Array, b: Array, out: Array) -> Array:
 
 
 def _add_up(rows: Array, total: Array, part: Array) -> None:
-    """total += the sum of the rows.
+    """Accumulate column sums [T, C] -> [C]: total += the sum of the rows.
 
     Shapes: rows [T, C], total, part [C]
     """

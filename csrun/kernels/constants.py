@@ -1,4 +1,4 @@
-"""Constants, as a program's text has them."""
+"""Constants embedded in a program's text."""
 
 import zlib
 from base64 import b64decode
@@ -9,5 +9,5 @@ import numpy.typing as npt
 
 
 def unpacked(values: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """An array of base64 of its compressed bytes; nobody writes to it."""
+    """Read-only array of base64 text of its compressed bytes."""
     return np.frombuffer(zlib.decompress(b64decode(values)), dtype).reshape(shape)

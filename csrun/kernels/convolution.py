@@ -20,7 +20,7 @@ Taps = tuple[Tap, ...]
 def convolve(
     x: Array, weight: Array, bias: Array | None, out: Array, columns: Array, taps: Taps
 ) -> None:
-    """out = weight * x + bias.
+    """Convolution [N, C, H, W] -> [N, G, O/G, P]: weight * x + bias.
 
     Shapes: x [N, C, H, W], weight [G, O/G, K], bias [O], out [N, G, O/G, P], columns
     [T, C, KH, KW, H', W'], where K = C/G KH KW and P = H' W'
@@ -38,7 +38,7 @@ def convolve(
 
 
 def convolve_pixels(x: Array, weight: Array, bias: Array | None, out: Array) -> None:
-    """As `convolve`, by windows of one pixel that see each pixel once: x is the columns.
+    """1x1 convolution [N, G, C/G, P] -> [N, G, O/G, P] that sees each pixel once: x is the columns.
 
     Shapes: x [N, G, C/G, P], weight [G, O/G, C/G], bias [O], out [N, G, O/G, P]
     """
@@ -48,7 +48,7 @@ def convolve_pixels(x: Array, weight: Array, bias: Array | None, out: Array) -> 
 
 
 def backward_input(grad: Array, weight: Array, out: Array, columns: Array, taps: Taps) -> None:
-    """out = for each pixel the sum over the windows that see it.
+    """Input gradient [N, G, O/G, P] -> [N, C, H, W]: sum over the windows that see each pixel.
 
     Shapes: grad [N, G, O/G, P], weight [G, O/G, K], out [N, C, H, W], columns
     [T, C, KH, KW, H', W']
@@ -81,7 +81,7 @@ def backward_turned(
 
 
 def backward_pixels(grad: Array, weight: Array, out: Array) -> None:
-    """As `backward_input`, of `convolve_pixels`.
+    """Input gradient of `convolve_pixels`, [N, G, O/G, P] -> [N, G, C/G, P].
 
     Shapes: grad [N, G, O/G, P], weight [G, O/G, C/G], out [N, G, C/G, P]
     """
@@ -91,7 +91,7 @@ def backward_pixels(grad: Array, weight: Array, out: Array) -> None:
 def backward_weight(
     grad: Array, x: Array, out: Array, columns: Array, part: Array, taps: Taps, adds: bool = False
 ) -> None:
-    """out = the sum over samples of grad x; with `adds` it is added to what is there.
+    """Weight gradient [N, G, O/G, P], [N, C, H, W] -> [O, C/G, KH, KW]; `adds` accumulates.
 
     Shapes: grad [N, G, O/G, P], x [N, C, H, W], out [O, C/G, KH, KW], columns
     [T, C, KH, KW, H', W'], part [G, O/G, K]
@@ -110,7 +110,7 @@ def backward_weight(
 
 
 def _products(columns: Array, groups: int) -> Array:
-    """The columns of each group as a matrix.
+    """Columns [T, C, KH, KW, H', W'] -> [T, G, K, P], a matrix for each group.
 
     Shapes: [T, C, KH, KW, H', W'] -> [T, G, K, P]
     """
@@ -119,13 +119,13 @@ def _products(columns: Array, groups: int) -> Array:
 
 
 def _clear(columns: Array, taps: Taps) -> None:
-    """Zeros where windows see nothing; nothing else is ever written there."""
+    """Zero the pixels outside the images; nothing else is ever written there."""
     size, places = columns.shape[2:4], columns.shape[4:]
     if not are_inside(taps, (size[0], size[1]), (places[0], places[1])):
         columns[...] = 0
 
 
 def _see(x: Array, columns: Array, taps: Taps) -> None:
-    """Each pixel of all windows, a copy of a part of the images."""
+    """Copy each pixel of all windows from the images (im2col)."""
     for (i, j), (down, right), (below, behind) in taps:
         columns[:, :, i, j, below, behind] = x[:, :, down, right]

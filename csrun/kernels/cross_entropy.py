@@ -1,4 +1,4 @@
-"""The gradient of what a loss picks from each row, alone."""
+"""Gradient of the label's term of a loss."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def label_gradients(
     places: Array,
     smoothing: float,
 ) -> None:
-    """gradient = -scale at each label, and `smoothing` of it spread over the row.
+    """Label gradient [N] -> [N, C]: -scale at each label, `smoothing` of it spread over the row.
 
     numbers: those of the rows. places: scratch.
 

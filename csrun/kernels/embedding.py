@@ -1,4 +1,4 @@
-"""Rows of a table by their numbers, and what becomes of their gradients, over given arrays."""
+"""Embedding lookup and its gradient, over preallocated arrays."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class Scratch(NamedTuple):
 
 
 def lookup(table: Array, indices: Array, out: Array) -> None:
-    """out[n] = table[indices[n]]; the indices have been checked.
+    """Lookup [V, D], [N] -> [N, D]: out[n] = table[indices[n]]; the indices have been checked.
 
     Shapes: table [V, D], indices [N], out [N, D]
     """
@@ -33,7 +33,7 @@ def lookup(table: Array, indices: Array, out: Array) -> None:
 def lookup_part(
     table: Array, indices: Array, out: Array, first: int, places: Array, inside: Array, rows: Array
 ) -> None:
-    """out[n] = table[indices[n] - first], where the table has that row; others stay.
+    """Lookup [R, D], [N] -> [N, D] in a shard: out[n] = table[indices[n] - first] if it is there.
 
     Shapes: table [R, D], indices [N], out [N, D]; scratch: places int64 [N], inside bool [N],
     rows [N, D]
@@ -54,7 +54,7 @@ def add_up_part(
     places: Array,
     inside: Array,
 ) -> None:
-    """As `add_up`, of the numbers from `first` on that `out` has rows for.
+    """Scatter-add [N, D], [N] -> [R, D] as `add_up`, of the indices from `first` on in the shard.
 
     Shapes: scratch besides: places int64 [N], inside bool [N]
     """
@@ -79,7 +79,7 @@ def add_up(
     positions: Array,
     padding: int,
 ) -> None:
-    """For each row of `out` the sum of the gradients of those that its number stands for.
+    """Scatter-add [N, D], [N] -> [V, D]: each row of `out` is the sum of its index's gradients.
 
     The gradients are brought into the order of their rows, and each run of equal ones is added up.
     With `scratch.sums` they are added to what is there.

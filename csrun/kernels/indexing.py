@@ -1,4 +1,4 @@
-"""Values looked up along an axis by their places, and what becomes of their gradients."""
+"""Gather and index_select along an axis, and their gradients."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ Mesh = tuple[Array, ...]
 
 
 def mesh_of(*shape: int) -> Mesh:
-    """The index of each value along each axis, broadcasting to the shape."""
+    """Mesh of the index of each value along each axis, broadcast to the shape."""
     return tuple(np.ogrid[tuple(slice(n) for n in shape)])
 
 
 def gather(x: Array, indices: Array, out: Array, places: Array, mesh: Mesh, dim: int) -> None:
-    """out = x at the places along axis `dim` that the indices name; they have been checked.
+    """Gather [..., K, ...] -> [..., I, ...] along axis `dim`; the indices have been checked.
 
     Shapes: x dense, indices, out, places int64 of one shape, mesh of that shape
     """
@@ -39,7 +39,7 @@ def gather(x: Array, indices: Array, out: Array, places: Array, mesh: Mesh, dim:
 
 
 def gather_backward(grad: Array, indices: Array, out: Array, mesh: Mesh, dim: int) -> None:
-    """out = the gradients added up at the places that they were looked up at.
+    """Gather gradient [..., I, ...] -> [..., K, ...]: scatter-add at the indices.
 
     Shapes: mesh of the indices' shape
     """
@@ -49,12 +49,12 @@ def gather_backward(grad: Array, indices: Array, out: Array, mesh: Mesh, dim: in
 
 
 def index_select(x: Array, indices: Array, out: Array, dim: int) -> None:
-    """out = the parts of axis `dim` that the indices name; they have been checked."""
+    """Index select [..., K, ...] -> [..., I, ...] of axis `dim`; the indices have been checked."""
     np.take(x, indices, axis=dim, out=out, mode="clip")
 
 
 def index_select_backward(grad: Array, indices: Array, out: Array, dim: int) -> None:
-    """out = the gradients added up at the places that they were looked up at."""
+    """Index select gradient [..., I, ...] -> [..., K, ...]: scatter-add at the indices."""
     out[...] = 0
     places: Any = (*(slice(None),) * dim, indices)
     np.add.at(out, places, grad)

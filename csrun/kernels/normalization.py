@@ -23,7 +23,7 @@ def layer_norm(
     tile: Array,
     eps: float,
 ) -> None:
-    """out = (x - mean) rstd weight + bias, and each row's mean and 1 / standard deviation.
+    """Layer norm [N, D] -> [N, D]: (x - mean) rstd weight + bias, and each row's mean and rstd.
 
     Shapes: x, out [N, D], weight, bias, ones [D], mean, rstd [N], tile [R, D]
     """
@@ -40,7 +40,7 @@ def layer_norm(
 
 
 def rms_norm(x: Array, weight: Array, out: Array, rrms: Array, tile: Array, eps: float) -> None:
-    """out = x rrms weight, and 1 / root mean square of each row.
+    """RMS norm [N, D] -> [N, D]: x rrms weight, and 1 / root mean square of each row.
 
     Shapes: x, out [N, D], weight [D], rrms [N], tile [R, D]
     """
@@ -53,7 +53,7 @@ def rms_norm(x: Array, weight: Array, out: Array, rrms: Array, tile: Array, eps:
 
 
 def _inverse_root(x: Array, out: Array, eps: float) -> None:
-    """out = 1 / sqrt(mean of x x + eps) of each row."""
+    """Inverse root [N, D] -> [N]: 1 / sqrt(mean of x x + eps) of each row."""
     np.vecdot(x, x, out=out)
     np.divide(out, x.shape[1], out=out)
     np.add(out, eps, out=out)
@@ -75,7 +75,7 @@ def layer_norm_backward(
     sums: tuple[Array, Array],
     part: Array,
 ) -> None:
-    """The gradients of a layer norm's operands.
+    """Gradients of a layer norm, [N, D] -> [N, D], [D], [D].
 
     Shapes: grad, x, x_gradient [N, D], mean, rstd [N], weight, weight_gradient, bias_gradient, part
     [D], ones [R], tiles [R, D], sums [R]
@@ -115,7 +115,7 @@ def rms_norm_backward(
     sums: Array,
     part: Array,
 ) -> None:
-    """The gradients of an RMS norm's operands.
+    """Gradients of an RMS norm, [N, D] -> [N, D], [D].
 
     Shapes: grad, x, x_gradient [N, D], rrms [N], weight, weight_gradient, part [D], tiles [R, D],
     sums [R]

@@ -20,7 +20,7 @@ def max_pool(
     taps: Taps,
     width: int,
 ) -> None:
-    """out = the largest value of each window, offsets = which pixel of the window it is.
+    """Max pooling [N, H, W] -> [N, H', W'], with the offset of the largest pixel in each window.
 
     Shapes: x [N, H, W], out, offsets [N, H', W'], scratch [T, H', W'] of x's type, of offsets' and
     of booleans, first [H', W'] as of `first_inside`; width: pixels in a row of a window
@@ -42,7 +42,7 @@ def max_pool(
 
 
 def _see(planes: Array, tap: Tap, seen: Array) -> Array:
-    """One pixel of all windows, dense: comparing it is then one loop, and not one a row."""
+    """Contiguous copy of one pixel of all windows: comparing it is then one loop, not one a row."""
     places = seen[:, *tap.places]
     if places.shape != seen.shape:
         seen[...] = -np.inf
@@ -51,7 +51,7 @@ def _see(planes: Array, tap: Tap, seen: Array) -> Array:
 
 
 def _take(taken: Array, chosen: Array, numbers: Array, tap: Tap, width: int) -> None:
-    """The pixel's number where it is chosen: it is larger than those of pixels before it."""
+    """Record the pixel's number where it is larger than those before it."""
     np.multiply(chosen, _number(tap, width), out=numbers)
     np.maximum(taken, numbers, out=taken)
 
@@ -63,7 +63,7 @@ def _number(tap: Tap, width: int) -> np.int32:
 def max_pool_backward(
     grad: Array, offsets: Array, out: Array, scratch: tuple[Array, Array], taps: Taps, width: int
 ) -> None:
-    """out = for each pixel the sum over the windows that took it.
+    """Max pooling gradient [N, H', W'] -> [N, H, W]: sum over the windows that took the pixel.
 
     Gradients are selected by their bits: 0 times one that is not finite is no 0.
 
@@ -84,7 +84,7 @@ def max_pool_backward(
 
 
 def avg_pool(x: Array, out: Array, counts: Array, tile: int, taps: Taps) -> None:
-    """out = the sum over each window, over its count.
+    """Average pooling [N, H, W] -> [N, H', W']: sum over each window, over its count.
 
     Shapes: x [N, H, W], out [N, H', W'], counts [H', W']
     """
@@ -98,7 +98,7 @@ def avg_pool(x: Array, out: Array, counts: Array, tile: int, taps: Taps) -> None
 
 
 def avg_pool_backward(grad: Array, out: Array, counts: Array, shares: Array, taps: Taps) -> None:
-    """out = for each pixel the sum of its shares in windows.
+    """Average pooling gradient [N, H', W'] -> [N, H, W]: sum of each pixel's shares.
 
     Shapes: grad [N, H', W'], out [N, H, W], counts [H', W'], shares [T, H', W']
     """
@@ -112,7 +112,7 @@ def avg_pool_backward(grad: Array, out: Array, counts: Array, shares: Array, tap
 
 
 def first_inside(places: tuple[int, int], taps: Taps, width: int) -> Array:
-    """The first pixel of each window that is no padding, which is taken of nothing but -inf.
+    """First unpadded pixel [H', W'] of each window, taken where all values are -inf.
 
     Shapes: int32 [H', W']
     """
@@ -123,7 +123,7 @@ def first_inside(places: tuple[int, int], taps: Taps, width: int) -> Array:
 
 
 def counts_inside(places: tuple[int, int], taps: Taps, dtype: str) -> Array:
-    """Count the pixels of each window that are not padding.
+    """Counts [H', W'] of the pixels of each window that are not padding.
 
     Shapes: [H', W']
     """

@@ -24,7 +24,7 @@ _WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64).reshape(2, 1, 1)
 
 
 def round_keys(seed: int) -> list[Words]:
-    """The key of each round, from a seed of up to 64 bits.
+    """Keys of the rounds, from a seed of up to 64 bits.
 
     Shapes: [2, 1, 1] each
     """
@@ -33,7 +33,7 @@ def round_keys(seed: int) -> list[Words]:
 
 
 def philox(even: Words, odd: Words, product: Words, keys: list[Words]) -> None:
-    """Counters to random words, in place.
+    """Philox words [2, R, C] from counters, in place.
 
     even holds words 0 and 2 of the counters, odd words 1 and 3; product is scratch.
 
@@ -54,7 +54,7 @@ def blocks_of(columns: int) -> int:
 
 
 def threshold_of(rate: float) -> int:
-    """The level below which a draw falls with probability `rate`, as nearly as 16 bits allow."""
+    """Threshold below which a draw falls with probability `rate`, as nearly as 16 bits allow."""
     return min(round(rate * LEVELS), LEVELS - 1)
 
 
@@ -90,7 +90,7 @@ class MaskDraw:
             np.greater_equal(levels, self._threshold, out=mask)
 
     def _samples(self, step: Step, out: Words) -> None:
-        """The sample of each row; a row of padding has the mask of the one that it is a copy of."""
+        """Sample index of each row; a row of padding has the mask of the one that it copies."""
         np.add(self._rows, step.first_sample, out=out)
         if step.valid < len(self._rows):
             np.remainder(out, step.rows, out=out)
@@ -120,12 +120,12 @@ class RunDraw:
         self._step = Step()
 
     def of(self, step: Step) -> "RunDraw":
-        """The same, of another step."""
+        """Same draw, of another step."""
         self._step = step
         return self
 
     def __call__(self, sample: int, run: int, count: int) -> Array:
-        """The runs run, run + 1, … of a sample of this batch: true where a value is kept.
+        """Masks [count, N] of the runs run, run + 1, … of a sample: true where a value is kept.
 
         Shapes: -> [count, N] bool
         """

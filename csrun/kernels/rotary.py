@@ -24,12 +24,12 @@ def turns(length: int, size: int, base: float, is_inverse: bool, dtype: str, axe
 
 
 def cosines_and_sines(turns: Array) -> tuple[Array, Array]:
-    """The two parts of the numbers, each dense."""
+    """Cosines and sines, each contiguous."""
     return np.ascontiguousarray(turns.real), np.ascontiguousarray(turns.imag)
 
 
 def turn_pairs(x: Array, out: Array, turns: Array) -> None:
-    """Turn neighbours; the rest of the last axis, which is dense in both, stays as it is.
+    """Rotate neighbours [..., T, ..., E] -> the same; the last axis, contiguous, keeps its rest.
 
     Shapes: x, out [..., T, ..., E], turns [T, ..., R / 2]
     """
@@ -40,7 +40,7 @@ def turn_pairs(x: Array, out: Array, turns: Array) -> None:
 
 
 def turn_halves(x: Array, out: Array, cosines: Array, sines: Array, part: Array) -> None:
-    """Turn the first half of what turns with the second, a part of the first axis at a time.
+    """Rotate half with half [..., T, ..., E] -> the same, a part of the first axis at a time.
 
     Shapes: x, out [..., T, ..., E], cosines, sines [T, ..., R / 2], part the shape of x[0], with a
     last axis of R / 2; without an axis before that of positions, that of x

@@ -20,7 +20,7 @@ LEAST, MOST = 1e-20, 1e26  # of a sum: far from the least and the largest float3
 
 
 def softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) -> None:
-    """out = exp(x) / its sum.
+    """Softmax [N, C, I] -> [N, C, I] over C: exp(x) / its sum.
 
     Shapes: x, out [N, C, I], tile [R, C, I], numbers [R, I], ones [C]
     """
@@ -35,7 +35,7 @@ def softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) -> N
 
 
 def log_softmax(x: Array, out: Array, tile: Array, numbers: Array, ones: Array) -> None:
-    """out = x - log(sum(exp(x))).
+    """Log-softmax [N, C, I] -> [N, C, I] over C: x - log(sum(exp(x))).
 
     Shapes: x, out [N, C, I], tile [R, C, I], numbers [R, I], ones [C]
     """
@@ -77,7 +77,7 @@ def _logarithm(x: Array, rest: Array, power: Array) -> None:
 def softmax_backward(
     grad: Array, y: Array, out: Array, tile: Array, numbers: Array, ones: Array
 ) -> None:
-    """out = y (grad - sum(grad y)).
+    """Softmax gradient [N, C, I] -> [N, C, I]: y (grad - sum(grad y)).
 
     Shapes: grad, y, out [N, C, I], tile [R, C, I], numbers [R, I], ones [C]
     """
@@ -94,7 +94,7 @@ def softmax_backward(
 def log_softmax_backward(
     grad: Array, y: Array, out: Array, tile: Array, numbers: Array, ones: Array
 ) -> None:
-    """out = grad - exp(y) sum(grad).
+    """Log-softmax gradient [N, C, I] -> [N, C, I]: grad - exp(y) sum(grad).
 
     Shapes: grad, y, out [N, C, I], tile [R, C, I], numbers [R, I], ones [C]
     """

@@ -54,7 +54,7 @@ _TANH_COEFFICIENTS = (
 
 
 def where(condition: Array, x: Any, y: Any, out: Array) -> None:
-    """out = x where the condition is true, else y; out may be x, and not y.
+    """Select elementwise, any shape: x where the condition is true, else y; out may be x, not y.
 
     Of their bits, in three passes, or one where y is 0: y ^ (x ^ y) condition. NumPy's masked
     copies take several times as long, for the processor guesses each of their branches.
@@ -72,7 +72,7 @@ def where(condition: Array, x: Any, y: Any, out: Array) -> None:
 
 
 def largest(x: Array, tile: Array, out: Array) -> None:
-    """out = the largest number of each row of x, found in its transpose, in the tile.
+    """Row maxima [R, C] -> [R, 1], found in the transpose of x, in the tile.
 
     Shapes: x, tile [R, C], out [R, 1]
     """
@@ -82,7 +82,7 @@ def largest(x: Array, tile: Array, out: Array) -> None:
 
 
 def logistic(x: Array, out: Array) -> None:
-    """out = 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
+    """Logistic, any shape: 1 / (1 + exp(-x)); out may be x. Where the power overflows it is 0.
 
     To keep it from overflowing would cost as much as the power: NumPy's minimum of an array and a
     number is slow.
@@ -95,7 +95,7 @@ def logistic(x: Array, out: Array) -> None:
 
 
 def normal_cdf(x: Array, out: Array, cdf: Array, scratch: Array) -> None:
-    """out = P(N(0, 1) < x); out may be x, or cdf, which is scratch.
+    """Normal CDF, any shape: P(N(0, 1) < x); out may be x, or cdf, which is scratch.
 
     The error is below 1.5e-7 in float32, as ATen's, and 2e-15 in float64.
 
@@ -136,7 +136,7 @@ def _by_erfc(x: Array, out: Array, cdf: Array, other: Array) -> None:
 
 
 def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:
-    """Horner's rule; coefficients by falling power."""
+    """Polynomial by Horner's rule; coefficients by falling power."""
     first, second, *others = coefficients
     np.multiply(x, first, out=out)
     np.add(out, second, out=out)

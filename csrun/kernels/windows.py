@@ -1,4 +1,4 @@
-"""The windows that convolutions and poolings move over images: what each of their pixels reads."""
+"""Windows of convolutions and poolings: the pixel that each of their elements reads."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Tap(NamedTuple):
 def taps(
     image: Pair, places: Pair, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tap, ...]:
-    """The pixels of the windows, row by row, but those that are outside the image at all places.
+    """Taps of the windows, row by row, without those always outside the image.
 
     image, places: rows and columns of an image, and of its windows
     """

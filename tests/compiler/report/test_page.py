@@ -166,7 +166,7 @@ def test_a_streaming_plan_shows_its_groups_on_their_way(browser, tmp_path):
     assert box(browser, kept)[0] == columns["forward 2"][0]
     assert box(browser, kept)[2] == columns["backward 2"][2]
     ahead = all_of(browser, ".fetch")
-    assert [fetch.text for fetch in ahead] == [f"group {g} comes" for g in (1, 2, 1)]
+    assert [fetch.text for fetch in ahead] == [f"prefetch group {g}" for g in (1, 2, 1)]
     assert box(browser, ahead[0])[0] == columns["forward 0"][0]
     rows = [" ".join(row.text.split()) for row in all_of(browser, "#stream tbody tr")]
     assert rows == [
