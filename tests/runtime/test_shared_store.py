@@ -116,7 +116,7 @@ def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, w
 
 
 REFUSED = {
-    "another mode": (RunMode.EVAL, STREAMING, {}, "its mode is WEIGHT_STREAMING"),
+    "another mode": (RunMode.EVAL, STREAMING, {}, "mode is WEIGHT_STREAMING"),
     "another shape": (
         RunMode.EVAL,
         PIPELINED,

@@ -131,7 +131,7 @@ class DamagedTransferError(CsrunError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} arrived corrupted (checksum mismatch): check network cards, switches and "
+            f"{what} arrived corrupted: checksum mismatch; check network cards, switches and "
             "memory of both machines; a restarted training resumes from its newest checkpoint"
         )
 

@@ -134,7 +134,7 @@ def test_wafers_that_differ_end_the_relay_with_a_word(between):
     poll = select.poll()
     poll.register(around.failed.descriptor, select.POLLIN)
     assert poll.poll(WAIT_S * 1000)
-    assert "have given different orders" in str(around.relay.error)
+    assert "sent different orders" in str(around.relay.error)
 
 
 def test_what_has_arrived_altered_is_told_with_whose_it_is(between):
