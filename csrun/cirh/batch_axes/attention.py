@@ -9,10 +9,10 @@ from csrun.cirh.batch_axes.base import (
     SAME,
     Dependence,
     Rules,
-    as_the_gradient,
+    combine_dependences,
+    follow_gradient,
     is_alike,
     linear,
-    together,
 )
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.base import integer
@@ -31,11 +31,11 @@ def attend(op: Operation, of: Sequence[Dependence]) -> Dependence:
     ]
     if any(len(shape_of(type_of(value))) < 4 for value in op.operands[first:]) and masks:
         return LOST
-    found = together([*of[:first], *masks], (), 1)
-    return as_the_gradient(found, of[0]) if is_backward else found
+    found = combine_dependences([*of[:first], *masks], (), 1)
+    return follow_gradient(found, of[0]) if is_backward else found
 
 
-def turned(op: Operation, of: Sequence[Dependence]) -> Dependence:
+def rotated(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Each sample by itself, where its axis is neither that of positions nor the last one."""
     (one,) = of
     last = len(shape_of(type_of(op.operands[0]))) - 1
@@ -47,5 +47,5 @@ def turned(op: Operation, of: Sequence[Dependence]) -> Dependence:
 RULES: Rules = {
     AttentionOp: attend,
     AttentionBackwardOp: attend,
-    RotaryEmbeddingOp: turned,
+    RotaryEmbeddingOp: rotated,
 }

@@ -127,12 +127,12 @@ def sum_of_samples(*of: Dependence) -> Dependence:
     return Dependence(over, counts_padding=not any(one.is_zero_in_padding for one in of))
 
 
-def as_the_gradient(found: Dependence, grad: Dependence) -> Dependence:
+def follow_gradient(found: Dependence, grad: Dependence) -> Dependence:
     """Rule of an operator that is linear in its gradient: zero where the gradient is."""
     return replace(found, padding=0) if grad.is_zero_in_padding else found
 
 
-def together(
+def combine_dependences(
     samples: Sequence[Dependence], others: Sequence[Dependence], before: int
 ) -> Dependence:
     """Values that all have their samples on the same axis, one of those before `before`."""

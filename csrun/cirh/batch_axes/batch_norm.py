@@ -18,7 +18,7 @@ from csrun.cirh.batch_axes.base import (
     Dependence,
     Found,
     Rules,
-    together,
+    combine_dependences,
 )
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 
@@ -37,7 +37,7 @@ def _of_rows(op: Operation, samples: Sequence[Dependence]) -> tuple[Dependence, 
 
     Mean and rstd are read in the backward pass alone, by the minibatch that they are of.
     """
-    found = together(samples, (), 1)
+    found = combine_dependences(samples, (), 1)
     parts = "by_minibatch" in op.properties and found.over is SAMPLES
     over = SAMPLES if parts else MIXED
     own = LOST if found.axis is None else Dependence(over).at(found.place)

@@ -8,10 +8,10 @@ from xdsl.ir import Operation
 from csrun.cirh.batch_axes.base import (
     Dependence,
     Rules,
-    as_the_gradient,
     by_samples,
+    combine_dependences,
+    follow_gradient,
     sum_of_samples,
-    together,
 )
 from csrun.cirh.ops.convolution import (
     ConvolutionBackwardInputOp,
@@ -27,13 +27,13 @@ def convolve(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def backward_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
     grad, weight = of
-    return as_the_gradient(by_samples(grad, (weight,), 1), grad)
+    return follow_gradient(by_samples(grad, (weight,), 1), grad)
 
 
 def backward_weight(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """A sum of products: zero where the gradient is, or the image."""
     zero = any(one.is_zero_in_padding for one in of)
-    return sum_of_samples(replace(together(of, (), 1), padding=0 if zero else None))
+    return sum_of_samples(replace(combine_dependences(of, (), 1), padding=0 if zero else None))
 
 
 RULES: Rules = {

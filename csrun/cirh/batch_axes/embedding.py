@@ -7,10 +7,10 @@ from xdsl.ir import Operation
 from csrun.cirh.batch_axes.base import (
     Dependence,
     Rules,
-    as_the_gradient,
     by_samples,
+    combine_dependences,
+    follow_gradient,
     sum_of_samples,
-    together,
 )
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.types import shape_of, type_of
@@ -22,8 +22,8 @@ def lookup(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    own = together(of, (), len(shape_of(type_of(op.operands[1]))))
-    return sum_of_samples(as_the_gradient(own, of[0]))
+    own = combine_dependences(of, (), len(shape_of(type_of(op.operands[1]))))
+    return sum_of_samples(follow_gradient(own, of[0]))
 
 
 RULES: Rules = {EmbeddingOp: lookup, EmbeddingDenseBackwardOp: lookup_backward}

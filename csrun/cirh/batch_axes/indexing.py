@@ -12,7 +12,7 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     Rules,
-    as_the_gradient,
+    follow_gradient,
     is_alike,
     linear,
     sum_of_samples,
@@ -59,7 +59,7 @@ def gathered_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
     if indices.axis is None and not _is_alike_on(op.operands[1], grad.axis):
         return LOST
     over = SAMPLES if grad.over is SAMPLES and indices.over in (SAMPLES, SAME) else MIXED
-    return as_the_gradient(Dependence(over).at(grad.place), grad)
+    return follow_gradient(Dependence(over).at(grad.place), grad)
 
 
 def _put_alike(value: SSAValue, grad: Dependence, indices: Dependence, dim: int) -> Dependence:

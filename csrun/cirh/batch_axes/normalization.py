@@ -9,10 +9,10 @@ from csrun.cirh.batch_axes.base import (
     Dependence,
     Found,
     Rules,
-    as_the_gradient,
     by_samples,
+    combine_dependences,
+    follow_gradient,
     sum_of_samples,
-    together,
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
 from csrun.cirh.ops import normalization
@@ -37,8 +37,8 @@ def normalized_backward(op: Operation, of: Sequence[Dependence]) -> Found:
     """The operand's gradient by samples, those of the weights summed over them."""
     *samples, weight = of
     axes = len(shape_of(type_of(op.operands[-1])))
-    own = together(samples, (weight,), len(shape_of(type_of(op.operands[0]))) - axes)
-    own = as_the_gradient(own, of[0])
+    own = combine_dependences(samples, (weight,), len(shape_of(type_of(op.operands[0]))) - axes)
+    own = follow_gradient(own, of[0])
     return (own, *(sum_of_samples(own) for _ in op.results[1:]))
 
 

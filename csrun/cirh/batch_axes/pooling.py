@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.base import Dependence, Rules, as_the_gradient, by_samples, together
+from csrun.cirh.batch_axes.base import (
+    Dependence,
+    Rules,
+    by_samples,
+    combine_dependences,
+    follow_gradient,
+)
 from csrun.cirh.ops.pooling import (
     AvgPool2dBackwardOp,
     AvgPool2dOp,
@@ -18,7 +24,7 @@ def pool(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    return as_the_gradient(together(of, (), 2), of[0])
+    return follow_gradient(combine_dependences(of, (), 2), of[0])
 
 
 RULES: Rules = {

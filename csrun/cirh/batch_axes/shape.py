@@ -63,7 +63,7 @@ def transpose(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return one if one.axis is None else one.on(1 - one.axis)
 
 
-def part(op: Operation, of: Sequence[Dependence]) -> Dependence:
+def sliced(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """A slice, or its gradient: of the batch as a whole when it is cut along the samples."""
     (one,) = of
     is_cut = one.axis is not None and one.axis == integer(op.properties, "dim")
@@ -109,9 +109,9 @@ RULES: Rules = {
     shape.ExpandOp: expand,
     shape.PermuteOp: permute,
     shape.TransposeOp: transpose,
-    shape.SliceOp: part,
+    shape.SliceOp: sliced,
     shape.SelectOp: selection,
-    shape.SliceBackwardOp: part,
+    shape.SliceBackwardOp: sliced,
     shape.SelectBackwardOp: selection_backward,
     parts.CatOp: cat,
 }

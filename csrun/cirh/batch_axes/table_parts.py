@@ -14,10 +14,10 @@ from csrun.cirh.batch_axes.base import (
     SAMPLES,
     Dependence,
     Rules,
-    as_the_gradient,
     by_samples,
+    combine_dependences,
+    follow_gradient,
     sum_of_samples,
-    together,
 )
 from csrun.cirh.batch_axes.loss import ignores_padding
 from csrun.cirh.ops import table_parts
@@ -44,8 +44,8 @@ def lookup(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 def lookup_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    own = together(of, (), len(shape_of(type_of(op.operands[1]))))
-    return sum_of_samples(as_the_gradient(own, of[0]))
+    own = combine_dependences(of, (), len(shape_of(type_of(op.operands[1]))))
+    return sum_of_samples(follow_gradient(own, of[0]))
 
 
 def of_rows(of: Sequence[Dependence]) -> Dependence:

@@ -58,12 +58,12 @@ class Writer:
         temporary = self._temporary = files.temporary_beside(path)
         superseded = self._look() if self._kept is None else []
 
-        def told(tensor: str) -> None:
+        def report_copied(tensor: str) -> None:
             copied(tensor)
             self._go_on()
 
         try:
-            entries = _write_tensors(temporary, tensors, told, order)
+            entries = _write_tensors(temporary, tensors, report_copied, order)
             with self._placing:
                 self._go_on()
                 self._drop(name)
