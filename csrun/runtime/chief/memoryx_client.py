@@ -47,8 +47,8 @@ class ChiefStore:
     ) -> None:
         self._name, self._channel, self._peers = name, peers[name], peers
         self._resources, self._shards, self._server = resources, shards, server
-        self.is_afar = isinstance(self._channel, TcpChannel)
-        self._counters = 0 if self.is_afar else systems * COUNTERS
+        self.is_remote = isinstance(self._channel, TcpChannel)
+        self._counters = 0 if self.is_remote else systems * COUNTERS
         self.parts: list[int] = []
         self.disk: messages.StoreOnDisk | None = None
         self.sent: SentState | None = None
@@ -68,7 +68,7 @@ class ChiefStore:
 
     def made(self) -> messages.StoreReady:
         """Wait until it is."""
-        memories = 0 if self.is_afar else MEMORIES
+        memories = 0 if self.is_remote else MEMORIES
         ready, parts = self._expect(messages.StoreReady, memories + self._counters)
         if isinstance(self._channel, TcpChannel):
             self.parts = [self._channel.bulk.fileno()]
@@ -128,9 +128,9 @@ class ChiefStores:
         ]
 
     @property
-    def are_afar(self) -> bool:
+    def are_remote(self) -> bool:
         """Return whether the tasks are on other machines: one each, and none on the chief's."""
-        return self._each[0].is_afar
+        return self._each[0].is_remote
 
     @property
     def parts(self) -> list[int]:
@@ -156,9 +156,9 @@ class ChiefStores:
         nbytes = [store_bytes(self._plan, own) for own in owns]
         placed = []
         for server, each in enumerate(self._each):
-            later_bytes = 0 if self.are_afar else sum(nbytes[server + 1 :])
+            later_bytes = 0 if self.are_remote else sum(nbytes[server + 1 :])
             each.ask(executable, settings, checkpoints, later_bytes)
-            if not self.are_afar:
+            if not self.are_remote:
                 placed.append(_placed(each.made()))
         placed = placed or [_placed(each.made()) for each in self._each]
         return log_lines.weight_stores(placed, len(piece_starts(self._plan)[0]))

@@ -138,9 +138,9 @@ class Cluster:
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
         """Load the program of this number everywhere, with batches of its own."""
         plan = executable.plan
-        afar = self._streamers.count_afar  # whose rings are made here
+        remote = self._streamers.count_remote  # whose rings are made here
         counters = RING_DESCRIPTORS * self._streamers.readers
-        self._resources.enter_context(open_files.room_for(counters * afar))
+        self._resources.enter_context(open_files.room_for(counters * remote))
         self._streamers.start(plan, number, feed.first, feed.last, feed.number, feed.told)
         self._load_beside_store(executable, feed.first)
         self._add_rings(plan, number)
@@ -211,7 +211,7 @@ class Cluster:
 
     def hold_updates(self) -> Held:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
-        if self._stores is not None and self._stores.are_afar:
+        if self._stores is not None and self._stores.are_remote:
             return self._stores.hold_updates()
         owners = self._memoryx or (wafer_name(self._request.systems[0]),)
         for owner in owners:
@@ -249,8 +249,8 @@ class Cluster:
     def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[Lanes]:
         """The connections of several systems to SwarmX, where MemoryX is on other machines."""
         plan, servers = request.executable.plan, self._memoryx
-        are_afar = any(isinstance(self._peers[server], TcpChannel) for server in servers)
-        if plan.systems == 1 or not are_afar:
+        are_remote = any(isinstance(self._peers[server], TcpChannel) for server in servers)
+        if plan.systems == 1 or not are_remote:
             return []
         return connect_wafers(
             self._peers,
@@ -275,7 +275,7 @@ class Cluster:
             ring_slots_for(rings, plan.inputs),
             result_slots(plan),
             servers=len(self._memoryx),
-            remote_stores=self._memoryx if self._stores and self._stores.are_afar else (),
+            remote_stores=self._memoryx if self._stores and self._stores.are_remote else (),
             batches_of=batches_of,
             disks=self._stores.disks if self._stores else (),
             trace_steps=self._request.settings.trace_steps,

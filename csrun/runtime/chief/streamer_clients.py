@@ -45,7 +45,7 @@ class ChiefStreamers:
         return self._feeding.streamers
 
     @property
-    def count_afar(self) -> int:
+    def count_remote(self) -> int:
         """Number of streamers on other machines."""
         return sum(isinstance(self._peers[name], TcpChannel) for name in self.names)
 

@@ -53,14 +53,14 @@ class Wafers:
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
-        return together([self._peers.answer(name, order, awaited) for name in self._names])
+        return combine_answers([self._peers.answer(name, order, awaited) for name in self._names])
 
     def have_answered(self) -> bool:
         """Return whether all have said something since their order."""
         return all(self._peers.has_message(name) for name in self._names)
 
 
-def together(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
+def combine_answers(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:
     """Combined result of all systems: as many steps as the first that stopped, with its reason.
 
     The times are those of the system that took longest. The loss that stopped them is the sum of

@@ -32,7 +32,7 @@ from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed
 def serve_remote(
     control: TcpChannel, executable: Executable, request: messages.LoadStore, below: str
 ) -> Results:
-    """Make the store, and obey the wafer and the chief until the chief says stop.
+    """Make the store, and serve the wafer and the chief until the chief says stop.
 
     below: who gives the wafer's orders, which may be SwarmX.
     """
@@ -92,15 +92,15 @@ class _RemoteStore:
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == self._control.fileno():
-                    if (results := self._obey_chief()) is not None:
+                    if (results := self._handle_chief()) is not None:
                         return results
                     continue
                 try:
-                    self._obey_wafer()
+                    self._handle_wafer()
                 except OSError:
                     poll.unregister(descriptor)
 
-    def _obey_chief(self) -> Results | None:
+    def _handle_chief(self) -> Results | None:
         message, _ = self._control.receive()
         match message:
             case messages.Stop(results):
@@ -137,7 +137,7 @@ class _RemoteStore:
             )
         return self._bytes[offset : offset + nbytes]
 
-    def _obey_wafer(self) -> None:
+    def _handle_wafer(self) -> None:
         order, group, step, _ = ORDER.unpack(self._order(ORDER))
         turn = self._turn
         match Order(order):

@@ -171,7 +171,7 @@ class StateSender:
         what = "orders of a checkpoint from the chief"
         try:
             while True:
-                self._obey(*ASK.unpack(receive_few(self._connection, ASK.size, what)))
+                self._handle(*ASK.unpack(receive_few(self._connection, ASK.size, what)))
         except OSError:
             pass
         except Exception as error:
@@ -181,7 +181,7 @@ class StateSender:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _obey(self, ask: int, tensor: int) -> None:
+    def _handle(self, ask: int, tensor: int) -> None:
         match Ask(ask):
             case Ask.HOLD:
                 self._hold()

@@ -229,9 +229,9 @@ class _Store:
     def _wait(self) -> None:
         for descriptor, _ in self._poll.poll():
             if descriptor == self._control.fileno():
-                self._obey()
+                self._handle_order()
 
-    def _obey(self) -> None:
+    def _handle_order(self) -> None:
         order = self._mail.take()
         match order:
             case InitializeStore():

@@ -147,9 +147,9 @@ class _Desk:
         """Wait until a ring is wanted, and make it."""
         while not self._streams:
             self._mail.keep()
-            self._obey()
+            self._handle_order()
 
-    def _obey(self) -> None:
+    def _handle_order(self) -> None:
         """Do what the chief has said so far."""
         while (order := self._mail.take()) is not None:
             self._do(order)
@@ -207,7 +207,7 @@ class _Desk:
         """The program whose batches run out first, once one of them has room for more."""
         while True:
             if monotonic() >= self._look_s:
-                self._obey()
+                self._handle_order()
                 self._look_s = monotonic() + LOOK_S
             if len(self._wanted) == 1 and self._wanted[0].ring.ready():
                 return self._wanted[0]

@@ -31,7 +31,7 @@ def serve(control: Channel, folder: RunFolder, name: str) -> Results:
     """Take the place in the tree that the chief gives this task, if any, until it says stop."""
     with ExitStack() as resources:
         task = _Task(control, folder, name, resources)
-        while (results := task.obey(control.receive()[0])) is None:
+        while (results := task.handle(control.receive()[0])) is None:
             task.wait()
         return results
 
@@ -50,7 +50,7 @@ class _Task:
         for descriptor in (control.fileno(), self._failed.descriptor):
             self._poll.register(descriptor, select.POLLIN)
 
-    def obey(self, order: AnyMessage) -> Results | None:
+    def handle(self, order: AnyMessage) -> Results | None:
         """Do what the chief says; the results, when that is to stop."""
         match order:
             case Stop(results):

@@ -61,7 +61,7 @@ def serve(control: Channel) -> Results:
         wafer = _Wafer(control, resources)
         try:
             while not isinstance(order, messages.Stop):
-                wafer.obey(order, descriptors)
+                wafer.handle(order, descriptors)
                 order, descriptors = control.receive()
         except Interrupted as interrupted:
             order = interrupted.stop
@@ -99,7 +99,7 @@ class _Wafer:
         self._held_back = resources.enter_context(closing(HeldBack(control)))
         self._blas_threads = 0  # as many as BLAS chooses
 
-    def obey(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
+    def handle(self, order: messages.AnyMessage, descriptors: list[int]) -> None:
         """Do what the chief says."""
         match order:
             case messages.RunSteps():
