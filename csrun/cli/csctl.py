@@ -38,7 +38,7 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-# As `csrun.launch.life.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
+# As `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 JOB_ID = click.argument(

@@ -17,7 +17,7 @@ from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed
 from csrun.data.operators import StageClock
-from csrun.data.ops.prefetch import prefetched
+from csrun.data.prefetch import prefetched
 from csrun.data.structure import Elements
 
 CHUNK = 64  # samples that a stage works on at a time

@@ -19,7 +19,7 @@ from csrun.data.delivery import Delivery, LazyBatch, arrays_of, require_numbers
 from csrun.data.errors import DataError, Origin, WholeBatch
 from csrun.data.formats.base import Sample
 from csrun.data.operators import StageClock
-from csrun.data.ops.prefetch import read_ahead
+from csrun.data.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows
 from csrun.data.structure import Elements
 

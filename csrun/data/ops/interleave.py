@@ -9,7 +9,7 @@ from csrun.data.errors import DataError
 from csrun.data.flow import CHUNK, Chunks, Item, Source
 from csrun.data.formats.base import StreamedFormat
 from csrun.data.operators import StageClock
-from csrun.data.ops.prefetch import prefetched
+from csrun.data.prefetch import prefetched
 
 STAGE = "from_files"
 READ_AHEAD = 2  # chunks that a file's thread holds ready

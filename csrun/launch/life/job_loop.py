@@ -21,7 +21,7 @@ from csrun.jobs import time_limit
 from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, lack_of_room
 from csrun.jobs.record import Outcome, outcome_of
 from csrun.jobs.signals import ENDING_SIGNALS, heeded
-from csrun.launch.life.first_cause import TaskEnd, describe_cause, how, summarize
+from csrun.launch.first_cause import TaskEnd, describe_cause, how, summarize
 from csrun.launch.life.job_state import (
     DeadlinePassed,
     Event,

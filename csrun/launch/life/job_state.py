@@ -32,7 +32,7 @@ from csrun.context import JobFile, Role, TaskReport
 from csrun.context.job import peer_name
 from csrun.jobs.record import RecordState
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT
-from csrun.launch.life.first_cause import TaskEnd, first_cause, summarize
+from csrun.launch.first_cause import TaskEnd, first_cause, summarize
 from csrun.launch.process.protocol import StartTask
 
 COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show

@@ -15,7 +15,7 @@ from csrun.base import open_files
 from csrun.context import environment
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome
-from csrun.launch.life.first_cause import LOG_NAME, describe_server_loss
+from csrun.launch.first_cause import LOG_NAME, describe_server_loss
 from csrun.launch.process.process_limit import naming_limit
 from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock

@@ -15,7 +15,7 @@ import msgspec
 from csrun.context import JobFile, TaskReport, TaskReportKind, environment
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import Outcome, RecordState
-from csrun.launch.life.first_cause import describe_srun_loss
+from csrun.launch.first_cause import describe_srun_loss
 from csrun.launch.life.job_loop import say
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent

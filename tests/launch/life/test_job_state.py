@@ -6,7 +6,7 @@ import pytest
 
 from csrun.base.mode import GRACE_S
 from csrun.context import JobFile, Role, TaskEntry, TaskReport, TaskReportKind
-from csrun.launch.life.first_cause import summarize
+from csrun.launch.first_cause import summarize
 from csrun.launch.life.job_state import (
     COLLECT_S,
     FAILURE_GRACE_S,

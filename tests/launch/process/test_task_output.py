@@ -6,7 +6,7 @@ from typing import IO, Any
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.life.first_cause import TAIL_LINES, TaskEnd, describe_cause, how
+from csrun.launch.first_cause import TAIL_LINES, TaskEnd, describe_cause, how
 from csrun.launch.process.task_output import LogTail
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from csrun.context import Role, TaskReport, TaskReportKind
-from csrun.launch.life.first_cause import (
+from csrun.launch.first_cause import (
     TaskEnd,
     describe_cause,
     describe_server_loss,
