@@ -12,7 +12,7 @@ if find_spec("torch") is None:
     )
 
 from cerebras_torch import optim
-from csrun.pytorch.capture.meta_init import meta_init
+from csrun.pytorch.deferred_init.meta_init import meta_init
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
 from csrun.pytorch.mistakes import told_in_one_line
 from csrun.pytorch.session import Session

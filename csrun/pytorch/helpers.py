@@ -9,7 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.context import current
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.settings import is_chief
 from csrun.pytorch.user import active
 

@@ -9,12 +9,12 @@ from typing import Any, Self
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
-from csrun.pytorch.capture.backward import backward_as_method
-from csrun.pytorch.capture.modes import inference_as_no_grad
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop.patches import TakenOver
 from csrun.pytorch.loop.session_loop import SessionLoop
-from csrun.pytorch.loop.taken_over import TakenOver
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.record.backward import backward_as_method
+from csrun.pytorch.record.torch_modes import inference_as_no_grad
 from csrun.pytorch.run.roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.session_check import session_check

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from csrun.base.errors import UsageError
 from csrun.context import current
 from csrun.context.script_end import at_script_end
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 
 log = logging.getLogger("csrun")
 _MISSING = (

@@ -12,7 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 

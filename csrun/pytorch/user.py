@@ -12,7 +12,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader import DataChanges, Orders, batches_by_number, check, dataset_of
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings

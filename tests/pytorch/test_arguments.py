@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
-from csrun.pytorch.capture.arguments import leaves_of, map_arguments  # noqa: E402
+from csrun.pytorch.record.arguments import leaves_of, map_arguments  # noqa: E402
 
 GIVEN = [
     ((), {}),

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
-from csrun.pytorch.capture import Recorder  # noqa: E402
 from csrun.pytorch.operators import EMITTERS, Emission, emitted  # noqa: E402
 from csrun.pytorch.operators.base import Unsupported  # noqa: E402
+from csrun.pytorch.record.recorder import Recorder  # noqa: E402
 
 STEPS = 8
 PLACE = r"test_bad_loops\.py:{line}: "

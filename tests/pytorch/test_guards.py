@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.guards import Guards  # noqa: E402
-from csrun.pytorch.loop.parameter_sets import ModuleSets  # noqa: E402
+from csrun.pytorch.step.mutation_counters import ModuleSets  # noqa: E402
 
 SETTINGS = {"tau": 1.0, "activation": torch.tanh}
 TAU = 1.0

@@ -10,7 +10,7 @@ from support.recorded import Beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
-from csrun.pytorch.capture import CaptureError  # noqa: E402
+from csrun.pytorch.errors import CaptureError  # noqa: E402
 
 ROWS = 4
 

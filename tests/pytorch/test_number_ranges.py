@@ -13,7 +13,7 @@ from csrun.base.errors import CsrunError  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
 from csrun.compiler.graph.labels import number_ranges  # noqa: E402
 from csrun.executable import NumberRange  # noqa: E402
-from csrun.pytorch.graph.importing import module_of  # noqa: E402
+from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 
 TAKING_LABELS = {
     "one_hot": lambda x, y: x * f.one_hot(y, 5),

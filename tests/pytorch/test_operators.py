@@ -11,9 +11,9 @@ from torch.nn import functional as f  # noqa: E402
 
 from csrun.base.mode import ExecutionMode, RunMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
-from csrun.pytorch.capture import Recorder  # noqa: E402
-from csrun.pytorch.graph.importing import module_of, output_name  # noqa: E402
-from csrun.pytorch.graph.interpret import interpret  # noqa: E402
+from csrun.pytorch.lower.interpret import interpret  # noqa: E402
+from csrun.pytorch.lower.to_cirh import module_of, output_name  # noqa: E402
+from csrun.pytorch.record.recorder import Recorder  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 

@@ -19,7 +19,7 @@ from csrun.compiler.passes.rewrite import (  # noqa: E402
     ConstantFolding,
     DeadCode,
 )
-from csrun.pytorch.graph.importing import module_of  # noqa: E402
+from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 
 B, PART, T, V, D = 12, 3, 5, 13, 8
 PREPARING = (Canonicalization(), ConstantFolding(), DeadCode())

@@ -12,9 +12,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
-from csrun.pytorch.capture import CaptureError, Recorder, Source  # noqa: E402
-from csrun.pytorch.graph.importing import module_of  # noqa: E402
-from csrun.pytorch.graph.position_check import difference  # noqa: E402
+from csrun.pytorch.errors import CaptureError  # noqa: E402
+from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
+from csrun.pytorch.record.compare import difference  # noqa: E402
+from csrun.pytorch.record.recorder import Recorder  # noqa: E402
+from csrun.pytorch.record.recording import Source  # noqa: E402
 
 
 class Model(nn.Module):

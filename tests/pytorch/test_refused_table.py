@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
-from csrun.pytorch.capture import CaptureError  # noqa: E402
-from csrun.pytorch.graph.importing import module_of  # noqa: E402
+from csrun.pytorch.errors import CaptureError  # noqa: E402
+from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 from csrun.pytorch.optimizers import Optimization  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs/pytorch.md"

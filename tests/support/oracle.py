@@ -27,8 +27,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import SgdAttr
-from csrun.pytorch.capture.errors import failure_of
-from csrun.pytorch.graph.importing import module_of
+from csrun.pytorch.errors import failure_of
+from csrun.pytorch.lower.to_cirh import module_of
 
 if "expecttest" not in sys.modules:  # the databases import it, and use nothing of it
     sys.modules["expecttest"] = types.ModuleType("expecttest")

@@ -278,7 +278,7 @@ def read_decoded(folder: Path) -> Any:
 def make_loop_values(folder: Path) -> None:
     import torch
 
-    from csrun.pytorch.loop.kept_values import KeptValues
+    from csrun.pytorch.step.value_log import KeptValues
 
     kept = KeptValues(folder, 0)
     kept.add_losses([0, 1, 2], [1, 2, 3], [6.25, 5.5, 0.125])
@@ -288,7 +288,7 @@ def make_loop_values(folder: Path) -> None:
 
 
 def read_loop_values(folder: Path) -> Any:
-    from csrun.pytorch.loop.kept_values import KeptValues
+    from csrun.pytorch.step.value_log import KeptValues
 
     kept = KeptValues(folder, 4)
     value = kept.value(1, 7)

@@ -12,9 +12,10 @@ from support.programs import Machine, options_of
 from csrun.base.mode import ExecutionMode
 from csrun.cirh.algorithms import Algorithm, SgdAttr
 from csrun.compiler import compile_model
-from csrun.pytorch.capture import Recorder, Recording
-from csrun.pytorch.graph.importing import module_of
-from csrun.pytorch.graph.interpret import interpret
+from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.lower.to_cirh import module_of
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Recording
 from csrun.records.torch_names import stored_name
 
 Loop = Callable[[torch.nn.Module, tuple[Any, ...]], Any]  # one step up to optimizer.step()

@@ -14,15 +14,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import Recording, user_line
-from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.errors import call_for_user
-from csrun.pytorch.capture.modes import outside
+from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
-from csrun.pytorch.loop.given_tensors import Given
-from csrun.pytorch.loop.loop_shape import is_write
-from csrun.pytorch.loop.parameter_sets import ParameterSets
-from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues, Token
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recording import Recording
+from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.step.expected_calls import is_write
+from csrun.pytorch.step.mutation_counters import ParameterSets
+from csrun.pytorch.step.snapshots import Given
+from csrun.pytorch.step.tokens import Numbers, Slot, StepValues, Token
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

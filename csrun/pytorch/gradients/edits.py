@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from csrun.pytorch.capture import Operator, Recorder, Recording, Ref, Traced
-from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.errors import call_for_user
-from csrun.pytorch.loop.given_tensors import Given
-from csrun.pytorch.loop.loop_shape import ancestors
-from csrun.pytorch.loop.tokens import Slot, StepValues, Token
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Operator, Recording, Ref
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.step.expected_calls import ancestors
+from csrun.pytorch.step.snapshots import Given
+from csrun.pytorch.step.tokens import Slot, StepValues, Token
 
 
 @dataclass(frozen=True)

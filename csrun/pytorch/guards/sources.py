@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from csrun.pytorch.capture.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.errors import is_of_csrun, is_of_torch
 from csrun.pytorch.guards.loads import loads_of
-from csrun.pytorch.loop.parameter_sets import HOOKS
+from csrun.pytorch.step.mutation_counters import HOOKS
 
 MOST_ITEMS = 64  # of a container whose items are sources; a larger one is data
 MOST_FUNCTIONS = 2000

@@ -13,11 +13,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
-from csrun.pytorch.capture.errors import call_for_user
+from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.guards.loads import line_of_load, line_of_store
 from csrun.pytorch.guards.sources import Kind, Search, Source, items_of
-from csrun.pytorch.loop.parameter_sets import ModuleSets
+from csrun.pytorch.step.mutation_counters import ModuleSets
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _UNKNOWN = object()  # the value in a state of a source that was found later

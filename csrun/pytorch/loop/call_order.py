@@ -3,11 +3,11 @@
 from typing import Any
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.order import Orders
 from csrun.pytorch.loop.recorded_step import Step
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.run.parts import Part
+from csrun.pytorch.step.compiled_step import Part
 
 
 def require_block(is_over: bool) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import Traced, user_line
-from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.limits import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
-from csrun.pytorch.loop.later import Computation, Lazy
-from csrun.pytorch.loop.loop_shape import MODEL, Expected
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop.host_eval import Computation, Lazy
 from csrun.pytorch.loop.recorded_step import Step
-from csrun.pytorch.loop.tokens import InStep, Numbers, StepValues, Token
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
+from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.tokens import InStep, Numbers, StepValues, Token
 
 LONGEST = 40  # characters of an argument in a message
 CALLED_AGAIN = (

@@ -9,7 +9,7 @@ import torch
 from torch.optim import optimizer as torchs
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

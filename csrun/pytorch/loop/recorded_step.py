@@ -11,24 +11,26 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.capture import Recorder, Recording, Ref, Traced, user_line
-from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.containers import open_containers
-from csrun.pytorch.capture.errors import call_for_user
-from csrun.pytorch.capture.whole import is_of_training
+from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.deferred import refused
-from csrun.pytorch.graph.interpret import interpret
-from csrun.pytorch.graph.masks import Draw
-from csrun.pytorch.graph.position_check import difference
-from csrun.pytorch.loop.given_tensors import Constant
-from csrun.pytorch.loop.loop_shape import MODEL, Calls, Expected, LoopShape, ancestors
-from csrun.pytorch.loop.reading import view_is_stale
-from csrun.pytorch.loop.recheck import Recheck
-from csrun.pytorch.loop.tokens import Numbers, Slot, StepValues
-from csrun.pytorch.run.parts import Batches, Part
+from csrun.pytorch.loop.readback import view_is_stale
+from csrun.pytorch.loop.revalidation import Recheck
+from csrun.pytorch.lower.dropout_masks import Draw
+from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.compare import difference
+from csrun.pytorch.record.composite_ops import is_of_training
+from csrun.pytorch.record.pytrees import open_containers
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.weights.given_back import Before
+from csrun.pytorch.step.compiled_step import Batches, Part
+from csrun.pytorch.step.expected_calls import MODEL, Calls, Expected, LoopShape, ancestors
+from csrun.pytorch.step.snapshots import Constant
+from csrun.pytorch.step.tokens import Numbers, Slot, StepValues
+from csrun.pytorch.weights.sync import Before
 
 
 @dataclass(frozen=True)

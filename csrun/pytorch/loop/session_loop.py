@@ -8,23 +8,27 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.capture import CaptureError, Traced, failure_of, user_line
-from csrun.pytorch.capture.arguments import leaves_of
-from csrun.pytorch.capture.errors import call_for_user
+from csrun.pytorch.errors import CaptureError, call_for_user, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
-from csrun.pytorch.graph.masks import Draw
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order, mismatch
-from csrun.pytorch.loop.known_parts import KnownParts
-from csrun.pytorch.loop.later import later, now
-from csrun.pytorch.loop.loop_shape import MODEL, is_write, name_of, writes_outside
-from csrun.pytorch.loop.parameter_sets import Modes
-from csrun.pytorch.loop.parameter_watch import ParameterWatch, WeightCalls
-from csrun.pytorch.loop.reading import Reading
-from csrun.pytorch.loop.recheck import Rechecks
+from csrun.pytorch.loop.gradient_accumulation import SeveralBatches
+from csrun.pytorch.loop.host_eval import later, now
+from csrun.pytorch.loop.readback import Reading
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
-from csrun.pytorch.loop.several_batches import SeveralBatches
-from csrun.pytorch.loop.tokens import (
+from csrun.pytorch.loop.revalidation import Rechecks
+from csrun.pytorch.loop.step_cache import KnownParts
+from csrun.pytorch.loop.weight_guard import ParameterWatch, WeightCalls
+from csrun.pytorch.lower.dropout_masks import Draw
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.watched_state import WatchedState, written
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.compiled_step import Batches, Part, Queued
+from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
+from csrun.pytorch.step.mutation_counters import Modes
+from csrun.pytorch.step.tokens import (
     InStep,
     Numbers,
     OfRecorded,
@@ -32,10 +36,6 @@ from csrun.pytorch.loop.tokens import (
     StepValues,
     Token,
 )
-from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import WatchedState, written
-from csrun.pytorch.run.parts import Batches, Part, Queued
-from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.user import Loader
 
 

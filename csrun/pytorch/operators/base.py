@@ -15,7 +15,7 @@ from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
-from csrun.pytorch.capture.recording import Kind
+from csrun.pytorch.record.recording import Kind
 
 #: Gets ATen's arguments, values of CIRH in the tensors' places; gives its results in their order.
 Emitter = Callable[..., "SSAValue | tuple[SSAValue | Private | None, ...]"]

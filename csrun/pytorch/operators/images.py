@@ -12,7 +12,6 @@ from csrun.cirh.ops import pooling
 from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import SliceOp
-from csrun.pytorch.capture.recording import Kind
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
@@ -24,6 +23,7 @@ from csrun.pytorch.operators.base import (
 )
 from csrun.pytorch.operators.indexing import pad
 from csrun.pytorch.operators.resampling import adaptive_means, adaptive_means_backward
+from csrun.pytorch.record.recording import Kind
 
 
 def convolution(

@@ -12,7 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import EachStep, Rule
 from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.rules import RULES

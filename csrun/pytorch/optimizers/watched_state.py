@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 
 
 class Loop(Protocol):

@@ -14,10 +14,10 @@ from csrun.estimator.place import Target
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import Run
 from csrun.estimator.trace import share_of
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.run.parts import Part
-from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.weights.sync import GivenBack
 from csrun.records.checkpoints import Checkpoint
 
 

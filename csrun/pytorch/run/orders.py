@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 
 from csrun.base.errors import CsrunError
-from csrun.pytorch.run.parts import Numbers, Part, Queued, gathering_of
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import keep_results
-from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.step.compiled_step import Numbers, Part, Queued, gathering_of
+from csrun.pytorch.weights.sync import GivenBack
 from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.chief.step_orders import Orders
 from csrun.runtime.chief.training import Training

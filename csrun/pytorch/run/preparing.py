@@ -7,12 +7,12 @@ from csrun.base.errors import UsageError
 from csrun.context import Preparation, analysis_dir
 from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import TrainingOrders
-from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.compiled_step import Batches, KnownBatches, Part, Queued
 from csrun.pytorch.user import Loader
 from csrun.runtime.wire.rendezvous import announce_done
 

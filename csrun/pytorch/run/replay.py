@@ -10,11 +10,12 @@ from typing import NoReturn
 import torch
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.capture import Ref, user_line
-from csrun.pytorch.loop.kept_values import KeptValues
-from csrun.pytorch.loop.tokens import StepValues
-from csrun.pytorch.run.parts import Queued
-from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.step.compiled_step import Queued
+from csrun.pytorch.step.tokens import StepValues
+from csrun.pytorch.step.value_log import KeptValues
+from csrun.pytorch.weights.sync import GivenBack
 from csrun.records import checkpoints, log_lines
 from csrun.records.checkpoints import Checkpoint
 

@@ -15,13 +15,13 @@ from csrun.context import Role, TaskContext, current
 from csrun.estimator.input_report import NoReports
 from csrun.estimator.roles import next_run, role_in_training, serve
 from csrun.estimator.run import Run
-from csrun.pytorch.capture import user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.preparing import Prepared, require_no_feeding
 from csrun.pytorch.run.script_run import GOES_ON, ScriptRun
 from csrun.pytorch.settings import Settings
 from csrun.pytorch.user import Loader
-from csrun.pytorch.weights.given_back import GivenBack
+from csrun.pytorch.weights.sync import GivenBack
 
 SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks end with the chief
 

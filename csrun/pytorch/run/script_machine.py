@@ -10,8 +10,8 @@ import torch
 from csrun.context import Progress
 from csrun.estimator.place import Target, machine_for
 from csrun.estimator.run import Run
-from csrun.pytorch.graph.importing import output_name
-from csrun.pytorch.run.parts import Part, Queued
+from csrun.pytorch.lower.to_cirh import output_name
+from csrun.pytorch.step.compiled_step import Part, Queued
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Feed, Machine, Program
 from csrun.runtime.chief.training import LoopOptions, Training

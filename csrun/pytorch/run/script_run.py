@@ -15,18 +15,18 @@ from csrun.estimator.place import target_of
 from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
-from csrun.pytorch.capture import Ref
-from csrun.pytorch.capture.tape import is_on_meta
+from csrun.pytorch.deferred_init.tape import is_on_meta
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
-from csrun.pytorch.run.parts import Batches, KnownBatches, Part, Queued, in_a_row
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
+from csrun.pytorch.step.compiled_step import Batches, KnownBatches, Part, Queued, in_a_row
 from csrun.pytorch.user import Loader
-from csrun.pytorch.weights.given_back import GivenBack
 from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
+from csrun.pytorch.weights.sync import GivenBack
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Program

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from csrun.pytorch.capture.errors import call_for_user, is_users_call
-from csrun.pytorch.capture.tape import address
+from csrun.pytorch.deferred_init.tape import address
+from csrun.pytorch.errors import call_for_user, is_users_call
 from csrun.pytorch.weights.hidden_reads import hidden_reads
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.pytorch.capture import user_line
-from csrun.pytorch.capture.tape import is_meta, real
+from csrun.pytorch.deferred_init.tape import is_meta, real
+from csrun.pytorch.errors import user_line
 from csrun.records import checkpoints, tensor_files
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name, torch_identity

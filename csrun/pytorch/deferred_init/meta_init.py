@@ -1,0 +1,170 @@
+"""The block in which a model is built without memory."""
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.deferred_init.tape import Tape, is_meta, made_by, value_of
+from csrun.pytorch.errors import is_of_csrun, is_of_torch, user_line
+
+META = torch.device("meta")
+_IS_META = torch.Tensor.is_meta.__get__
+_DRAWS = torch.Tag.nondeterministic_seeded
+
+
+def meta_init() -> "MetaInit":
+    """A block in which a model is built on the meta device: shapes and types, no memory.
+
+        with cbtorch.meta_init():
+            model = Model()
+
+    What its initialization draws is drawn, a tensor at a time, so that PyTorch's generator is left
+    as it would be, and thrown away. A Session makes the first values again, one by one, from the
+    generator's states, and writes each into the run's store: they are those of the model that is
+    built without the block, to the bit. Tensors of integers are made as they are.
+
+    Raises: UsageError, with the line, for an initialization that cannot be made again
+    """
+    return MetaInit()
+
+
+class _AsIfReal(TorchFunctionMode):
+    """Tensors do not say that they are on the meta device: PyTorch's initializers, such as
+    trunc_normal_, would leave them alone.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return False if func == _IS_META else func(*args, **(kwargs or {}))
+
+
+class MetaInit(TorchDispatchMode):
+    """Makes tensors of floats without memory, and keeps how they were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tape = Tape()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._open.enter_context(_AsIfReal())
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._open.close()
+        self._tape.end()
+        if isinstance(error, NotImplementedError | RuntimeError | TypeError | ValueError) and (
+            "meta" in str(error)
+        ):
+            raise UsageError(
+                f"{_line_of(traceback)}: this initialization cannot be made again, as it needs "
+                f"numbers of a tensor on the meta device: {str(error).splitlines()[0]}; build the "
+                "model without cbtorch.meta_init()"
+            ) from error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator without memory, if it makes floats or takes what has none."""
+        kwargs = dict(kwargs or {})
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if not any(is_meta(x) for x in given):
+            if given or not _makes_floats(func, args, kwargs):
+                return func(*args, **kwargs)
+        elif func is torch.ops.aten._local_scalar_dense.default:
+            return value_of(given[0]).item()  # as trunc_normal_ asks whether to draw again
+        return self._without_memory(func, args, kwargs, given)
+
+    def _without_memory(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
+        written = _written(func, args)
+        if any(not is_meta(x) for x in written):
+            raise UsageError(
+                f"{user_line()}: {func} writes what has no memory into a tensor that has some: "
+                "make that tensor within the block of cbtorch.meta_init(), too"
+            )
+        state = None
+        if _DRAWS in func.tags:
+            others = [x for x in given if not any(x is w for w in written)]
+            if others:
+                raise UsageError(
+                    f"{user_line()}: {func} draws by the numbers of a tensor, which cannot be made "
+                    "again: build the model without cbtorch.meta_init()"
+                )
+            state = _draw(func, args, kwargs)
+        results = func(*tree_map(_meta, args), **tree_map(_meta, _on_meta(kwargs)))
+        each = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        if written or not _is_view(func):
+            if not given:
+                kwargs["dtype"] = each[0].dtype  # whatever the default is by then
+            self._tape.add(made_by(func, args, kwargs, results, state, user_line()), each)
+        return results
+
+
+def _makes_floats(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator makes a tensor of floats of no other one."""
+    if not any(a.name == "device" for a in func._schema.arguments):
+        return False
+    found = func(*args, **_on_meta({**kwargs, "device": META}))
+    return isinstance(found, torch.Tensor) and found.is_floating_point()
+
+
+def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords for the meta device, which draws nothing."""
+    kept = {k: v for k, v in kwargs.items() if k != "pin_memory"}
+    if "device" in kept:
+        kept["device"] = META
+    if "generator" in kept:
+        kept["generator"] = None
+    return kept
+
+
+def _meta(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor) and not is_meta(argument):
+        size, stride = argument.size(), argument.stride()
+        return torch.empty_strided(size, stride, dtype=argument.dtype, device=META)
+    return argument
+
+
+def _written(func: Any, args: Any) -> list[torch.Tensor]:
+    marked = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
+    pairs = zip(marked, args, strict=False)
+    return [x for is_written, x in pairs if is_written and isinstance(x, torch.Tensor)]
+
+
+def _is_view(func: Any) -> bool:
+    return all(r.alias_info is not None for r in func._schema.returns)
+
+
+def _draw(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Draw what it would; the state of the generator before."""
+    generator = kwargs.get("generator") or torch.default_generator
+    state: torch.Tensor = generator.get_state()
+    if args and isinstance(args[0], torch.Tensor):
+        like = args[0]
+        real = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+        func(real, *args[1:], **kwargs)
+    else:
+        func(*args, **{**kwargs, "device": torch.device("cpu")})
+    return state
+
+
+def _line_of(traceback: TracebackType | None) -> str:
+    """`file:line` of the innermost frame of a traceback that is the user's."""
+    found = ""
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if not (is_of_torch(name) or is_of_csrun(name)):
+            found = f"{name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found

@@ -1,1 +1,0 @@
-"""A Recording made CIRH, computed on real tensors, and held beside another."""

@@ -1,0 +1,101 @@
+"""Parts of the loop whose gradients are edited in another way than in its first steps."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.gradients.edits import KeptEdits, with_edits_of, without_dead_edits
+from csrun.pytorch.record.compare import difference
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Recording
+from csrun.pytorch.step.compiled_step import Part
+
+MOST_FORMS = 8  # of edits of one part: a program each
+
+log = logging.getLogger("csrun")
+
+
+class EditedParts:
+    """The programs of each part, by what the loop does to the gradients.
+
+    compile: makes a part's program
+    """
+
+    def __init__(self, model: torch.nn.Module, compile: Callable[[Part], None]) -> None:
+        self._model, self._compile = model, compile
+        self._forms: dict[Part, list[tuple[KeptEdits, Part]]] = {}  # the latest first
+        self._first: dict[Part, Part] = {}
+        self._recorded: dict[Part, Part] = {}  # forms of steps that were recorded
+
+    def latest(self, part: Part) -> Part:
+        """The form that the part's last step had."""
+        forms = self._forms.get(part)
+        return forms[0][1] if forms else self._recorded.get(part, part)
+
+    def of_recorded(self, part: Part, recording: Recording) -> Part:
+        """The form of a part that a recorded step has, which ends one of several batches.
+
+        Raises: UsageError for edits that cannot be those of a sum
+        """
+        goals = [*recording.before_edits, *recording.gradients.values()]
+        for form in (part, self.latest(part)):
+            own = [*form.recording.before_edits, *form.recording.gradients.values()]
+            if difference(form.recording, own, recording, goals) is None:
+                return form
+        edited = with_edits_of(part.recording, recording)
+        if edited is None:
+            raise UsageError(
+                f"{user_line()}: gradients that are added up over batches are edited with values "
+                "of a batch: clip them by clip_grad_norm_, or leave them as they are"
+            )
+        self._recorded[part] = found = self._form(part, edited)
+        return found
+
+    def part_of(self, part: Part, edits: KeptEdits) -> Part:
+        """The part with these edits, a form of the given one.
+
+        Raises: UsageError for too many forms, or edits that cannot be recorded
+        """
+        first = self._first.get(part, part)
+        forms = self._forms.setdefault(first, [])
+        if forms and forms[0][0] is edits:  # as in the step before
+            return forms[0][1]
+        place = next((n for n, (kept, _) in enumerate(forms) if kept.is_same(edits)), None)
+        if place is not None:
+            found = forms.pop(place)[1]
+            forms.insert(0, (edits, found))
+            return found
+        if len(forms) == MOST_FORMS:
+            raise UsageError(
+                f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
+                "ways, each of which is a program: let their numbers change less often, or change "
+                "the lr, which may be another in each step"
+            )
+        found = self._new(first, edits)
+        forms.insert(0, (edits, found))
+        self._first[found] = first
+        return found
+
+    def _new(self, first: Part, edits: KeptEdits) -> Part:
+        recording = first.recording
+        edited = edits.recorded(Recorder.behind(self._model, recording), recording)
+        assert recording.loss is not None, "of a training"
+        goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
+        recorded = self._recorded.get(first, first)
+        for known in (first, recorded):
+            if difference(known.recording, known.goals, edited, goals) is None:
+                return known
+        log.info("Compiling once more: the loop edits gradients in another way than before")
+        edited = without_dead_edits(edited, [*goals, *first.shape.values])
+        found = self._form(first, edited)
+        self._compile(found)
+        return found
+
+    def _form(self, first: Part, edited: Recording) -> Part:
+        assert edited.loss is not None, "of a training"
+        goals = [edited.loss, *edited.gradients.values(), *edited.written.values()]
+        outputs = self.latest(first).outputs
+        return Part(edited, first.shape, first.batches, first.run_mode, goals, outputs)

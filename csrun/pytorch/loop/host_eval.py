@@ -1,0 +1,339 @@
+"""What the loop computes of its steps' values beside what step 1 computed: when it is read.
+
+A computation is as it was called: what the loop writes into afterwards does not change it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import on_one_thread
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.step.expected_calls import is_write, name_of
+from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
+
+
+class Computation:
+    """A function of values of steps and of other computations. results: its tensors, flat."""
+
+    __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "is_settled", "owner", "results")
+
+    def __init__(self, owner: Owner, func: Any, args: Any, kwargs: Any) -> None:
+        self.owner, self._func = owner, func
+        self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
+        self.results: list[Any] | None = None
+        self.is_settled = False
+        for leaf in self._leaves():
+            if isinstance(leaf, InStep) and not leaf.step.is_over:
+                leaf.step.waiting.append(ref(self))
+        if self.is_of_recorded:
+            owner.settle_later(self)
+
+    def _leaves(self) -> list[Any]:
+        return list(tree_leaves((self._args, self._kwargs)))
+
+    def _needs(self) -> Iterator["Computation"]:
+        """Those that it is made of, and that are not known yet."""
+        for leaf in self._leaves():
+            if isinstance(leaf, Result) and leaf.of.results is None:
+                yield leaf.of
+
+    def places(self) -> list[InStep]:
+        """The values that it is made of in the end, and that are not known yet."""
+        found: list[InStep] = []
+        waiting, seen = [self], {id(self)}
+        while waiting:
+            each = waiting.pop()
+            found += [leaf for leaf in each._leaves() if isinstance(leaf, InStep)]
+            new = [c for c in each._needs() if id(c) not in seen]
+            seen.update(map(id, new))
+            waiting += new
+        return found
+
+    def sources(self) -> list[Any]:
+        """Values of steps that it is made of in the end, and computations that had them."""
+        found: list[Any] = []
+        waiting: list[Computation] = [self]
+        while waiting:
+            each = waiting.pop()
+            found += [each] * each.is_settled
+            leaves = each._leaves()
+            found += [leaf for leaf in leaves if isinstance(leaf, InStep | Traced)]
+            waiting += [leaf.of for leaf in leaves if isinstance(leaf, Result)]
+        return found
+
+    def own_places(self) -> list[InStep]:
+        """The values of steps among its own arguments."""
+        return [leaf for leaf in self._leaves() if isinstance(leaf, InStep)]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that it is made of is known."""
+        if any(
+            isinstance(leaf, Traced) and not leaf.recorder.is_finished for leaf in self._leaves()
+        ):
+            return False
+        return all(p.is_known for p in self.own_places()) and next(self._needs(), None) is None
+
+    @property
+    def is_of_recorded(self) -> bool:
+        """Whether values of recorded steps are among its arguments."""
+        return any(isinstance(leaf, Traced) for leaf in self._leaves())
+
+    def settle(self) -> None:
+        """Have the numbers of values of recorded steps that are over."""
+        self.is_settled = True
+        self._args, self._kwargs = tree_map(_settled, (self._args, self._kwargs))
+
+    def compute(self) -> list[Any]:
+        """Its results; of a sum over many steps, one after the other."""
+        if self.results is not None:
+            return self.results
+        self.owner.want(self.places())
+        waiting = [self]
+        with on_one_thread():  # sums must not depend on how many CPUs a task has
+            while waiting:
+                if more := list(waiting[-1]._needs()):
+                    waiting += more
+                    continue
+                last = waiting.pop()
+                if last.results is None:  # two others may be made of it
+                    last._compute()
+        assert self.results is not None, "computed"
+        return self.results
+
+    def _compute(self) -> None:
+        args, kwargs = tree_map(self._number, (self._args, self._kwargs))
+        with torch.no_grad(), outside():
+            self.results = list(tree_leaves(call_for_user(self._func, args, kwargs)))
+        self._args, self._kwargs = (), {}
+
+    def _number(self, leaf: Any) -> Any:
+        if isinstance(leaf, InStep):
+            return self.owner.read(leaf.step, leaf.slot)
+        if isinstance(leaf, Result):
+            assert leaf.of.results is not None, "computed before"
+            return leaf.of.results[leaf.number]
+        return number_of(leaf)
+
+
+class Result:
+    """One of the tensors that a computation gives. is_shared: others may be views of it.
+
+    viewed: the views of weights that it is a view of.
+    """
+
+    __slots__ = ("is_shared", "number", "of", "viewed")
+
+    def __init__(
+        self,
+        of: Computation,
+        number: int,
+        is_shared: bool = False,
+        viewed: tuple[InStep, ...] = (),
+    ) -> None:
+        self.of, self.number, self.is_shared, self.viewed = of, number, is_shared, viewed
+
+    def numbers(self) -> Any:
+        """Its numbers."""
+        return self.of.compute()[self.number]
+
+
+class Lazy(Numbers):
+    """What a function of tokens will give when it is read."""
+
+    result: Result
+
+    @staticmethod
+    def __new__(cls: type["Lazy"], owner: Owner, result: Result, meta: torch.Tensor) -> "Lazy":
+        made: Lazy = torch.Tensor._make_wrapper_subclass(cls, meta.size(), dtype=meta.dtype)
+        made._owner, made.result = owner, result
+        return made
+
+    @property
+    def viewed(self) -> tuple[InStep, ...]:
+        """Those of its result."""
+        return self.result.viewed
+
+    def tensor(self) -> Any:
+        """The numbers."""
+        if self.viewed:
+            self._owner.require_current(self.viewed)
+        return self.result.numbers()
+
+    def detach(self) -> "Lazy":
+        """The value, apart from autograd, as all of them are."""
+        return self
+
+
+def _as_it_is(argument: Any) -> Any:
+    """An argument apart from what the loop may do with it afterwards."""
+    if isinstance(argument, Lazy):
+        return argument.result
+    if isinstance(argument, Traced) and argument.became is not None:
+        return argument.became
+    if isinstance(argument, Token):
+        return InStep(argument.step, argument.slot)
+    if type(argument) is torch.Tensor or isinstance(argument, torch.nn.Parameter):
+        return argument.detach().clone()
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
+
+
+def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a function gives: tensors that wait; what it is now where their shapes depend on it, or
+    it draws random numbers, which come from the generator as it is now.
+
+    Raises: UsageError for a write into a value of a step
+    """
+    if is_write(func):
+        return _written(owner, func, args, kwargs)
+    viewed = _viewed(owner, args, kwargs)
+    metas = _metas(func, args, kwargs)
+    if metas is None:
+        return now(owner, func, args, kwargs)
+    spec, leaves = metas
+    made = Computation(owner, func, args, kwargs)
+    shared = any(leaf.is_view for leaf in leaves)
+    if shared:
+        for leaf in leaves_of(args, kwargs):
+            if isinstance(leaf, Lazy):
+                leaf.result.is_shared = True
+    results = [
+        Lazy(owner, Result(made, n, shared, viewed if m.is_view else ()), m.tensor)
+        for n, m in enumerate(leaves)
+    ]
+    return tree_unflatten(results, spec)
+
+
+def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[InStep, ...]:
+    """The views of weights among arguments.
+
+    Raises: UsageError for one that the optimizer has changed
+    """
+    found = tuple(
+        place
+        for leaf in leaves_of(args, kwargs)
+        if isinstance(leaf, Numbers)
+        for place in leaf.viewed
+    )
+    if found:
+        owner.require_current(found)
+    return found
+
+
+def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a function gives on the numbers."""
+    given = Computation(owner, _given, (args, dict(kwargs)), {})
+    flat, spec = tree_flatten((args, dict(kwargs)))
+    numbers = given.compute()
+    own = [b if isinstance(a, Numbers | Traced) else a for a, b in zip(flat, numbers, strict=True)]
+    args, kwargs = tree_unflatten(own, spec)
+    with torch.no_grad():
+        return call_for_user(func, args, kwargs)
+
+
+def _given(*arguments: Any) -> Any:
+    return arguments
+
+
+def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The loop writes into what it has computed: that is another value from then on."""
+    target = args[0]
+    if isinstance(target, Traced):
+        target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
+        return target
+    if not isinstance(target, Lazy) or target.result.is_shared:
+        raise UsageError(
+            f"{user_line()}: {name_of(func)}_ writes into a value of the step, or into a view of "
+            "one: use the form that gives a new one, as x = x * 2"
+        )
+    target.result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
+    return target
+
+
+def _settled(leaf: Any) -> Any:
+    return number_of(leaf) if isinstance(leaf, Traced) and leaf.recorder.is_finished else leaf
+
+
+def _on_a_copy(func: Any) -> Callable[..., Any]:
+    def on_a_copy(target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        target = target.clone()
+        func(target, *args, **kwargs)
+        return target
+
+    return on_a_copy
+
+
+class _Meta:
+    """A result without numbers."""
+
+    __slots__ = ("is_view", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.is_view = tensor, tensor._base is not None
+
+
+class _Draws(TorchDispatchMode):
+    """Inside of it is seen whether an operator draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+_known: dict[Any, tuple[TreeSpec, list[_Meta]] | None] = {}
+
+
+def _metas(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[_Meta]] | None:
+    """The shapes of what a function gives; None where it must be computed at once."""
+    flat, spec = tree_flatten((args, dict(kwargs)))
+    key = (func, str(spec), *map(_key, flat))
+    try:
+        if key in _known:
+            return _known[key]
+    except TypeError:  # an argument that is none of Python's numbers
+        return _inferred(func, flat, spec)
+    if len(_known) > 1000:
+        _known.clear()
+    _known[key] = _inferred(func, flat, spec)
+    return _known[key]
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape), leaf.dtype
+    if isinstance(leaf, slice):
+        return slice, leaf.start, leaf.stop, leaf.step
+    return type(leaf), leaf
+
+
+def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Meta]] | None:
+    args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
+    try:
+        with outside(), torch.no_grad(), _Draws() as draws:
+            leaves, found = tree_flatten(func(*args, **kwargs))
+    except Exception:
+        return None
+    if draws.found or not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return None
+    return found, [_Meta(leaf) for leaf in leaves]
+
+
+def _without_numbers(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.empty(tuple(leaf.shape), dtype=leaf.dtype, device="meta")

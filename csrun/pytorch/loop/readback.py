@@ -1,0 +1,148 @@
+"""What the loop reads of its steps: where it comes from, and what it costs, which is said once."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+from weakref import ReferenceType, ref
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.tokens import InStep, OfRecorded, Owner, Slot, StepValues
+
+CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
+READ_IN_A_ROW = 20  # steps, before it is said
+
+log = logging.getLogger("csrun")
+
+
+def view_is_stale(weight: str) -> UsageError:
+    """The error of a view of a weight, whose values the optimizer has changed."""
+    return UsageError(
+        f"{user_line()}: a view of parameter {weight} is read after optimizer.step(), which has "
+        "changed it: return the weight itself, or .clone() of the view"
+    )
+
+
+class Loop(Owner, Protocol):
+    """The Session, as it is asked for the step that the loop is in."""
+
+    def run_early(self, values: StepValues) -> None:
+        """Have it run before `optimizer.step()`, if it is this one."""
+
+
+class Reading:
+    """The values of a loop's steps that run on the wafer."""
+
+    def __init__(self, loop: Loop, run: ScriptRun) -> None:
+        self._loop, self._run = loop, run
+        self._in_a_row, self._last = 0, -1
+        self._waiting: list[ReferenceType[OfRecorded]] = []
+
+    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
+        """The numbers of a value."""
+        if slot.is_loss:
+            return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
+        self.want([InStep(step, slot)])
+        found = step.outputs[slot.value]
+        self._run.replay.keep(step, slot.value, found)
+        return found
+
+    def loss(self, step: StepValues) -> float:
+        """The loss of a step, which has run then."""
+        if step.loss is None:
+            self._run_through(step)
+        if step.loss is None:
+            raise UsageError(
+                f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
+                "taken, is not kept: begin in a new model_dir"
+            )
+        return step.loss
+
+    def want(self, places: Sequence[InStep]) -> None:
+        """Have values; where the program does not give them so far, it is compiled once more."""
+        for place in places:
+            if not place.is_known:
+                self._keep_known(place)
+        wanted = [place for place in places if not place.is_known]
+        if not wanted:
+            return
+        for place in wanted:
+            if place.step.is_over:
+                raise UsageError(
+                    f"{user_line()}: step {place.step.number + 1} has already run without this "
+                    "output: read it before the loss in the same step, or once in steps 1 to "
+                    f"{CHECKED_STEPS}"
+                )
+            place.step.asked[place.slot.value] = None
+        for values in {id(place.step): place.step for place in wanted}.values():
+            self._loop.run_early(values)
+        self._run.flush()
+        for place in wanted:
+            if not place.is_known:
+                raise UsageError(
+                    f"{user_line()}: a value of step {place.step.number + 1} is read, which the "
+                    "loop has left before it was computed: read it in its step"
+                )
+        self._count(wanted[-1].step.number)
+
+    def require_current(self, places: Sequence[InStep]) -> None:
+        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
+        for place in places:
+            if place.step.updates != self._run.updates:
+                raise view_is_stale(place.slot.weight)
+
+    def settle_later(self, computation: OfRecorded) -> None:
+        """It is to be settled behind the recorded step that the loop is in."""
+        self._waiting.append(ref(computation))
+
+    def settle(self) -> None:
+        """A step is over: what is made of recorded ones has their numbers, which are kept.
+
+        That one cannot be known any more is said where the loop reads it.
+        """
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            computation = each()
+            if computation is not None and not self._run.replay.is_on:
+                with suppress(GoneError):
+                    computation.settle()
+                    if computation.is_of_recorded:
+                        self._waiting.append(each)
+
+    def _keep_known(self, place: InStep) -> None:
+        """Take the batch of a step that is over, or what an earlier run has read."""
+        step, slot = place.step, place.slot
+        if slot.is_loss:
+            return
+        found = None
+        if step.is_over and slot.is_input and step.batch is not None:
+            with suppress(LookupError):  # of a pass whose order nobody knows any more
+                tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
+                found = list(tensors)[slot.value.number]
+        if found is None:
+            found = self._run.replay.value(step, slot.value)
+        if found is not None:
+            step.outputs[slot.value] = found
+
+    def _run_through(self, values: StepValues) -> None:
+        """Run up to a step, and that one, too."""
+        self._loop.run_early(values)
+        self._run.flush()
+        self._count(values.number)
+
+    def _count(self, step: int) -> None:
+        self._in_a_row = self._in_a_row + 1 if step == self._last + 1 else 0
+        self._last = step
+        if self._in_a_row == READ_IN_A_ROW:
+            log.warning(
+                f"{user_line()}: the loop reads a value in each step, so that none is run ahead: "
+                "an order to the wafer for each; read it every 50 steps to run up to 256 at a time"
+            )

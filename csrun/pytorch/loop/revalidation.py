@@ -1,0 +1,209 @@
+"""Some steps are compared with step 1 again, while the loop has tokens of them: those behind a
+checkpoint, and behind what the loop sets in the model. At the end of a block forward is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import generators_kept
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.record.compare import difference
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.step.expected_calls import MODEL, Expected, LoopShape
+from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
+from csrun.pytorch.step.snapshots import Given
+from csrun.pytorch.step.tokens import Slot, Token
+
+SETS_EVERY = 8  # steps, between two comparisons behind what a loop sets
+
+
+class Rechecks:
+    """Which steps these are: the first one of each part of the loop behind each checkpoint, and
+    behind what the loop sets in a module; of what it sets in each step, one in `SETS_EVERY`.
+    """
+
+    def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
+        self._model, self._replay, self._sets = model, run.replay, sets
+        self._every = run.run.config.save_checkpoints_steps
+        self._at: dict[LoopShape, int] = {}  # the same for all edits of a part
+        self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
+        self._steps: dict[LoopShape, int] = {}  # since then
+        self._required: dict[LoopShape, str] = {}
+        self._unseen: dict[LoopShape, tuple[Part, int]] = {}  # and the state of the last step
+
+    def saw(self, part: Part) -> Part:
+        """Forward's Python has run for a part, which was recorded."""
+        self._set[part.shape], self._steps[part.shape] = self._sets.seen, SETS_EVERY
+        self._unseen.pop(part.shape, None)
+        return part
+
+    def require(self, part: Part, changed: str) -> None:
+        """Have the step that begins be compared: the loop has changed what forward reads."""
+        self._required[part.shape] = changed
+
+    def begun(self, part: Part, state: int) -> "Recheck | None":
+        """A step of a part begins: what compares it, unless an earlier run has taken it.
+
+        state: of the guards
+        """
+        shape, now = part.shape, self._replay.made // self._every
+        self._unseen[shape] = part, state
+        is_behind = self._at.setdefault(shape, now) != now
+        is_set, changed = self._is_set(shape), self._required.pop(shape, "")
+        if not (is_behind or is_set or changed) or self._replay.is_on:
+            return None
+        self._at[shape] = now
+        where, remedy = BEHIND, _REMEDY
+        if changed:
+            where = f"before whose forward the loop has changed {changed}"
+            remedy = _REMEDY_OF_CHANGED
+        elif is_set:
+            where = f"before which the loop has set {self._sets.last}"
+        where = f"{self._replay.made + 1}, {where}"
+        return Recheck(self._model, part, where, remedy, self._saw_again)
+
+    def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
+        """The block is left: compare forward of the parts whose last steps have not run it.
+
+        Those of another state of the guards than the loop has left behind cannot be compared.
+
+        Raises: UsageError where it computes something else than in step 1
+        """
+        if self._replay.is_on:
+            return
+        for part, last in list(self._unseen.values()):
+            own = part.shape.modes
+            if part.trains and last == state and own and modes.have_same_gradients(own):
+                where = f"{self._replay.made}, the last one of the block"
+                again = Recheck(self._model, part, where, _REMEDY, self._saw_again)
+                with modes.trained_as(own):
+                    again.run_forward(forward)
+
+    def _saw_again(self, part: Part) -> None:
+        self._set[part.shape], self._steps[part.shape] = self._sets.seen, 0
+        self._unseen.pop(part.shape, None)
+
+    def _is_set(self, shape: LoopShape) -> bool:
+        self._steps[shape] += 1
+        return self._set[shape] != self._sets.count and self._steps[shape] >= SETS_EVERY
+
+
+BEHIND = "the first one behind a checkpoint"
+_REMEDY = (
+    "a loop must compute the same in each step; those since it was seen to do so have run as step 1"
+)
+_REMEDY_OF_CHANGED = (
+    "change it before the loop takes its batch, as between two passes: the step is recorded then"
+)
+
+
+class Recheck:
+    """One step on traced tensors: the loop's calls are made again on these as they come.
+
+    step: its number and what is behind it; remedy: said where it is refused. saw: is told that its
+    forward has run.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        part: Part,
+        step: str,
+        remedy: str,
+        saw: Callable[[Part], None],
+    ) -> None:
+        self._part, self._step, self._remedy, self._saw = part, step, remedy, saw
+        self._recorder = Recorder(model)
+        self._results: list[Ref] = []  # of the model
+        self.is_recording = False
+        arrays = part.shape.arrays
+        batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
+        self._values: dict[Slot, Traced] = dict(zip(arrays, batch, strict=True))
+
+    def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """The loop has made a call that step 1 made."""
+        with self._recording():
+            own, options = tree_map(self._value, (args, dict(kwargs)))
+            found = call_for_user(func, own, options)
+        (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
+        are_traced = [isinstance(value, Traced) for value in values]
+        if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:
+            raise self._refused(f"{user_line()}: {expected.name} gives other things than in step 1")
+        for slot, value in zip(slots, values, strict=True):
+            if isinstance(slot, Slot):
+                self._values[slot] = value
+                self._results += [value.value] if expected.name == MODEL else []
+        if not self._part.trains and expected is self._part.shape.calls[-1]:
+            self._finish()
+
+    def backward(self) -> None:
+        """The loop has called it on the loss."""
+        loss = self._part.shape.loss
+        assert loss is not None, "of a training"
+        with self._recording():
+            self._values[loss].backward()
+        self._finish()
+
+    def run_forward(self, forward: Callable[..., Any]) -> None:
+        """Make the calls of the model alone, if they are on the batch and what is constant.
+
+        Raises: UsageError where they compute something else than in step 1
+        """
+        calls = [call for call in self._part.shape.calls if call.name == MODEL]
+        for expected in calls:
+            slots = {o for o in expected.operands if isinstance(o, Slot)}
+            if expected.spec is None or not slots <= self._values.keys():
+                return
+            args, kwargs = tree_unflatten(map(self._operand, expected.operands), expected.spec)
+            with torch.enable_grad():
+                self.call(expected, forward, args, kwargs)
+        self._saw(self._part)
+        results = (leaf for call in calls for leaf in tree_leaves(call.results))
+        goals = [leaf.value for leaf in results if isinstance(leaf, Slot)]
+        first, again = self._part.recording, self._recorder.finish()
+        if what := difference(first, goals, again, self._results):
+            raise self._refused(what)
+
+    def _finish(self) -> None:
+        """Raises: UsageError where it computes something else than step 1 did"""
+        self._saw(self._part)
+        first, again = self._part.recording, self._recorder.finish()
+        if self._part.trains:
+            what = difference(first, first.before_edits, again, again.before_edits)
+        else:
+            what = difference(first, self._part.goals, again, self._results)
+        if what:
+            raise self._refused(what)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        self.is_recording = True
+        try:
+            with outside(), generators_kept(), self._recorder:
+                yield
+        finally:
+            self.is_recording = False
+
+    def _value(self, argument: Any) -> Any:
+        if not isinstance(argument, Token):
+            return argument
+        found = self._values[argument.slot]
+        return found if argument.requires_grad or not found.requires_grad else found.detach()
+
+    def _operand(self, operand: Any) -> Any:
+        if isinstance(operand, Slot):
+            return self._values[operand]
+        return operand.tensor if isinstance(operand, Given) else operand
+
+    def _refused(self, what: str) -> UsageError:
+        return UsageError(f"{what}, as is seen in step {self._step}: {self._remedy}")

@@ -1,0 +1,183 @@
+"""What the loop does with the model's own tensors beside its steps: they lie in the run's store."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from operator import is_
+from typing import Any, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.deferred_init.tape import address
+from csrun.pytorch.errors import call_for_user, is_users_call, user_line
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.unsupported import LATE_BACKWARD
+from csrun.pytorch.step.expected_calls import name_of
+from csrun.pytorch.step.mutation_counters import ModuleSets, ParameterSets
+from csrun.pytorch.step.tokens import Numbers
+from csrun.pytorch.weights.hidden_reads import hidden_reads
+from csrun.pytorch.weights.sync import require_memory
+
+_MEMORY = torch.Tensor.data_ptr
+LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
+
+
+class ParameterWatch(TorchDispatchMode):
+    """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
+
+    What writes into them is refused, as the store would not have it. is_apart: whether the store
+    has taken them over. is_stale: whether they are not as the script's last step has left them.
+    give_back: has them be as the store is. sets, module_sets: of Parameters and of modules in the
+    block.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        is_apart: Callable[[], bool],
+        is_stale: Callable[[], bool],
+        give_back: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._model, self._is_apart, self._give_back = model, is_apart, give_back
+        self._is_stale = is_stale
+        self._open = ExitStack()
+        self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
+        self.module_sets = ModuleSets(model)
+        self._learn()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._open.enter_context(self.sets.counted())
+        self._open.enter_context(self.module_sets.counted())
+        self._open.enter_context(hidden_reads(self._read))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
+        super().__exit__(*error)
+
+    def _read(self, tensor: torch.Tensor) -> None:
+        if self.name_of(tensor) and self._is_stale():
+            require_memory(self._model)
+            self._give_back()
+
+    def _learn(self) -> None:
+        model = self._model
+        named = [*model.named_buffers(), *model.named_parameters()]
+        self._memories = {address(x): name for name, x in named if x.numel()}
+        held = [
+            (f"{path}.{key}" if path else key, tensors, key)
+            for path, module in model.named_modules()
+            for tensors in (module._parameters, module._buffers)
+            for key, tensor in tensors.items()
+            if tensor is not None
+        ]
+        self._names = [name for name, _, _ in held]
+        self._owners = [tensors for _, tensors, _ in held]
+        self._keys = [key for _, _, key in held]
+        self._tensors = list(map(dict.get, self._owners, self._keys))
+        self._places = list(map(_MEMORY, self._tensors))
+
+    def begin(self) -> None:
+        """The block's first step begins: what the script has put into the model is in it."""
+        self._learn()
+
+    def look(self) -> None:
+        """A step begins: are they in place? Asked where something was set, and now and then.
+
+        Raises: UsageError as `require_in_place`
+        """
+        self._steps += 1
+        if self._steps >= LOOK_EVERY or not self.sets.is_as(self._seen):
+            self.require_in_place()
+
+    def require_in_place(self) -> None:
+        """Raises: UsageError where a tensor of the model is another one, or in another memory"""
+        self._seen, self._steps = self.sets.count, 0
+        now: list[Any] = list(map(dict.get, self._owners, self._keys))
+        if all(map(is_, now, self._tensors)) and list(map(_MEMORY, now)) == self._places:
+            return
+        was = zip(self._names, now, self._tensors, self._places, strict=True)
+        name = next(n for n, x, own, at in was if x is not own or _MEMORY(x) != at)
+        raise UsageError(
+            f"{user_line()}: {name} is another tensor than at the first step of the Session's "
+            "block, as p.data = ..., load_state_dict(assign=True) or a new Parameter makes it: the "
+            "run's store does not see it; write before the block or after it"
+        )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operator run, on what the store has.
+
+        Raises: UsageError for one that writes into a tensor of the model
+        """
+        kwargs = kwargs or {}
+        found = [name for leaf in tree_leaves((args, kwargs)) if (name := self.name_of(leaf))]
+        if found and is_users_call() and self._is_stale():
+            if func._schema.is_mutable and self.name_of(args[0]):
+                if not self._is_apart():  # before the block's first step
+                    return call_for_user(func, args, kwargs)
+                raise UsageError(
+                    f"{user_line()}: {found[0]} is written inside of the Session's block, after "
+                    "its first step: the run's store has the weights, and does not see it; write "
+                    "before the block or after it"
+                )
+            require_memory(self._model)
+            self._give_back()
+        return call_for_user(func, args, kwargs)
+
+    def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
+        """Raises: UsageError where a function is to take a tensor of the model later"""
+        if any(self.name_of(leaf) for leaf in leaves):
+            if torch._C._current_autograd_node() is not None:
+                raise UsageError(f"{user_line()}: {LATE_BACKWARD}")
+            raise UsageError(
+                f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
+                "or not as in steps 1 to 3: have forward return it"
+            )
+
+    def name_of(self, leaf: Any) -> str | None:
+        """The model's tensor that a leaf is, or is a view of."""
+        if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
+            return None
+        return self._memories.get(address(leaf))
+
+
+class WeightCalls(TorchFunctionMode):
+    """Inside of it the loop's own calls on weights are what they were in step 1, where they match.
+
+    called: gives the results of such a call, None for another; a penalty on weights has them.
+    """
+
+    def __init__(self, called: Callable[..., Any]) -> None:
+        super().__init__()
+        self._called = called
+        self._is_on = False
+
+    def begin(self) -> None:
+        """It is inside of it from here on."""
+        self.__enter__()
+        self._is_on = True
+
+    def end(self) -> None:
+        """It is outside, if it was inside."""
+        if self._is_on:
+            self._is_on = False
+            self.__exit__(None, None, None)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """One of PyTorch's functions is called; those on tokens ask by themselves."""
+        kwargs = kwargs or {}
+        leaves = leaves_of(args, kwargs)
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(
+            isinstance(leaf, Numbers) for leaf in leaves
+        ):
+            found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
+            if found is not None:
+                return found
+        return call_for_user(func, args, kwargs)

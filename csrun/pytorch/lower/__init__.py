@@ -1,0 +1,1 @@
+"""Lowering of a Recording to CIRH, and its interpretation on real tensors."""

@@ -1,0 +1,91 @@
+"""torch.nn.utils.clip_grad_norm_ found in a recording, which CIRH has as a property of updates."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from csrun.pytorch.record.recording import Operator, Recording, Ref
+
+NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
+ADD, INVERT = "aten.add.Tensor", "aten.reciprocal.default"
+MULTIPLY, CLAMP = "aten.mul.Tensor", "aten.clamp.default"
+EPSILON = 1e-6  # what PyTorch adds to the norm before it divides
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """The largest global norm of the gradients, and these before they are scaled, by parameter."""
+
+    norm: float
+    gradients: Mapping[str, Ref]
+
+
+def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None:
+    """The clipping of all trained parameters' gradients together, as the last edit of them.
+
+    None where they are not, or edited in another way: then it is arithmetic like other.
+    """
+    before: dict[str, Ref] = {}
+    factors: set[Ref] = set()
+    if not trained or set(trained) != set(recording.gradients):
+        return None
+    for name in trained:
+        op = recording.maker.get(recording.gradients[name])
+        if op is None or op.name != MULTIPLY or not isinstance(op.arguments[1], Ref):
+            return None
+        before[name], factor = op.arguments
+        factors.add(factor)
+    if len(factors) != 1:
+        return None
+    found = _limit(recording, factors.pop(), set(before.values()))
+    return None if found is None else Clipping(found, before)
+
+
+def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
+    """Whether the step's update takes gradients as `backward()` gives them, or clips them alone.
+
+    Those may be added up over batches first.
+    """
+    first = recording.first_gradients
+    clipping = clipping_of(recording, trained)
+    found = recording.gradients if clipping is None else clipping.gradients
+    return all(found.get(name) == first[name] for name in first if name in trained)
+
+
+def _limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
+    """c of min(c / (norm + 1e-6), 1), the norm being that of these values together."""
+    clamp = _made(recording, factor, CLAMP)
+    if clamp is None or _bounds(clamp) != (None, 1.0):
+        return None
+    scaled = _made(recording, clamp.arguments[0], MULTIPLY)
+    inverse = scaled and _made(recording, scaled.arguments[0], INVERT)
+    shifted = inverse and _made(recording, inverse.arguments[0], ADD)
+    if not scaled or not shifted or shifted.arguments[1:] != (EPSILON,):
+        return None
+    total = _norm(recording, shifted.arguments[0])
+    stack = total and _made(recording, total.arguments[0], STACK)
+    if not stack or isinstance(scaled.arguments[1], Ref):
+        return None
+    norms = [_norm(recording, value) for value in stack.arguments[0]]
+    if None in norms or {op.arguments[0] for op in norms if op} != of:
+        return None
+    limit = float(scaled.arguments[1])
+    return limit if 0 < limit < inf else None
+
+
+def _bounds(clamp: Operator) -> tuple[Any, Any]:
+    low, high = (*clamp.arguments[1:], None, None)[:2]
+    return clamp.keywords.get("min", low), clamp.keywords.get("max", high)
+
+
+def _norm(recording: Recording, value: Any) -> Operator | None:
+    """The operator, if the value is a Euclidean norm of all of something."""
+    op = _made(recording, value, NORM)
+    plain = op is not None and tuple(op.arguments[1:]) in ((), (2,), (2.0,)) and not op.keywords
+    return op if plain else None
+
+
+def _made(recording: Recording, value: Any, name: str) -> Operator | None:
+    op = recording.maker.get(value) if isinstance(value, Ref) else None
+    return op if op is not None and op.name == name else None

@@ -1,0 +1,76 @@
+"""The recording on real tensors: what PyTorch itself computes, to the last bit."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from csrun.pytorch.deferred_init.tape import real
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.lower.dropout_masks import Draw, masks_of
+from csrun.pytorch.record.composite_ops import DRAWING
+from csrun.pytorch.record.recording import Operator, Recording, Ref
+
+Numbers = dict[Ref, torch.Tensor]
+Masks = Mapping[int, torch.Tensor]
+
+
+def interpret(
+    recording: Recording,
+    wanted: Iterable[Ref],
+    given: Mapping[str, torch.Tensor] | None = None,
+    draw: Draw | None = None,
+) -> Numbers:
+    """The numbers of values, from those of the leaves in step 1, as PyTorch computes them.
+
+    given: others in the places of leaves, by their names. draw: what dropout's masks depend on,
+    which are those of the compiled step.
+    """
+    wanted, given = list(wanted), given or {}
+    leaves = {leaf.value: leaf for leaf in recording.leaves}
+    needed = _needed(recording, wanted)
+    numbers = _Values(lambda ref: real(given.get(leaves[ref].name, leaves[ref].tensor)).detach())
+    with _disable_current_modes():  # constants are imported for it, buffers among them
+        masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+        for number in needed:
+            _compute(number, recording.operators[number], numbers, masks)
+    return {ref: numbers[ref] for ref in wanted}
+
+
+class _Values(dict[Ref, torch.Tensor]):
+    """What is computed so far; a leaf is looked up each time, so that none need stay in memory."""
+
+    def __init__(self, of_leaf: Callable[[Ref], torch.Tensor]) -> None:
+        super().__init__()
+        self._of_leaf = of_leaf
+
+    def __missing__(self, ref: Ref) -> torch.Tensor:
+        return self._of_leaf(ref)
+
+
+def _compute(number: int, op: Operator, numbers: Numbers, masks: Masks) -> None:
+    arguments, keywords = tree_map(
+        lambda a: numbers[a] if isinstance(a, Ref) else a, (op.arguments, dict(op.keywords))
+    )
+    mask = masks.get(number if op.forward is None else op.forward)
+    if mask is not None and op.name in DRAWING:
+        keywords["kept"] = mask
+    found = call_for_user(op.call, arguments, keywords)
+    each = found if isinstance(found, tuple | list) else [found]
+    numbers.update((ref, x) for ref, x in zip(op.results, each, strict=True) if ref is not None)
+
+
+def _needed(recording: Recording, wanted: Sequence[Ref]) -> list[int]:
+    """The operators that the values are made by, in order."""
+    needed, found = set(wanted), []
+    for number, op in reversed(list(enumerate(recording.operators))):
+        if any(ref in needed for ref in op.results):
+            needed.update(op.operands)
+            found.append(number)
+    return found[::-1]
+
+
+def _drop(recording: Recording, needed: Iterable[int]) -> bool:
+    return any(recording.operators[number].name in DRAWING for number in needed)

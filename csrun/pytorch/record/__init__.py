@@ -1,0 +1,1 @@
+"""Recording of a step of the user's loop: what it computes, on what, in which lines."""

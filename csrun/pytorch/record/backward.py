@@ -1,0 +1,158 @@
+"""`loss.backward()` of a recorded step: what it is called on, where it begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.unsupported import NOT_IN_MODEL
+
+if TYPE_CHECKING:
+    from csrun.pytorch.record.recorder import Recorder
+
+
+@contextmanager
+def backward_as_method() -> Iterator[None]:
+    """`torch.autograd.backward([loss])` is `loss.backward()`, which a Session follows."""
+    own = torch.autograd.backward
+
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        one = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
+        if _is_followed(one):
+            one.backward(grad_tensors, *args, **kwargs)
+        else:
+            own(tensors, grad_tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = own
+
+
+def _is_followed(tensor: Any) -> bool:
+    """Whether a Session follows backward() of a tensor: that of its own values, once."""
+    if isinstance(tensor, Traced):
+        return not tensor.recorder.backward.is_under_way
+    own = torch.Tensor.backward
+    return isinstance(tensor, torch.Tensor) and type(tensor).backward != own
+
+
+class Backward:
+    """That of one recording. Operators from `forward_end` to `end` are its own.
+
+    first_gradients: by PyTorch's names of the parameters, as it gives them; zeros: those of
+    them that zero_grad(set_to_none=False) has left. require_cleared: raises
+    where gradients are there already that PyTorch does not know of, and
+    gives the names of those that are zeros.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._loss: Traced | None = None
+        self.line = ""
+        self.forward_end: int | None = None
+        self.end = 0
+        self.first_gradients: dict[str, Ref] = {}
+        self.require_cleared: Callable[[], Collection[str]] = lambda: ()
+        self._zeros: dict[str, torch.Tensor] = {}
+        self.zeros: list[str] = []
+
+    @property
+    def loss(self) -> Ref | None:
+        """What it was called on."""
+        return None if self._loss is None else self._loss.value
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether PyTorch is computing gradients."""
+        return self.forward_end is not None and not self.end
+
+    def begins(self, loss: torch.Tensor) -> None:
+        """The loop calls `loss.backward()`: here forward ends.
+
+        Raises: CaptureError for a second one, or gradients that are there already
+        """
+        if self._loss is not None:
+            raise CaptureError(
+                f"{user_line()}: one backward() a step, got a second one after that in "
+                f"{self.line}: add the losses up, and call backward() on the sum"
+            )
+        if loss.shape != ():
+            raise CaptureError(
+                f"{user_line()}: backward() must be called on one number, got a tensor of shape "
+                f"{list(loss.shape)}: take its mean or sum"
+            )
+        parameters = dict(self._recorder.model.named_parameters())
+        self._zeros = {name: parameters[name] for name in self.require_cleared()}
+        self._refuse_others()
+        self._loss, self.line = self._recorder.traced(loss), user_line()
+        self.forward_end = len(self._recorder.operators)
+
+    def ends(self) -> None:
+        """It is over; a gradient of zeros that it has added nothing to is still there."""
+        for name, parameter in self._zeros.items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                self.zeros.append(name)
+        self._take_constants()
+        self.end = len(self._recorder.operators)
+        self._refuse_foreign()
+        self.first_gradients = {
+            name: parameter.grad.value
+            for name, parameter in self._recorder.model.named_parameters()
+            if isinstance(parameter.grad, Traced)
+        }
+
+    def _take_constants(self) -> None:
+        """Record gradients that autograd makes of no tensor of the step, as zeros."""
+        for parameter in self._recorder.model.parameters():
+            if parameter.grad is not None and not isinstance(parameter.grad, Traced):
+                parameter.grad = self._recorder.traced(parameter.grad)
+
+    def _refuse_others(self) -> None:
+        for name, parameter in self._recorder.model.named_parameters():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if isinstance(grad, Traced) or bool(grad.any()):
+                raise CaptureError(
+                    f"{user_line()}: {name} has a gradient already, which is of no batch of the "
+                    "Session: call optimizer.zero_grad() before the first backward()"
+                )
+            parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
+            self._zeros[name] = parameter
+
+    def _refuse_foreign(self) -> None:
+        """Raises: CaptureError for a gradient of a tensor that is none of the model's"""
+        for tensor, leaf in self._recorder.constants:
+            if tensor.is_leaf and isinstance(tensor.grad, Traced):
+                tensor.grad = None
+                raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")
+
+    def taken_gradients(self) -> dict[str, Ref]:
+        """Gradients as they are after all edits; the parameters have none any more.
+
+        Raises: CaptureError for a gradient that is not of this step
+        """
+        found: dict[str, Ref] = {}
+        if self._loss is None:  # an evaluation leaves them alone
+            return found
+        for name, parameter in self._recorder.model.named_parameters():
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if not isinstance(grad, Traced) or grad.recorder is not self._recorder:
+                raise CaptureError(
+                    f"{user_line()}: the gradient of {name} must come from this step's backward(), "
+                    "got one from before: call optimizer.zero_grad() in each step"
+                )
+            found[name] = grad.value
+            parameter.grad = None
+        return found

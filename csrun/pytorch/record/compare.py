@@ -1,0 +1,86 @@
+"""Whether two recordings of one step of the loop are the same, operator by operator."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from csrun.pytorch.record.recording import Leaf, Operator, Recording, Ref, Source
+from csrun.pytorch.step.expected_calls import ancestors
+
+
+def difference(
+    first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
+) -> str | None:
+    """Where the second one begins to differ, with the user's line; None when it does not.
+
+    of, of_again: the values that count, of each; what is computed besides them may differ.
+    """
+    before, after = _Canonical(first, of), _Canonical(again, of_again)
+    for (one, reads), (other, now) in zip(before.operators, after.operators, strict=False):
+        if what := _of_operators(one, other):
+            return f"{other.line}: {what}"
+        if not _is_same(reads, now):
+            return f"{other.line}: {other.name} has other arguments than in step 1 ({one.line})"
+    if len(before.operators) != len(after.operators):
+        longer = max(before.operators, after.operators, key=len)
+        op, _ = longer[min(len(before.operators), len(after.operators))]
+        how = (
+            "is computed, and was not" if longer is after.operators else "is not computed, and was"
+        )
+        return f"{op.line}: {op.name} {how} in step 1"
+    for leaf, now in zip(before.leaves, after.leaves, strict=True):
+        if what := _of_leaves(leaf, now):
+            return what
+    return None if before.goals == after.goals else "the gradients are others than in step 1"
+
+
+class _Canonical:
+    """What leads to the values, which are numbered in the order in which they are met."""
+
+    def __init__(self, recording: Recording, of: Sequence[Ref]) -> None:
+        self._numbers: dict[Ref, int] = {}
+        needed = ancestors(recording, of)
+        self.operators = list(self._operators(recording, needed))
+        self.leaves = [leaf for leaf in recording.leaves if leaf.value in needed]
+        self.leaves.sort(key=lambda leaf: self._number(leaf.value))
+        self.goals = [self._number(ref) for ref in of]
+
+    def _operators(self, recording: Recording, needed: set[Ref]) -> Iterator[tuple[Operator, Any]]:
+        for op in recording.operators:
+            if any(r in needed for r in op.results):
+                reads = tree_map(self._plain, (op.arguments, dict(op.keywords)))
+                for ref in filter(None, op.results):
+                    self._number(ref)
+                yield op, reads
+
+    def _plain(self, argument: Any) -> Any:
+        return ("value", self._number(argument)) if isinstance(argument, Ref) else argument
+
+    def _number(self, ref: Ref) -> int:
+        return self._numbers.setdefault(ref, len(self._numbers))
+
+
+def _of_leaves(leaf: Leaf, now: Leaf) -> str | None:
+    if (leaf.source, leaf.name) != (now.source, now.name) and leaf.source is not Source.CONSTANT:
+        return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
+    is_constant = Source.CONSTANT in (leaf.source, now.source)
+    if is_constant and not torch.equal(leaf.tensor, now.tensor):
+        return f"{now.name}: a tensor made there has other numbers than in step 1"
+    return None
+
+
+def _of_operators(one: Operator, other: Operator) -> str | None:
+    if one.name != other.name:
+        return f"{other.name} is computed where step 1 computed {one.name} ({one.line})"
+    if one.scope != other.scope:
+        return f"{other.name} is of {other.scope}, in step 1 of {one.scope} ({one.line})"
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    (left, spec), (right, other_spec) = tree_flatten(one), tree_flatten(other)
+    if spec != other_spec:
+        return False
+    return all(a is b or bool(a == b) for a, b in zip(left, right, strict=True))

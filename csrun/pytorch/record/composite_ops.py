@@ -1,0 +1,388 @@
+"""Functions that are taken whole, above autograd, which would take them apart.
+
+Each is one operator forward and one on the way back, whatever PyTorch's own way through it is. The
+interpreter asks PyTorch for both: the way back is autograd's through the function itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import CsrunError
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.composed import COMPOSED
+from csrun.pytorch.record.recording import Operator
+from csrun.pytorch.record.traced import Traced
+
+if TYPE_CHECKING:
+    from csrun.pytorch.record.recorder import Recorder
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A function of tensors, and its options; `compute` gets the tensors by position."""
+
+    name: str
+    compute: Callable[..., Any]
+
+    @property
+    def backward_name(self) -> str:
+        """The name of the operator of the way back."""
+        return f"{self.name}_backward"
+
+    def taken(self, recorder: Recorder, tensors: Sequence[Any], **options: Any) -> Any:
+        """The function's results, traced, recorded as one operator.
+
+        Raises: CaptureError for one that draws on the way back, where it would draw anew
+        """
+        if self.name in DRAWING and recorder.scopes.is_backward:
+            raise recorder.refused(
+                "dropout is computed again on the way back, as torch.utils.checkpoint does, and "
+                "would drop other values: leave out the checkpoint, or the dropout in it"
+            )
+        return _Taken.apply(recorder, self, options, *tensors)
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recorder: Recorder, whole: Whole, options: dict[str, Any], *tensors: Any
+    ) -> Any:
+        traced = tuple(recorder.traced(t) if isinstance(t, torch.Tensor) else t for t in tensors)
+        ctx.recorder, ctx.whole, ctx.options = recorder, whole, options
+        ctx.number = len(recorder.operators)
+        ctx.place = recorder.scopes.here
+        ctx.save_for_backward(*traced)
+        found = recorder.record(whole.name, whole.compute, traced, options)
+        if isinstance(found, tuple):
+            ctx.mark_non_differentiable(*found[1:])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, *unused: Any) -> Any:
+        recorder, tensors = ctx.recorder, ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:]
+        before = recorder.scopes.of_whole(ctx.place)
+        try:
+            found = recorder.record(
+                ctx.whole.backward_name,
+                partial(gradients_of, ctx.whole.compute),
+                (recorder.traced(grad), *tensors),
+                {"needs": needs, **ctx.options},
+                forward=ctx.number,
+            )
+        finally:
+            recorder.scopes.of_whole(before)
+        each = iter(found)
+        return (None, None, None, *(next(each) if need else None for need in needs))
+
+
+def gradients_of(
+    compute: Callable[..., Any],
+    grad: torch.Tensor,
+    *tensors: torch.Tensor | None,
+    needs: Sequence[bool],
+    **options: Any,
+) -> Tensors:
+    """The gradients of those tensors that need one, by autograd through the function."""
+    with torch.enable_grad():
+        leaves = [
+            t.detach().requires_grad_() if need and t is not None else t
+            for t, need in zip(tensors, needs, strict=True)
+        ]
+        out = compute(*leaves, **options)
+        wanted = [t for t, need in zip(leaves, needs, strict=True) if need and t is not None]
+        of = out[0] if isinstance(out, tuple) else out
+        found: Tensors = call_for_user(torch.autograd.grad, (of, wanted, grad))
+        return found
+
+
+def _attention(
+    q: Any, k: Any, v: Any, mask: Any = None, kept: Any = None, **options: Any
+) -> torch.Tensor:
+    if kept is None:
+        return call_for_user(functional.scaled_dot_product_attention, (q, k, v, mask), options)
+    rate, scale = options["dropout_p"], options["scale"]
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if options["is_causal"]:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    if mask is not None:
+        is_seen = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask, -torch.inf) if is_seen else scores + mask
+    weights = scores.softmax(-1).nan_to_num()  # a query that sees nothing
+    return _dropout(weights, rate, kept.reshape(weights.shape)) @ v
+
+
+def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> torch.Tensor:
+    return call_for_user(functional.cross_entropy, (x, labels), options)
+
+
+def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """By a mask that was drawn; without one, what it is like."""
+    if kept is None:
+        return call_for_user(functional.dropout, (x, p))
+    return (x * (1 / (1 - p))).masked_fill(~kept, 0)  # with the strides of x
+
+
+def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
+    """The same of [N, C, ...], by a mask [N, C]."""
+    if kept is None:
+        return call_for_user(torch.feature_dropout, (x, p, True))
+    scales = kept.to(x.dtype) * (1 / (1 - p))
+    return x * scales.view(*kept.shape, *(1 for _ in x.shape[2:]))
+
+
+def _batch_norm(
+    x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """The result, and the next running statistics where there are some."""
+    mean, var = (None if r is None else r.clone() for r in (mean, var))
+    given = (x, mean, var, weight, bias, True, momentum, eps)
+    out = call_for_user(functional.batch_norm, given)
+    return (out,) if mean is None else (out, mean, var)
+
+
+ATTENTION = Whole("csrun::scaled_dot_product_attention", _attention)
+CROSS_ENTROPY = Whole("csrun::cross_entropy", _cross_entropy)
+DROPOUT = Whole("csrun::dropout", _dropout)
+CHANNEL_DROPOUT = Whole("csrun::channel_dropout", _channel_dropout)
+BATCH_NORM = Whole("csrun::batch_norm", _batch_norm)
+
+
+def take_attention(
+    recorder: Recorder,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Not where the mask is trained: PyTorch takes it apart. Shared keys are repeated."""
+    if attn_mask is not None and attn_mask.requires_grad:
+        return NotImplemented
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = (x.repeat_interleave(heads // x.shape[-3], -3) for x in (key, value))
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        first = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+        query, key, value = (x.expand(*first, *x.shape[-2:]) for x in (query, key, value))
+    tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
+    options = {"dropout_p": float(dropout_p), "is_causal": bool(is_causal), "scale": scale}
+    return ATTENTION.taken(recorder, tensors, **options)
+
+
+def take_cross_entropy(
+    recorder: Recorder,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Not with weights or probabilities as labels: PyTorch takes these apart."""
+    if weight is not None or size_average is not None or reduce is not None:
+        return NotImplemented
+    if target.is_floating_point():
+        return NotImplemented
+    options = {
+        "ignore_index": ignore_index,
+        "reduction": reduction,
+        "label_smoothing": float(label_smoothing),
+    }
+    return CROSS_ENTROPY.taken(recorder, (input, target), **options)
+
+
+def take_dropout(
+    recorder: Recorder,
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    """PyTorch itself says what a rate of 0 or 1 is."""
+    return _dropped(DROPOUT, recorder, input, p, training, inplace)
+
+
+def take_channel_dropout(
+    recorder: Recorder,
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    """As dropout; what has no axis for samples is PyTorch's to say something about."""
+    if input.dim() < 3:
+        return NotImplemented
+    return _dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
+
+
+def _dropped(
+    whole: Whole, recorder: Recorder, input: Any, p: float, training: bool, inplace: bool
+) -> Any:
+    if not training or not 0 < p < 1:
+        return NotImplemented
+    out = whole.taken(recorder, (input,), p=float(p))
+    return input.copy_(out) if inplace else out
+
+
+def take_instance_norm(
+    recorder: Recorder,
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """A group norm with a group for each channel; by running statistics, a batch norm."""
+    if not use_input_stats:
+        return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+    if running_mean is not None:
+        raise recorder.refused(
+            "an instance norm with track_running_stats is not trained: leave the option out"
+        )
+    return functional.group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def take_batch_norm(
+    recorder: Recorder,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """In training; else PyTorch itself computes with the running statistics."""
+    if not training:
+        return NotImplemented
+    if running_mean is not None and not recorder.is_owned(running_mean):
+        raise recorder.refused(
+            "a batch norm outside of the model computes as in training, and would write its "
+            "statistics: call eval() of its module, as of a teacher"
+        )
+    tensors = (input, running_mean, running_var, weight, bias)
+    out, *running = BATCH_NORM.taken(recorder, tensors, momentum=float(momentum), eps=float(eps))
+    for buffer, value in zip((running_mean, running_var), running, strict=False):
+        recorder.traced(buffer).value = value.value
+    return out
+
+
+def take_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent network whose axes PyTorch reorders in place, or with dropout between layers."""
+
+    def take(recorder: Recorder, *given: Any) -> Any:
+        if not isinstance(given[3], bool):  # of a packed sequence
+            return NotImplemented
+        call = _Recurrent(func, *given[3:])
+        drops = call.is_training and call.dropout and call.layers > 1
+        if not drops and (func is torch.lstm or not call.is_batch_first):
+            return NotImplemented
+        x = given[0].transpose(0, 1) if call.is_batch_first else given[0]
+        out, *hidden = call.by_layer(x, given[1], given[2]) if drops else call(x, *given[1:3])
+        return out.transpose(0, 1) if call.is_batch_first else out, *hidden
+
+    return take
+
+
+@dataclass(frozen=True)
+class _Recurrent:
+    """torch.lstm, gru, rnn_tanh or rnn_relu, and its options, in the order of its arguments."""
+
+    func: Callable[..., Any]
+    has_biases: bool
+    layers: int
+    dropout: float
+    is_training: bool
+    is_bidirectional: bool
+    is_batch_first: bool
+
+    def __call__(self, x: Any, state: Any, weights: Sequence[Any], layers: int = 0) -> Any:
+        """All layers at once, without dropout, on [T, B, D]."""
+        options = (self.has_biases, layers or self.layers, 0.0, self.is_training)
+        return self.func(x, state, weights, *options, self.is_bidirectional, False)
+
+    def by_layer(self, x: Any, state: Any, weights: Sequence[Any]) -> Any:
+        """A layer at a time, with dropout before each but the first."""
+        size, directions = len(weights) // self.layers, 2 if self.is_bidirectional else 1
+        last = []
+        for layer in range(self.layers):
+            if layer:
+                x = functional.dropout(x, self.dropout)
+            rows = slice(layer * directions, (layer + 1) * directions)
+            own = tuple(s[rows] for s in state) if isinstance(state, list | tuple) else state[rows]
+            x, *hidden = self(x, own, weights[layer * size : (layer + 1) * size], 1)
+            last.append(hidden)
+        return x, *(torch.cat(each) for each in zip(*last, strict=True))
+
+
+#: Those that draw a mask, which the interpreter is to be given.
+_DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
+DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
+
+
+def is_of_training(operator: Operator) -> bool:
+    """Whether it computes what `model.eval()` would leave out or do otherwise."""
+    if operator.name == ATTENTION.name:
+        return bool(operator.keywords["dropout_p"])
+    return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
+
+
+def is_valid(recorder: Recorder, given: Any) -> bool:
+    """That of torch.distributions, which reads no numbers in PyTorch's tracing, either."""
+    return True
+
+
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+TAKEN: Mapping[Any, Callable[..., Any]] = {
+    **COMPOSED,
+    functional.scaled_dot_product_attention: take_attention,
+    functional.cross_entropy: take_cross_entropy,
+    functional.dropout: take_dropout,
+    functional.dropout1d: take_channel_dropout,
+    functional.dropout2d: take_channel_dropout,
+    functional.dropout3d: take_channel_dropout,
+    functional.batch_norm: take_batch_norm,
+    functional.instance_norm: take_instance_norm,
+    torch._is_all_true: is_valid,
+    **{func: take_recurrent(func) for func in _RECURRENT},
+}
+
+
+def take(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The function's results where it is taken whole, NotImplemented where it is not.
+
+    Raises: PyTorch's own error for arguments that it refuses
+    """
+    found = TAKEN.get(func)
+    given = tree_leaves((args, dict(kwargs)))
+    if found is None or not any(isinstance(a, Traced) for a in given):
+        return NotImplemented
+    try:
+        return found(recorder, *args, **kwargs)
+    except CsrunError:
+        raise
+    except Exception:
+        recorder.require_accepted(func, args, kwargs)
+        raise

@@ -1,0 +1,217 @@
+"""Writes into tensors: each becomes a new value, which all tensors that lie there then have.
+
+A write into a view is one into its base, by the scatter form of each view on the way there; what
+else is a view of the base is then made again. So tinygrad does it (extra/torch_backend).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves
+
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.traced import Traced, ViewOf
+
+if TYPE_CHECKING:
+    from csrun.pytorch.record.recorder import Recorder
+
+aten = torch.ops.aten
+#: In-place operators whose other form has another name or other arguments.
+_SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
+    aten.zero_.default: (aten.zeros_like.default, lambda x: (x,)),
+    aten.fill_.Scalar: (aten.full_like.default, lambda x, value: (x, value)),
+    aten.pow_.Scalar: (aten.pow.Tensor_Scalar, lambda x, exponent: (x, exponent)),
+    aten.pow_.Tensor: (aten.pow.Tensor_Tensor, lambda x, exponent: (x, exponent)),
+    aten.transpose_.default: (aten.transpose.int, lambda x, dim0, dim1: (x, dim0, dim1)),
+    aten.copy_.default: (aten.copy.default, lambda x, source, *_: (x, source)),
+}
+
+
+class Writes:
+    """The writes of one recording."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Write the form without a write down, and give the written tensor its result."""
+        targets = self._targets(func, args, kwargs)
+        if torch.Tag.inplace_view in func.tags:
+            return self._reshape(func, targets[0], args, kwargs)
+        for target in targets:
+            self._check(func, target)
+        call, arguments = self._functional(func, args)
+        found = self._recorder.record(str(call), call, arguments, kwargs)
+        made = found if isinstance(found, tuple | list) else [found]
+        for target, new in zip(targets, made[-len(targets) :], strict=True):
+            self._replace(target, new)
+        returned = len(func._schema.returns)
+        if returned == 0:
+            return None
+        if len(made) == len(targets):
+            return targets[0] if returned == 1 else targets
+        return tuple(made[:returned])
+
+    def _reshape(self, func: Any, target: Traced, args: Any, kwargs: Any) -> Traced:
+        """`x.squeeze_()` and its like: the tensor is a view of what it was from then on.
+
+        Source: torch.utils._python_dispatch.return_and_correct_aliasing
+        """
+        call, arguments = self._functional(func, args)
+        new = self._recorder.record(str(call), call, arguments, kwargs)
+        with no_dispatch():
+            call_for_user(func, args, kwargs)  # of the shape that autograd and the user see
+        target.fake, target.held, target.view_of = new.fake, new.held, new.view_of
+        return target
+
+    def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
+        """Raises: CaptureError for a write into what is not traced, whose views would not see it"""
+        for target in self._written(func, args, kwargs):
+            if not isinstance(target, Traced) and not self._recorder.is_owned(target):
+                raise self._recorder.refused(
+                    f"{func} writes what a step computes into a tensor that was made without it: "
+                    "put the parts together with torch.stack, torch.cat or torch.where"
+                )
+
+    def _targets(self, func: Any, args: Any, kwargs: Any) -> list[Traced]:
+        return [t for t in self._written(func, args, kwargs) if isinstance(t, Traced)]
+
+    @staticmethod
+    def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        names = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+        by_name = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        given = tree_leaves([by_name[n] for n in names])
+        return [t for t in given if isinstance(t, torch.Tensor)]
+
+    def _check(self, func: Any, target: Traced) -> None:
+        refused = self._recorder.refused
+        if target.memory.stored and not target.memory.stored.startswith("buffer"):
+            raise refused(
+                f"{func} writes into {target.memory.stored}, which csrun keeps, and the optimizer "
+                "alone changes: write x = x * 2 in place of x *= 2"
+            )
+        if all(other.geometry == target.geometry for other in target.memory.tensors):
+            return
+        view = target
+        while (of := view.view_of) is not None:
+            if of.call not in WRITTEN_BACK:
+                raise refused(
+                    f"{func} writes into a view that {of.call} made, which csrun does not follow: "
+                    "use an operator that gives a new tensor, such as torch.where or torch.cat"
+                )
+            view = of.base
+
+    def _functional(self, func: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
+        if func in _SPECIAL:
+            call, arguments = _SPECIAL[func]
+            return call, arguments(*args)
+        packet, _, overload = func._schema.name.removeprefix("aten::"), "", func._overloadname
+        plain = getattr(aten, packet.removesuffix("_"), None)
+        found = plain and getattr(plain, overload, None)
+        if found is None or found is func:
+            raise self._recorder.refused(
+                f"{func} writes into a tensor, and has no form that gives a new one: use another "
+                "operator"
+            )
+        return found, args
+
+    def _replace(self, target: Traced, new: Traced) -> None:
+        """All that lie there have the new value; the memory stays that of the target."""
+        others = list(target.memory.tensors)
+        if all(other.geometry == target.geometry for other in others):
+            for other in others:  # which are all that is left of what they are views of
+                other.held, other.view_of = target.held, None
+            target.value = new.value
+            return
+        view, value = target, new
+        while (of := view.view_of) is not None:
+            call, arguments = WRITTEN_BACK[of.call](of, value)
+            value = self._recorder.record(str(call), call, arguments, {})
+            view = of.base
+        view.value = value.value
+        made = {id(view.held)}
+        for other in others:
+            self._make_again(other, made)
+
+    def _make_again(self, tensor: Traced, made: set[int]) -> None:
+        """Give a view the value that it has of its base's new one."""
+        of = tensor.view_of
+        if of is None or id(tensor.held) in made:
+            return
+        made.add(id(tensor.held))
+        self._make_again(of.base, made)
+        call = aten.reshape.default if of.call is aten.view.default else of.call
+        name = str(aten.as_strided.default if call is strided else call)
+        found = self._recorder.record(name, call, (of.base, *of.arguments), of.keywords)
+        tensor.value = (found[of.result] if isinstance(found, tuple | list) else found).value
+
+
+def base_of(tensor: Traced) -> Traced:
+    """What a tensor is a view of, or itself."""
+    while tensor.view_of is not None:
+        tensor = tensor.view_of.base
+    return tensor
+
+
+def strided(x: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
+    """as_strided of what lies row by row."""
+    return call_for_user(torch.as_strided, (x.contiguous(), sizes, strides, offset))
+
+
+Call = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
+
+
+def _by(scatter: Any) -> Callable[[ViewOf, Traced], Call]:
+    """The operator that writes where the view's arguments say."""
+    return lambda of, new: (scatter, (of.base, new, *of.arguments))
+
+
+def _reshaped(of: ViewOf, new: Traced) -> Call:
+    return aten.reshape.default, (new, list(of.base.fake.shape))
+
+
+def _turned(of: ViewOf, new: Traced) -> Call:
+    return of.call, (new, *of.arguments)
+
+
+def _permuted(of: ViewOf, new: Traced) -> Call:
+    dims = [d % len(of.arguments[0]) for d in of.arguments[0]]
+    return of.call, (new, [dims.index(d) for d in range(len(dims))])
+
+
+def _part(of: ViewOf, new: Traced) -> Call:
+    """One of the parts that an axis was split into."""
+    sizes, dim = of.arguments[0], of.arguments[1] if len(of.arguments) > 1 else 0
+    start = sizes * of.result if isinstance(sizes, int) else sum(sizes[: of.result])
+    end = start + new.fake.shape[dim]
+    return aten.slice_scatter.default, (of.base, new, dim, start, end)
+
+
+def _one(of: ViewOf, new: Traced) -> Call:
+    """What is at one place of an axis, of all that are there."""
+    dim = of.arguments[0] if of.arguments else 0
+    return aten.select_scatter.default, (of.base, new, dim, of.result)
+
+
+#: Of each operator that makes a view, the one that gives its base with the view's new numbers.
+WRITTEN_BACK: Mapping[Any, Callable[[ViewOf, Traced], Call]] = {
+    aten.view.default: _reshaped,
+    aten.unsqueeze.default: _reshaped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.t.default: _turned,
+    aten.transpose.int: _turned,
+    aten.permute.default: _permuted,
+    aten.slice.Tensor: _by(aten.slice_scatter.default),
+    aten.select.int: _by(aten.select_scatter.default),
+    aten.diagonal.default: _by(aten.diagonal_scatter.default),
+    aten.split.Tensor: _part,
+    aten.split_with_sizes.default: _part,
+    aten.unbind.int: _one,
+    strided: _by(aten.as_strided_scatter.default),
+}

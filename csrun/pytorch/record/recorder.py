@@ -1,0 +1,473 @@
+"""Records one step of the user's own loop, by running it on tensors that have no numbers."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from csrun.pytorch.deferred_init.tape import is_made, real
+from csrun.pytorch.errors import CaptureError, call_for_user, user_line
+from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.backward import Backward
+from csrun.pytorch.record.functions import Functions
+from csrun.pytorch.record.in_place import Writes, base_of, strided
+from csrun.pytorch.record.model_tensors import OwnedTensors
+from csrun.pytorch.record.recording import (
+    STRIDED,
+    Kind,
+    Leaf,
+    Operator,
+    Read,
+    Recording,
+    Ref,
+    Source,
+    returns_view,
+)
+from csrun.pytorch.record.scopes import Scopes
+from csrun.pytorch.record.torch_modes import onednn, outside
+from csrun.pytorch.record.traced import Memory, Traced, ViewOf, fake_of
+from csrun.pytorch.record.unsupported import (
+    NOT_IN_MODEL,
+    refusal_of,
+    refusal_of_constant,
+)
+
+if TYPE_CHECKING:
+    from csrun.pytorch.lower.dropout_masks import Draw
+
+aten = torch.ops.aten
+#: Results that are their operand, for all that is computed.
+_SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+_READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+
+
+class Recorder(TorchDispatchMode):
+    """Records what is done inside `with recorder:`; `finish` gives the Recording.
+
+        recorder = Recorder(model)
+        with recorder:
+            x, y = recorder.batch(batch)            # the same structure, of traced tensors
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+        recording = recorder.finish()               # at optimizer.step(), which is not recorded
+
+    The model's parameters stay the user's own Parameter objects: they get traced gradients, and
+    lose them in `finish`. draw: what dropout's masks depend on, for values that are read before the
+    step is compiled. reader: gives the number of a value after the step, where the interpreter of
+    the recording is not to be asked. later: what a function of values gives after the step, where
+    that may wait until it is read; None where not.
+
+    Raises: CaptureError, with the user's line, for what cannot be recorded
+    """
+
+    def __init__(self, model: torch.nn.Module, draw: "Draw | None" = None) -> None:
+        super().__init__()
+        self.model = model
+        self.draw = draw
+        self.reader: Callable[[Traced], torch.Tensor] | None = None
+        self.later: Callable[..., Any] | None = None
+        self.fake = FakeTensorMode()
+        self.scopes = Scopes(model)
+        self.writes = Writes(self)
+        self.operators: list[Operator] = []
+        self.kinds: list[Kind] = []
+        self.leaves: list[Leaf] = []
+        self.counters: dict[str, int] = defaultdict(int)
+        self.reads: list[Read] = []
+        self._known: dict[int, Traced] = {}  # by the id of a tensor of the user's, which is kept
+        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, Traced]] = {}
+        self._owned = OwnedTensors(model)
+        self.backward = Backward(self)
+        self._entered: ExitStack | None = None
+        self._is_finished = False
+
+    @classmethod
+    def behind(cls, model: torch.nn.Module, recording: Recording) -> Self:
+        """A recorder that goes on from a recording of the model."""
+        made = cls(model)
+        made.operators, made.kinds = list(recording.operators), list(recording.kinds)
+        made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
+        for leaf in recording.leaves:
+            if leaf.source in (Source.PARAMETER, Source.BUFFER):
+                made._known[id(leaf.tensor)] = made.known(leaf.value, f"{leaf.source} {leaf.name}")
+        return made
+
+    def known(self, ref: Ref, stored: str = "") -> Traced:
+        """A value that is recorded already."""
+        kind = self.kinds[ref.number]
+        with outside(), self.fake:
+            fake = torch.empty(kind.shape, dtype=kind.dtype)
+        return Traced(fake, ref, Memory(stored), self)
+
+    def __enter__(self) -> Self:
+        """Begin, or go on."""
+        with ExitStack() as stack:
+            stack.enter_context(self.scopes)
+            stack.enter_context(Functions(self))
+            stack.enter_context(onednn(False))
+            super().__enter__()
+            self._entered = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        assert self._entered is not None, "entered before"
+        self._entered.close()
+        self._entered = None
+
+    def batch(self, batch: Any) -> Any:
+        """The batch with a traced tensor for each of its tensors, an input each, in their order.
+
+        Raises: CaptureError for a tensor on another device, or numbers that are in no tensor
+        """
+        return tree_map(self._input, batch)
+
+    def _input(self, given: Any) -> Any:
+        if isinstance(given, torch.Tensor):
+            number = sum(leaf.source is Source.INPUT for leaf in self.leaves)
+            name = f"batch_{number}"
+            return self._leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
+        raise CaptureError(
+            f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
+            f"{type(given).__name__}, which would be the same in each step: make tensors of it in "
+            "the dataset or in collate_fn"
+        )
+
+    def finish(self) -> Recording:
+        """The step as it was recorded; the parameters have no gradient any more.
+
+        Raises: CaptureError for a gradient that is not of this step
+        """
+        self._is_finished = True
+        self._require_no_new_buffers()
+        gradients = self.backward.taken_gradients()
+        for leaf in self.leaves:
+            if leaf.name in self.counters:
+                raise CaptureError(
+                    f"{user_line()}: buffer {leaf.name} counts steps, and is computed with: csrun "
+                    "counts it after the run alone; make it one of floats"
+                )
+        for owned, now in self._owned.replaced():
+            self.traced(owned.tensor).value = self.traced(now).value
+        return self.so_far(gradients)
+
+    def _require_no_new_buffers(self) -> None:
+        """Raises: CaptureError for a buffer that forward has made of traced tensors, once"""
+        for prefix, module in self.model.named_modules():
+            for name, buffer in module._buffers.items():
+                if isinstance(buffer, Traced) and self._owned.find_name(prefix, name) is None:
+                    module._buffers[name] = None
+                    made = (op.line for op in self.operators if buffer.value in op.results)
+                    raise CaptureError(
+                        f"{next(made, user_line())}: forward makes the buffer {name}, which it had "
+                        "not before: make it in __init__, or run a batch through the model before "
+                        "cbtorch.module"
+                    )
+
+    def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
+        """What is recorded until now."""
+        gradients, backward = gradients or {}, self.backward
+        end = backward.forward_end
+        return Recording(
+            operators=tuple(self.operators),
+            kinds=tuple(self.kinds),
+            leaves=tuple(self.leaves),
+            loss=backward.loss,
+            loss_line=backward.line,
+            forward_end=len(self.operators) if end is None else end,
+            backward_end=backward.end,
+            gradients=gradients,
+            first_gradients=backward.first_gradients,
+            zeros=frozenset(backward.zeros),
+            written={
+                leaf.name: self._known[id(leaf.tensor)].value
+                for leaf in self.leaves
+                if leaf.source is Source.BUFFER and self._known[id(leaf.tensor)].value != leaf.value
+            },
+            counters=dict(self.counters),
+            reads=tuple(self.reads),
+            training=self.model.training,
+            without_gradient=tuple(
+                name
+                for name, parameter in self.model.named_parameters()
+                if parameter.requires_grad and name not in gradients
+            ),
+        )
+
+    # What PyTorch calls.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Write an operator down, or let it run where it has nothing to do with the step."""
+        kwargs = kwargs or {}
+        given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
+            return self._run(func, args, kwargs)
+        if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
+            raise self.refused("inference_mode() must begin in the Session's block: use no_grad()")
+        if func in _SAME:
+            return self._alias(self.traced(given[0]))
+        if func in _READS:
+            if name := self._owned.is_counter(given[0]):
+                self.scopes.refuse_counter_in_forward(name)
+            return self.read(self.traced(given[0])).item()
+        if self._counts(func, given, args):
+            return given[0]
+        self._check(func, given)
+        if func._schema.is_mutable:
+            self.writes.check_given(func, args, kwargs)
+        args, kwargs = map_arguments(
+            lambda a: self.traced(a) if isinstance(a, torch.Tensor) else a, args, kwargs
+        )
+        if func._schema.is_mutable:
+            return self.writes.record(func, args, kwargs)
+        if func is aten.as_strided.default:
+            return self._strided(*args, **kwargs)
+        return self.record(str(func), func, args, kwargs)
+
+    def _strided(self, of: Traced, sizes: Any, strides: Any, offset: int | None = None) -> Any:
+        """A view of the memory of a tensor, which is that of what it is a view of itself."""
+        base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
+        if not base.fake.is_contiguous() or base.fake.storage_offset():
+            raise self.refused(
+                "as_strided, or a write into a view, of a tensor whose elements do not lie row by "
+                "row: call .contiguous() before it"
+            )
+        return self.record(STRIDED, strided, (base, sizes, strides, start), {})
+
+    def record(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        forward: int | None = None,
+    ) -> Any:
+        """Write an operator down and give its results, as it has them."""
+        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
+        with outside(), self.fake:
+            found = call_for_user(call, fakes, fake_kwargs)
+        several = isinstance(found, tuple | list)
+        each = list(found) if several else [found]
+        memories = self._memories(call, args, len(each))
+        results = [
+            self._value(fake, memory) if isinstance(fake, torch.Tensor) else None
+            for fake, memory in zip(each, memories, strict=True)
+        ]
+        read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
+        self.operators.append(
+            Operator(
+                name=name,
+                call=call,
+                arguments=read,
+                keywords=read_kwargs,
+                results=tuple(None if r is None else r.value for r in results),
+                line=self.scopes.line,
+                scope=self.scopes.name,
+                is_backward=self.scopes.is_backward,
+                forward=forward,
+            )
+        )
+        self._note_views(results, call, args, kwargs)
+        return type(found)(results) if several else results[0]
+
+    def require_accepted(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raises: what PyTorch's own form of a function raises for these arguments"""
+        fakes, fake_kwargs = map_arguments(
+            lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
+        )
+        reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
+        with reads_numbers, outside(), self.fake, torch.no_grad():
+            call_for_user(func, fakes, fake_kwargs)
+
+    @staticmethod
+    def _note_views(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """What a result is a view of, by which a write into it is one into that."""
+        viewed = args[0] if args else None
+        if not isinstance(viewed, Traced):
+            return
+        base = viewed.unseen()
+        for number, made in enumerate(results):
+            if made is not None and made.memory is viewed.memory:
+                made.view_of = ViewOf(base, call, tuple(args[1:]), kwargs, number)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether `backward()` was called."""
+        return self.backward.loss is not None
+
+    def traced(self, tensor: torch.Tensor) -> Traced:
+        """A tensor as one of this recording: a parameter, a buffer, or what is constant.
+
+        Raises: CaptureError for one of another step or device
+        """
+        if isinstance(tensor, Traced):
+            if tensor.recorder is not self:
+                raise self.refused(tensor.stale_reason)
+            return tensor
+        if id(tensor) in self._known:
+            return self._known[id(tensor)]
+        if owned := self._owned.find(tensor):
+            if owned.tensor is not tensor:  # its .data
+                return self._alias(self.traced(owned.tensor))
+            stored = "a buffer of integers" if owned.source is Source.CONSTANT else owned.source
+            return self._leaf(tensor, owned.source, owned.name, f"{stored} {owned.name}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise self.refused(NOT_IN_MODEL)
+        return self._constant(real(tensor))
+
+    def _constant(self, tensor: torch.Tensor) -> Traced:
+        """A leaf of the numbers that it has now; another one when it had others before."""
+        _, numbers, made = self._constants.get(id(tensor), (None, None, None))
+        if numbers is None or made is None or not torch.equal(numbers, tensor):
+            numbers = tensor.detach().clone()
+            made = self._leaf(numbers, Source.CONSTANT, self.scopes.line)
+            self._constants[id(tensor)] = tensor, numbers, made  # kept: another has not its id
+        return made
+
+    def is_owned(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is the model's."""
+        return self._owned.find(tensor) is not None
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The model's name of a tensor, if it is the model's."""
+        found = self._owned.find(tensor)
+        return None if found is None else found.name
+
+    @property
+    def constants(self) -> Iterator[tuple[torch.Tensor, Leaf]]:
+        """Tensors that were made from nothing of the step, and what they are in it."""
+        of = {leaf.value: leaf for leaf in self.leaves}
+        for tensor, _, made in self._constants.values():
+            yield tensor, of[made.value]
+
+    def refused(self, what: str) -> CaptureError:
+        """An error about the operator that is being recorded."""
+        return CaptureError(f"{self.scopes.line}: {what}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it records."""
+        return self._entered is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its step is over."""
+        return self._is_finished
+
+    def number_of(self, traced: Traced) -> torch.Tensor:
+        """The numbers of a value: the reader's, or what interpreting the recording gives."""
+        from csrun.pytorch.lower.interpret import (
+            interpret,  # which is written in terms of recordings
+        )
+
+        if self.reader is not None:
+            return self.reader(traced)
+        with onednn(True):
+            return interpret(self.so_far(), [traced.value], draw=self.draw)[traced.value]
+
+    # One kind of operator each.
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if why := refusal_of_constant(func):
+            raise self.refused(why)
+        args, kwargs = map_arguments(_real, args, kwargs)
+        return call_for_user(func, args, kwargs)
+
+    def read(self, traced: Traced) -> torch.Tensor:
+        """The loop asks for a value's numbers.
+
+        Raises: CaptureError in forward, which is run in some steps only
+        """
+        if not self._is_finished:
+            self.scopes.refuse_in_forward()
+            self.reads.append(Read(traced.value, user_line()))
+        return self.number_of(traced)
+
+    def _counts(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
+        """Whether it is an integer buffer that counts steps, as batch norm's does."""
+        name = self._owned.is_counter(given[0])
+        if name is None or len(given) > 1 or func is not aten.add_.Tensor:
+            return False
+        self.counters[name] += int(args[1])
+        return True
+
+    def _check(self, func: Any, given: Sequence[torch.Tensor]) -> None:
+        if error := refusal_of(func, given, self.scopes.line):
+            raise error
+        if self.scopes.is_backward and self.backward.forward_end is None:
+            raise CaptureError(
+                f"{user_line()}: gradients must come from loss.backward(), called on the loss"
+            )
+
+    # Values.
+
+    def _leaf(self, tensor: torch.Tensor, source: Source, name: str, stored: str = "") -> Traced:
+        if tensor.device.type != "cpu" and not is_made(tensor):
+            raise self._refused_device(tensor)
+        self._require_real(tensor)
+        made = self._value(fake_of(tensor, self.fake), Memory(stored))
+        numbers = real(tensor) if source is Source.CONSTANT else tensor
+        self.leaves.append(Leaf(made.value, source, name, numbers))
+        self._known[id(tensor)] = made
+        return made
+
+    def _value(self, fake: Any, memory: Memory) -> Traced:
+        if fake.device.type != "cpu":
+            raise self._refused_device(fake)
+        if not self.scopes.is_backward:  # a sparse gradient is refused by what asks for it
+            self._require_real(fake)
+        ref = Ref(len(self.kinds))
+        self.kinds.append(Kind(tuple(fake.shape), fake.dtype))
+        return Traced(fake, ref, memory, self)
+
+    def _require_real(self, tensor: torch.Tensor) -> None:
+        """Raises: CaptureError for a sparse tensor, or one of complex numbers"""
+        if tensor.layout is not torch.strided:
+            raise self.refused(f"a tensor is {tensor.layout}, csrun's are dense: call to_dense()")
+        if tensor.is_complex():
+            raise self.refused(
+                f"a tensor is of {tensor.dtype}, csrun computes with real numbers: make two "
+                "tensors, of the real and of the imaginary parts"
+            )
+
+    def _refused_device(self, tensor: torch.Tensor) -> CaptureError:
+        return self.refused(
+            f"tensors must be on the CPU, got one on {tensor.device}: csrun moves batches and "
+            "weights itself; leave out .to(device)"
+        )
+
+    def _alias(self, of: Traced) -> Traced:
+        made = Traced(of.fake, of.held, of.memory, self)
+        made.view_of = of.view_of
+        return made
+
+    def _read_ref(self, argument: Any) -> Any:
+        return argument.value if isinstance(argument, Traced) else argument
+
+    @staticmethod
+    def _memories(call: Any, args: Any, results: int) -> list[Memory]:
+        """The operand's for views of it, their own for others."""
+        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, Traced)), None)
+        if viewed is not None and (call is strided or returns_view(call)):
+            return [viewed.memory] * results
+        return [Memory() for _ in range(results)]
+
+
+def _real(argument: Any) -> Any:
+    return real(argument) if isinstance(argument, torch.Tensor) else argument
+
+
+def _fake(argument: Any) -> Any:
+    return argument.fake if isinstance(argument, Traced) else argument

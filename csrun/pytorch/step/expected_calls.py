@@ -1,0 +1,298 @@
+"""What the loop did in step 1 between its batch and `optimizer.step()`, for the steps after it.
+
+Forward's Python does not run in these: a call that step 1 made in the same place, on the same
+values, stands for what was recorded. All else that the loop computes waits until it is read.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.unsupported import OfNumbersError
+from csrun.pytorch.step.snapshots import Given
+from csrun.pytorch.step.tokens import COMPUTED, Owner, Slot, StepValues, Token, token_of
+
+MODEL = "the model"
+#: The names of one function: as an operator, as a method, and written in place.
+_ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
+#: Functions that may give the values that they are given, which tokens do not know by themselves.
+_GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
+
+
+def name_of(func: Any) -> str:
+    """How calls are told apart."""
+    plain = str(getattr(func, "__name__", func)).strip("_")
+    if plain == "get":  # of a property
+        plain = str(func.__self__.__name__)
+    return _ALIASES.get(plain, plain)
+
+
+def is_write(func: Any) -> bool:
+    """Whether a function writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a function writes into a tensor that is the loop's own."""
+    return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of step 1 whose results are traced.
+
+    operands: a Ref for each that was traced, and each tensor of the loop's own as it was. how: the
+    names of keywords, and of the model's the modes of its modules and what its guards say. spec:
+    the structure of the model's arguments.
+    """
+
+    name: str
+    operands: tuple[Any, ...]
+    results: Any
+    how: tuple[Any, ...] = ()
+    spec: TreeSpec | None = None
+
+
+class Calls(TorchFunctionMode):
+    """Notes the loop's calls of PyTorch's functions, those inside of the model aside.
+
+    later: gives what a function of values of earlier steps will give.
+    """
+
+    def __init__(self, recorder: Recorder, later: Callable[..., Any]) -> None:
+        super().__init__()
+        self.later = later
+        self.found: list[Call] = []
+        self.depth = 0  # of calls of the model
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """One of PyTorch's functions is called."""
+        kwargs = kwargs or {}
+        if self.depth:
+            return call_for_user(func, args, kwargs)
+        leaves = leaves_of(args, kwargs)
+        if func is torch.Tensor.register_hook:
+            raise UsageError(
+                f"{user_line()}: a hook on a value of the loop would run in the first steps alone: "
+                "register it on the value in forward, or write a torch.autograd.Function"
+            )
+        if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
+            return self.later(func, args, kwargs)  # it is of a step that is over
+        if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
+            return self._on_numbers(func, args, kwargs)
+        operands = self.operands(args, kwargs)
+        try:
+            results = call_for_user(func, args, kwargs)
+        except OfNumbersError:
+            if self._may_lead_to_loss(leaves):
+                raise
+            return self._on_numbers(func, args, kwargs)
+        if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
+            self.note(name_of(func), operands, results, tuple(kwargs))
+        return results
+
+    def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
+        is_before = torch.is_grad_enabled() and not self._recorder.has_loss
+        return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
+
+    def _on_numbers(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """The loop reads values of the step: to add them up in a tensor of its own, or for what
+        has a shape that depends on them.
+        """
+        read = self._recorder.read
+        args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            return call_for_user(func, args, kwargs)
+
+    def note(
+        self,
+        name: str,
+        operands: tuple[Any, ...],
+        results: Any,
+        how: tuple[Any, ...],
+        spec: TreeSpec | None = None,
+    ) -> None:
+        """Keep a call if it gave something that is traced."""
+        if any(isinstance(r, Traced) for r in tree_leaves(results)):
+            self.found.append(Call(name, operands, tree_map(self._ref, results), how, spec))
+
+    def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """What a call is given, flat, as it is before it."""
+        return tuple(map(self._operand, leaves_of(args, kwargs)))
+
+    def _operand(self, value: Any) -> Any:
+        if type(value) is torch.Tensor:
+            return Given(value, self._recorder.name_of(value))
+        return self._ref(value)
+
+    def _ref(self, value: Any) -> Any:
+        return value.value if isinstance(value, Traced) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """A call that each step makes. operands: a Slot for each value of the step."""
+
+    name: str
+    operands: tuple[Any, ...]
+    results: Any
+    how: tuple[Any, ...]
+    is_one: bool = False
+    spec: TreeSpec | None = None
+
+    def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
+        """Whether a call is this one."""
+        if name != self.name or len(given) != len(self.operands) or how != self.how:
+            return False
+        for operand, argument in zip(self.operands, given, strict=True):
+            if operand is argument:
+                continue
+            if isinstance(argument, Token):
+                if argument.slot is not operand:
+                    return False
+            elif not _is_equal(operand, argument):
+                return False
+        return True
+
+    def first_difference(self, given: list[Any]) -> int:
+        """Return the index of the first argument that differs, in a call that is not this one."""
+        for index, (operand, argument) in enumerate(zip(self.operands, given, strict=True)):
+            value = argument.slot if isinstance(argument, Token) else argument
+            if operand is not value and not _is_equal(operand, value):
+                return index
+        raise AssertionError("the call differs in an argument")
+
+    def tokens(self, owner: Owner, step: StepValues) -> Any:
+        """Its results in a step."""
+        if self.is_one:
+            return token_of(owner, step, self.results)
+        return tree_map(
+            lambda r: token_of(owner, step, r) if isinstance(r, Slot) else r, self.results
+        )
+
+
+def _is_equal(operand: Any, argument: Any) -> bool:
+    if type(operand) is Given:
+        return operand.is_still(argument)
+    if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
+        return False
+    return type(operand) is type(argument) and bool(operand == argument)
+
+
+class LoopShape:
+    """The calls that lead to the loss, and the values that a step has for the loop.
+
+    In an evaluation these are the calls that lead to the first value that is read. batch: as the
+    loader gave it, with a Slot for each tensor; inputs: those Slots, which all parts have that take
+    such batches of a loader. loss: None in an evaluation.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        batch: Any,
+        calls: Iterable[Call],
+        inputs: Mapping[Ref, Slot] | None = None,
+    ) -> None:
+        self._recording = recording
+        self._slots: dict[Ref, Slot] = dict(inputs or {})
+        calls = list(calls)
+        goal = recording.loss or next((read.value for read in recording.reads), None)
+        wanted = ancestors(recording, [goal] if goal else [])
+        self._is_batch_known = False
+        self._differentiable: set[Ref] = set()
+        self.batch = self._with_slots(batch)
+        self.inputs: Mapping[Ref, Slot] = dict(self._slots)
+        self._is_batch_known = True
+        self.calls: list[Expected] = []
+        self._differentiable = wanted if recording.loss else set()
+        for call in calls:
+            results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
+            is_needed = call.name == MODEL or any(r in wanted for r in results)
+            if is_needed and (call.name in _GIVE_THEIR_OWN or not self._is_known(results)):
+                self.calls.append(self._expected(call))
+        self.loss = self._slots.get(recording.loss) if recording.loss else None
+        flat, self._spec = tree_flatten(self.batch)
+        self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
+
+    @cached_property
+    def modes(self) -> tuple[bool, ...] | None:
+        """Those that the model was first called in."""
+        return next((call.how[1] for call in self.calls if call.name == MODEL), None)
+
+    @cached_property
+    def takes_weights(self) -> bool:
+        """Whether the loop itself computes with tensors of the model on the way to its loss."""
+        return any(
+            isinstance(operand, torch.nn.Parameter) or (type(operand) is Given and operand.name)
+            for call in self.calls
+            for operand in call.operands
+        )
+
+    @property
+    def values(self) -> Iterable[Ref]:
+        """All that a step has for the loop."""
+        return self._slots
+
+    @property
+    def arrays(self) -> list[Slot]:
+        """Those of the batch, in their order."""
+        return [leaf for leaf in self._flat if isinstance(leaf, Slot)]
+
+    def _is_known(self, results: list[Ref]) -> bool:
+        return all(r in self._slots for r in results)
+
+    def _expected(self, call: Call) -> Expected:
+        operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
+        results = self._with_slots(call.results)
+        is_one = isinstance(results, Slot)
+        return Expected(call.name, operands, results, call.how, is_one, call.spec)
+
+    def _with_slots(self, tree: Any) -> Any:
+        return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)
+
+    def _slot(self, value: Ref) -> Slot:
+        if value not in self._slots:
+            kind = self._recording.kind(value)
+            meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
+            if value in self._differentiable and kind.dtype.is_floating_point:
+                meta.requires_grad_()
+            is_input, is_loss = not self._is_batch_known, value == self._recording.loss
+            weight = self._recording.viewed_parameter(value)
+            self._slots[value] = Slot(value, meta, is_loss, is_input, weight)
+        return self._slots[value]
+
+    def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:
+        """What the loop computes values from that it reads of a step, the loss aside."""
+        wanted = [value for value in values if value != recording.loss]
+        made_of = ancestors(recording, wanted, self._slots)
+        return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
+
+    def tokens_of_batch(self, owner: Owner, step: StepValues) -> Any:
+        """The batch of a step."""
+        made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
+        return made if self._is_list else self._spec.unflatten(made)
+
+
+def ancestors(recording: Recording, values: Iterable[Ref], known: Container[Ref] = ()) -> set[Ref]:
+    """Values and all that they are made of, down to what is known."""
+    found = set(values)
+    for op in reversed(recording.operators):
+        if any(r in found and r not in known for r in op.results):
+            found.update(op.operands)
+    return found

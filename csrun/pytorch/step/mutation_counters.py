@@ -1,0 +1,189 @@
+"""What a loop sets of Parameters and modules, counted: a step need not look at each of them.
+
+Reading `grad` or `requires_grad` of all parameters took a third of a step's time in the loop.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from csrun.pytorch.errors import call_for_user
+
+_TRAINS, _REQUIRES_GRAD = attrgetter("training"), attrgetter("requires_grad")
+#: Methods of Parameters that set attributes: by assignment, by `del`, and PyTorch's own.
+_SETTING = ("__setattr__", "__delattr__", "requires_grad_", "detach_")
+
+
+class ParameterSets:
+    """How often an attribute of any Parameter has been set in the block.
+
+    What autograd sets is not seen: it gives `grad` only where that was set to None before.
+    sees_all: whether all of the model's are Parameters by their class, too.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.count = 0
+        self.sees_all = all(issubclass(type(p), torch.nn.Parameter) for p in model.parameters())
+
+    def is_as(self, seen: int) -> bool:
+        """Whether nothing was set since it was so many."""
+        return self.count == seen and self.sees_all
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """While a Session's block runs."""
+        kind = torch.nn.Parameter
+        with ExitStack() as stack:
+            for name in _SETTING:
+                stack.callback(_put_back, kind, name, kind.__dict__.get(name))
+                setattr(kind, name, self._counting(getattr(kind, name)))
+            yield
+
+    def _counting(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(own)
+        def count(parameter: Any, *given: Any, **options: Any) -> Any:
+            self.count += 1
+            return own(parameter, *given, **options)
+
+        return count
+
+
+class ModuleSets:
+    """Count of attributes and hooks of the model's modules that changed in the block.
+
+    Forward may depend on them; its own changes are not counted, and neither are tensors and what
+    train() and eval() set, which are compared elsewhere. last: the name of the latest change. seen:
+    the count when forward last ran.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.count, self.last, self.seen = 0, "", 0
+        self._is_forward = False
+        self._own = set(map(id, model.modules()))
+        self._model = model
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """While a Session's block runs."""
+        kind = torch.nn.Module
+        own = kind.__setattr__
+
+        @wraps(own)
+        def count(module: torch.nn.Module, name: str, value: Any) -> None:
+            is_loops = not self._is_forward and id(module) in self._own
+            if is_loops and _becomes_another(module, name, value):
+                self.count, self.last = self.count + 1, name
+            own(module, name, value)
+
+        kind.__setattr__ = count
+        try:
+            with self._counted_hooks():
+                yield
+        finally:
+            kind.__setattr__ = own
+
+    @contextmanager
+    def _counted_hooks(self) -> Iterator[None]:
+        add, remove = RemovableHandle.__init__, RemovableHandle.remove
+
+        @wraps(add)
+        def added(handle: RemovableHandle, hooks: Any, **options: Any) -> None:
+            self._count_hook(hooks)
+            add(handle, hooks, **options)
+
+        @wraps(remove)
+        def removed(handle: RemovableHandle) -> None:
+            self._count_hook(handle.hooks_dict_ref())
+            remove(handle)
+
+        RemovableHandle.__init__, RemovableHandle.remove = added, removed
+        try:
+            yield
+        finally:
+            RemovableHandle.__init__, RemovableHandle.remove = add, remove
+
+    def _count_hook(self, hooks: Any) -> None:
+        if self._is_forward or hooks is None:
+            return
+        owners = (*self._model.modules(), *self._model.parameters())
+        if any(hooks is getattr(owner, name, None) for owner in owners for name in HOOKS):
+            self.count, self.last = self.count + 1, "a hook"
+
+    def of_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The model's forward, which is told apart from the loop."""
+
+        @wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.seen, self._is_forward = self.count, True
+            try:
+                return call_for_user(forward, args, kwargs)
+            finally:
+                self._is_forward = False
+
+        return run
+
+
+def _becomes_another(module: torch.nn.Module, name: str, value: Any) -> bool:
+    if name == "training" or isinstance(value, torch.Tensor):
+        return False
+    before = module.__dict__.get(name, _ABSENT)
+    is_plain = type(before) is type(value) and isinstance(value, int | float | str)
+    return before is not value and not (is_plain and before == value)
+
+
+_ABSENT = object()
+#: Names of the tables of hooks that modules and parameters have.
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)
+
+
+class Modes:
+    """What a loop may switch in a model: train() and eval() of its modules, requires_grad."""
+
+    def __init__(self, model: torch.nn.Module, sets: ParameterSets) -> None:
+        self._modules, self._parameters = list(model.modules()), list(model.parameters())
+        self._sets, self._seen = sets, -1
+        self._required: tuple[bool, ...] = ()
+
+    def __call__(self) -> tuple[bool, ...]:
+        """As they are now."""
+        if not self._sets.is_as(self._seen):
+            self._seen = self._sets.count
+            self._required = tuple(map(_REQUIRES_GRAD, self._parameters))
+        return (*map(_TRAINS, self._modules), *self._required)
+
+    @contextmanager
+    def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:
+        """The modules are in the train() and eval() of other modes; nothing counts that."""
+        now = self()
+        self._train(modes)
+        try:
+            yield
+        finally:
+            self._train(now)
+
+    def _train(self, modes: tuple[bool, ...]) -> None:
+        for module, is_training in zip(self._modules, modes, strict=False):
+            vars(module)["training"] = is_training
+
+    def have_same_gradients(self, modes: tuple[bool, ...]) -> bool:
+        """Whether requires_grad is as it was in other modes."""
+        first = len(self._modules)
+        return self()[first:] == modes[first:]
+
+
+def _put_back(kind: type, name: str, had: Any) -> None:
+    if had is None:
+        delattr(kind, name)
+    else:
+        setattr(kind, name, had)

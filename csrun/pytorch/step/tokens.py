@@ -1,0 +1,394 @@
+"""What the loop gets in the place of tensors from step 4 on: the name of a value, not its numbers.
+
+A token costs some microseconds. What is computed with it is either what step 1 computed in its
+place, and then another token, or it waits until somebody reads it (`later.py`). All of them are
+torch.Tensors that know their shape and type.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any, Protocol
+from weakref import ReferenceType, getweakrefcount, ref
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.traced import Traced
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A place of the loop that has a value in each step: an array of the batch, or a result.
+
+    meta: a tensor of its shape and type, without numbers, which requires a gradient if that does.
+    is_loss: backward() is called on it. is_input: it is an array of the batch. weight: the name of
+    the parameter that it is a view of. made: the tokens of it that were made last.
+    """
+
+    value: Ref
+    meta: torch.Tensor
+    is_loss: bool = False
+    is_input: bool = False
+    weight: str = ""
+    made: list["Token"] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class StepValues:
+    """What is known of one step that tokens are out for.
+
+    number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
+    run has taken it (is_taken). trained: the training steps behind it, once it is made. waiting:
+    what is to be computed of its values, while anybody has that. asked: values that are read. kept:
+    values that the loop has detached, which it may have for later. others: all that is made of
+    it, the loss and the batch aside. batch: gives it as the loader does. updates: how often the
+    optimizer had stepped before it.
+    """
+
+    number: int
+    is_over: bool = False
+    loss: float | None = None
+    outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
+    is_taken: bool = False
+    trained: int | None = None
+    waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
+    asked: dict[Ref, None] = field(default_factory=dict)
+    kept: list["ReferenceType[Token]"] = field(default_factory=list)
+    others: list["ReferenceType[Token]"] = field(default_factory=list)
+    batch: Callable[[], Any] | None = None
+    updates: int = 0
+
+    def wanted(self) -> dict[Ref, None]:
+        """The values that are needed of it, the loss aside."""
+        if not (self.waiting or self.asked or self.kept):
+            return {}
+        found = dict(self.asked)
+        found.update((t.slot.value, None) for each in self.kept if (t := each()) is not None)
+        for waiting in self.waiting:
+            if (computation := waiting()) is not None:
+                places = (p for p in computation.own_places() if p.step is self)
+                found.update((p.slot.value, None) for p in places if not p.slot.is_loss)
+        return found
+
+    def asks_for(self, outputs: Collection[Ref]) -> bool:
+        """Whether these are all that anybody may read of it, whenever it runs."""
+        wanted = self.wanted()
+        in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
+        return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
+
+    def settle(self) -> None:
+        """It has run: compute what waits for it, so that its values need not be kept."""
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            computation = each()
+            if computation is not None and computation.is_ready:
+                computation.compute()
+
+
+class Waiting(Protocol):
+    """Something that is to be computed of values of steps."""
+
+    def own_places(self) -> list["InStep"]:
+        """The values among its arguments."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that it is made of is known."""
+
+    def compute(self) -> Any:
+        """Do it."""
+
+
+class OfRecorded(Protocol):
+    """Something that is made of values of recorded steps."""
+
+    @property
+    def is_of_recorded(self) -> bool:
+        """Whether it still is."""
+
+    def settle(self) -> None:
+        """Have the numbers of those that are over."""
+
+
+class Owner(Protocol):
+    """The Session, as tokens see it."""
+
+    def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """One of PyTorch's functions is called on tokens."""
+
+    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
+        """The numbers of a value."""
+
+    def loss(self, step: StepValues) -> float:
+        """The loss of a step."""
+
+    def settle_later(self, computation: "OfRecorded") -> None:
+        """It is to be settled behind the recorded step that the loop is in."""
+
+    def want(self, places: Sequence["InStep"]) -> None:
+        """These are about to be read, all of them."""
+
+    def require_current(self, places: Sequence["InStep"]) -> None:
+        """Views of weights are read, or computed with."""
+
+    def backward(self, token: "Numbers") -> None:
+        """The loop calls `backward()`."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InStep:
+    """A value of a step."""
+
+    step: StepValues
+    slot: Slot
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its numbers are there."""
+        if self.slot.is_loss:
+            return self.step.loss is not None
+        return self.slot.value in self.step.outputs
+
+
+#: What a tensor without numbers tells as well: methods, and attributes that are computed.
+_OF_META = frozenset(
+    {"size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"}
+    | {"nelement", "ndimension", "storage_offset", "is_contiguous", "is_signed", "get_device"}
+)
+COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+
+class Numbers(torch.Tensor):
+    """What is common to all tokens: they go where tensors go, and numbers are read when needed."""
+
+    _owner: Owner
+
+    def tensor(self) -> torch.Tensor:
+        """The numbers."""
+        raise NotImplementedError
+
+    @property
+    def viewed(self) -> "tuple[InStep, ...]":
+        """The views of weights that it shows, which change when the optimizer steps."""
+        return ()
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """One of PyTorch's functions is called with tokens among its arguments."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
+            with torch._C.DisableTorchFunctionSubclass():
+                return call_for_user(func, args, kwargs)
+        if name == "_is_all_true":  # asked by torch.distributions: as in PyTorch's tracing
+            return True
+        for leaf in args[:1] if args and isinstance(args[0], Numbers) else leaves_of(args, kwargs):
+            if isinstance(leaf, Numbers):
+                return leaf._owner.apply(func, args, kwargs)
+        raise AssertionError("called for tokens")
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """An operator that PyTorch has come to by itself: it has the numbers."""
+        args, kwargs = tree_map(number_of, (args, kwargs or {}))
+        with torch.no_grad():
+            return call_for_user(func, args, kwargs)
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Refused of all that is not the loss of step 1; `retain_graph` changes nothing.
+
+        Raises: UsageError for arguments that make other gradients
+        """
+        if gradient is not None or create_graph or inputs is not None:
+            raise UsageError(
+                f"{user_line()}: backward() takes no gradient, create_graph or inputs in a Session"
+            )
+        self._owner.backward(self)
+
+    @property
+    def data(self) -> Any:
+        """The value, apart from autograd."""
+        return self.detach()
+
+    @data.setter
+    def data(self, given: Any) -> None:
+        raise TypeError("the data of a value of the loop cannot be set: compute a new one")
+
+    def cpu(self, *args: Any, **kwargs: Any) -> Any:
+        """It is there."""
+        return self
+
+    def item(self) -> Any:
+        return self.tensor().item()
+
+    def tolist(self) -> Any:
+        return self.tensor().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self.tensor().numpy(force=force)
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
+        return np.array(self.tensor().numpy(), dtype, copy=copy)
+
+    def __float__(self) -> float:
+        return float(self.tensor())
+
+    def __int__(self) -> int:
+        return int(self.tensor())
+
+    def __index__(self) -> int:
+        return int(self.tensor().__index__())
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor())
+
+    def __len__(self) -> int:
+        if not self.dim():
+            raise TypeError("len() of a 0-d tensor")
+        return int(self.size(0))
+
+    def __contains__(self, element: Any) -> bool:
+        return number_of(element) in self.tensor()
+
+    def __iter__(self) -> Any:
+        if not self.dim():
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __format__(self, form: str) -> str:
+        return format(self.tensor(), form)
+
+    def __repr__(self, *unused: object, **options: object) -> str:
+        return repr(self.tensor())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.tensor().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.tensor().__reduce_ex__(protocol)
+
+
+class Token(Numbers):
+    """The value of a slot in one step."""
+
+    slot: Slot
+    step: StepValues
+
+    @staticmethod
+    def __new__(
+        cls: type["Token"],
+        owner: Owner,
+        step: StepValues,
+        slot: Slot,
+        requires_grad: bool | None = None,
+    ) -> "Token":
+        meta = slot.meta
+        wants = meta.requires_grad if requires_grad is None else requires_grad
+        made: Token = torch.Tensor._make_wrapper_subclass(
+            cls, meta.size(), dtype=meta.dtype, requires_grad=wants
+        )
+        made._owner, made.step, made.slot = owner, step, slot
+        if not (slot.is_loss or slot.is_input):
+            step.others.append(ref(made))
+        return made
+
+    @property
+    def viewed(self) -> tuple[InStep, ...]:
+        return (InStep(self.step, self.slot),) if self.slot.weight else ()
+
+    def tensor(self) -> torch.Tensor:
+        if self.slot.weight:
+            self._owner.require_current(self.viewed)
+        return self._owner.read(self.step, self.slot)
+
+    def detach(self) -> "Token":
+        """The value, apart from autograd."""
+        if not self.requires_grad:
+            return self
+        made = Token(self._owner, self.step, self.slot, False)
+        if not self.slot.is_loss:
+            self.step.kept.append(ref(made))
+        return made
+
+    def item(self) -> Any:
+        """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""
+        if not self.slot.is_loss:
+            return self.tensor().item()
+        loss = self._owner.loss(self.step)
+        return float(np.float32(loss)) if self.slot.meta.dtype is torch.float32 else loss
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, form: str) -> str:
+        return format(self.item() if self.slot.is_loss else self.tensor(), form)
+
+
+_AT_ONCE = 2  # as many of a value has a loop that keeps none: this step's, and the last one's
+
+
+def token_of(owner: Owner, step: StepValues, slot: Slot) -> Token:
+    """A token: one that nobody has any more, or a new one, which takes five times as long."""
+    for made in slot.made:
+        if _references(made) == _UNUSED and _is_as_made(made):
+            made._owner, made.step, made.slot = owner, step, slot
+            return made
+    slot.made.append(made := Token(owner, step, slot))
+    del slot.made[:-_AT_ONCE]
+    return made
+
+
+def _references(token: Any) -> int:
+    return getrefcount(token)
+
+
+def _is_as_made(token: Token) -> bool:
+    """Whether nobody has hung anything on it."""
+    return len(token.__dict__) == _ATTRIBUTES and not getweakrefcount(token)
+
+
+_ATTRIBUTES = 3  # owner, step, slot
+_UNUSED = next(_references(each) for each in [object()])
+
+
+def _unless_same(name: str) -> Callable[..., Any]:
+    """A method that gives another type or layout: the token itself where that is its own."""
+    func = getattr(torch.Tensor, name)
+
+    def method(self: Token, *args: Any, **kwargs: Any) -> Any:
+        meta = self.slot.meta
+        probe = torch.empty_strided((0,) * meta.dim(), meta.stride(), dtype=meta.dtype)
+        is_plain = not any(isinstance(a, Numbers) for a in (*args, *kwargs.values()))
+        if is_plain and func(probe, *args, **kwargs) is probe:
+            return self
+        return self._owner.apply(func, (self, *args), kwargs)
+
+    return method
+
+
+for _name in ("to", "float", "double", "long", "int", "contiguous"):
+    setattr(Token, _name, _unless_same(_name))
+
+
+def number_of(argument: Any) -> Any:
+    """The numbers, of what has some."""
+    if isinstance(argument, Traced):  # of a step that was recorded, and is over
+        return argument.recorder.number_of(argument)
+    return argument.tensor() if isinstance(argument, Numbers) else argument

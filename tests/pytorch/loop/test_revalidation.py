@@ -1,0 +1,198 @@
+"""Behind each checkpoint a step is compared with step 1 again: a graph that has changed is seen."""
+
+import itertools
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.loop.revalidation import SETS_EVERY  # noqa: E402
+
+EVERY = 6  # steps between checkpoints: a pass
+UNSEEN = "switch"
+
+
+class Changing(nn.Module):
+    """A network whose forward takes another way when its switch is on; it counts its calls."""
+
+    def __init__(self, way=lambda self, x: x):
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4)
+        self.way, self.switch, self.calls = way, {}, itertools.count()
+
+    def forward(self, x):
+        next(self.calls)
+        x = self.norm(self.inner(x)).tanh()
+        switch = getattr(self, UNSEEN)  # guards go by names in the code
+        return self.outer(self.way(self, x) if switch.get("on") else x)
+
+
+def scales(self, x):
+    return x * 2  # here
+
+
+def stops_the_gradient(self, x):
+    return x.detach()
+
+
+def evaluates_otherwise(self, x):
+    return x if self.training else x + 1
+
+
+def returns_a_pair(self, x):
+    self.outer.forward = lambda x: (x, x)
+    return x
+
+
+WAYS = {
+    scales: r"test_recheck.py:{scales}: aten.mul.Tensor is computed where step 1 .* in step 7, ",
+    stops_the_gradient: r"test_recheck.py:\d+: aten.* in step 7, the first one behind a checkpoint",
+    evaluates_otherwise: r"test_recheck.py:\d+: aten.add.* in step 13, ",
+    returns_a_pair: r"test_recheck.py:\d+: the model gives other things than in step 1, .*step 7, ",
+}
+MARKED = scales.__code__.co_firstlineno + 1
+
+
+def both(kit, before=lambda step: None, passes=3):
+    """Training and validation in turn: the losses of both."""
+    found, step = [], 0
+    for _ in range(passes):
+        kit.model.train()
+        for x, y in kit.train:
+            step += 1
+            before(step)
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            found.append(loss.detach())
+        kit.model.eval()
+        with torch.no_grad():
+            found += [kit.criterion(kit.model(x), y).item() for x, y in kit.val]
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_forward_that_changes_silently_is_refused_behind_the_next_checkpoint(tmp_path, way):
+    kit = Kit(Changing(way))
+    model = kit.model[0]
+
+    def before(step):
+        model.switch["on"] = step >= (5 if way is not evaluates_otherwise else 8)
+        if way is not evaluates_otherwise and step == EVERY:
+            kit.val = []
+
+    said = WAYS[way].format(scales=MARKED)
+    with (
+        pytest.raises(UsageError, match=said),
+        kit.session(tmp_path, save_checkpoints_steps=EVERY),
+    ):
+        both(kit, before)
+
+
+def test_a_forward_that_changes_behind_the_last_checkpoint_is_refused_at_the_blocks_end(tmp_path):
+    kit = Kit(Changing(scales))
+
+    def before(step):
+        kit.model[0].switch["on"] = step >= 16
+
+    said = rf"test_recheck.py:{MARKED}: aten.mul.Tensor .* in step 18, the last one of the block"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        both(kit, before)
+
+
+def test_what_stays_the_same_is_pytorchs_and_forward_runs_once_a_checkpoint(tmp_path):
+    kits = []
+
+    def loop(kit):
+        kits.append(kit)
+        return both(kit)
+
+    beside(loop, tmp_path, Changing(), settings={"save_checkpoints_steps": EVERY})
+    ours, theirs = (next(kit.model[0].calls) for kit in kits)
+    assert theirs == 3 * (6 + 5)
+    # the first ones, behind two checkpoints, and at the block's end; of both loops but the last
+    assert ours == 3 + 2 + 1 + 3 + 2
+
+
+def test_calls_of_the_loop_and_edits_of_gradients_are_made_as_they_were(tmp_path):
+    """Detached values, parts of weights, writes in place; a bound that begins with a checkpoint."""
+
+    def trained(kit):
+        losses = []
+        for number in range(2):
+            for step, (x, y) in enumerate(kit.train, number * EVERY):
+                kit.optimizer.zero_grad()
+                out = kit.model(x)
+                with torch.no_grad():
+                    goal = kit.model(x).softmax(1)
+                loss = kit.criterion(out, y) + out.detach().mul(out).mean()
+                loss = loss + (out.softmax(1) - goal + 0.1).clamp_(min=0.05).sum()
+                loss = loss + 1e-2 * sum(p.norm() for p in kit.model.parameters())
+                loss.backward()
+                if step >= EVERY:
+                    nn.utils.clip_grad_norm_(kit.model.parameters(), 0.1)
+                kit.optimizer.step()
+                losses.append(loss.detach())
+        return losses
+
+    beside(trained, tmp_path, settings={"save_checkpoints_steps": 3})
+
+
+def test_the_loops_random_numbers_do_not_know_of_checkpoints(tmp_path):
+    def drawn(folder, every):
+        random.seed(5)
+        kit, found = Kit(Changing()), []
+        with kit.session(tmp_path / folder, save_checkpoints_steps=every):
+            both(kit, lambda step: found.append(random.random()))
+        return found
+
+    assert drawn("often", 2) == drawn("never", 1000)
+
+
+class Scaling(nn.Module):
+    """A network that scales by an attribute; it counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale, self.epoch = nn.Linear(6, 4), 2.0, 0
+        self.calls = itertools.count()
+
+    def forward(self, x):
+        next(self.calls)
+        return self.inner(x) * self.scale
+
+
+def test_what_the_loop_sets_in_the_model_is_seen_in_the_next_step(tmp_path):
+    kit = Kit(Scaling())
+
+    def before(step):
+        kit.model[0].scale = 2.0 if step < 9 else 1.0
+
+    said = r"test_recheck.py:\d+: aten.mul.Tensor has other .* step 9, before whose forward .*scale"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        both(kit, before)
+    assert next(kit.model[0].calls) == 3 + 3 + 1  # the first ones of both loops, and that one
+
+
+def test_what_the_loop_sets_in_each_step_is_compared_now_and_then(tmp_path):
+    kits = []
+
+    def loop(kit):
+        kits.append(kit)
+
+        def before(step):
+            kit.model[0].epoch = step
+
+        kit.val = []
+        return both(kit, before, passes=5)
+
+    beside(loop, tmp_path, Scaling())
+    ours, theirs = (next(kit.model[0].calls) for kit in kits)
+    assert theirs == 5 * 6
+    assert ours == 3 + 1 + (30 - 4) // SETS_EVERY + 1  # at the block's end
