@@ -4,7 +4,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -21,12 +21,22 @@ from csrun.records.torch_names import same_stored_name, stored_name
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from csrun.pytorch.session import Session
-
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
 loaders: list["Loader"] = []  # all of the script, in the order in which every task makes them
-active: list["Session"] = []  # the one whose block runs
+active: list["OpenSession"] = []  # the one whose block runs
+
+
+class OpenSession(Protocol):
+    """The Session whose block runs, as loaders and helpers know it."""
+
+    line: str
+
+    def batches(self, loader: "Loader") -> Iterator[Any]:
+        """Iterate over the batches of a pass."""
+
+    def summarize(self, name: str, value: Any) -> None:
+        """Write a value of the step to the events."""
 
 
 def module(model: torch.nn.Module) -> torch.nn.Module:

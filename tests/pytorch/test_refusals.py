@@ -13,6 +13,7 @@ from torch.nn import functional as f  # noqa: E402
 
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
 from csrun.pytorch.errors import CaptureError  # noqa: E402
+from csrun.pytorch.lower.interpret import reader_of  # noqa: E402
 from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 from csrun.pytorch.record.compare import difference  # noqa: E402
 from csrun.pytorch.record.recorder import Recorder  # noqa: E402
@@ -189,6 +190,7 @@ def test_gradients_of_a_step_before_are_refused():
 def test_a_value_is_read_in_the_loop():
     model = Model(lambda x: x)
     recorder = Recorder(model)
+    recorder.reader = reader_of(recorder)
     x, y = batch()
     with recorder:
         traced, labels = recorder.batch((x, y))

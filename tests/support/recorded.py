@@ -12,7 +12,7 @@ from support.programs import Machine, options_of
 from csrun.base.mode import ExecutionMode
 from csrun.cirh.algorithms import Algorithm, SgdAttr
 from csrun.compiler import compile_model
-from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.lower.interpret import interpret, reader_of
 from csrun.pytorch.lower.to_cirh import module_of
 from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Recording
@@ -37,6 +37,7 @@ def supervised(criterion: Callable[..., Any]) -> Loop:
 def record(model: torch.nn.Module, batch: Sequence[Any], step: Loop) -> Recording:
     """A step of the loop, recorded."""
     recorder = Recorder(model)
+    recorder.reader = reader_of(recorder)
     with recorder:
         step(model, tuple(recorder.batch(tuple(batch))))
     return recorder.finish()

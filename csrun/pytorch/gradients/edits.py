@@ -14,9 +14,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recorder import Recorder
-from csrun.pytorch.record.recording import Operator, Recording, Ref
+from csrun.pytorch.record.recording import Operator, Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
-from csrun.pytorch.step.expected_calls import ancestors
 from csrun.pytorch.step.snapshots import Given
 from csrun.pytorch.step.tokens import Slot, StepValues, Token
 

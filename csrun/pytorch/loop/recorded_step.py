@@ -22,12 +22,12 @@ from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.pytrees import open_containers
 from csrun.pytorch.record.recorder import Recorder
-from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.compiled_step import Batches, Part
-from csrun.pytorch.step.expected_calls import MODEL, Calls, Expected, LoopShape, ancestors
+from csrun.pytorch.step.expected_calls import MODEL, Calls, Expected, LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.tokens import Numbers, Slot, StepValues
 from csrun.pytorch.weights.sync import Before
@@ -77,7 +77,7 @@ class RecordedStep:
         self.modes: tuple[bool, ...] = ()  # in which the model was called
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
-        self._recorder = Recorder(model, draw)
+        self._recorder, self._draw = Recorder(model), draw
         self.calls = Calls(self._recorder, later)
         self._before = before
         self._recorder.reader = self._number_so_far
@@ -96,7 +96,7 @@ class RecordedStep:
         _require_forward(so_far, traced.value)
         self._require_returned(so_far, traced.value)
         return self._before.number_of(
-            traced.value, lambda: interpret(so_far, [traced.value], self._weights(), recorder.draw)
+            traced.value, lambda: interpret(so_far, [traced.value], self._weights(), self._draw)
         )
 
     def _require_returned(self, recording: Recording, value: Ref) -> None:
@@ -148,8 +148,7 @@ class RecordedStep:
 
     def draw_as(self, place: int) -> None:
         """The batch is the one of this number in its step, by which dropout's masks go."""
-        if self._recorder.draw is not None:
-            self._recorder.draw = replace(self._recorder.draw, batch=place)
+        self._draw = replace(self._draw, batch=place)
 
     def close(self) -> None:
         """Record no more."""
@@ -251,7 +250,7 @@ class RecordedStep:
 
         What is asked for now will be asked for in other steps.
         """
-        recording, draw, run = self._recording, self._recorder.draw, self._before.run
+        recording, draw, run = self._recording, self._draw, self._before.run
         before = Before(recording)
         run.users.before.add(before)
 

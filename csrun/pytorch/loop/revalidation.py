@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.lower.interpret import reader_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Ref
@@ -124,6 +125,7 @@ class Recheck:
     ) -> None:
         self._part, self._step, self._remedy, self._saw = part, step, remedy, saw
         self._recorder = Recorder(model)
+        self._recorder.reader = reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
         self.is_recording = False
         arrays = part.shape.arrays

@@ -10,7 +10,10 @@ from csrun.pytorch.deferred_init.tape import real
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import Draw, masks_of
 from csrun.pytorch.record.composite_ops import DRAWING
+from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Operator, Recording, Ref
+from csrun.pytorch.record.torch_modes import onednn
+from csrun.pytorch.record.traced import Traced
 
 Numbers = dict[Ref, torch.Tensor]
 Masks = Mapping[int, torch.Tensor]
@@ -74,3 +77,13 @@ def _needed(recording: Recording, wanted: Sequence[Ref]) -> list[int]:
 
 def _drop(recording: Recording, needed: Iterable[int]) -> bool:
     return any(recording.operators[number].name in DRAWING for number in needed)
+
+
+def reader_of(recorder: Recorder) -> Callable[[Traced], torch.Tensor]:
+    """Return a recorder's reader that interprets what is recorded so far."""
+
+    def read(traced: Traced) -> torch.Tensor:
+        with onednn(True):
+            return interpret(recorder.so_far(), [traced.value])[traced.value]
+
+    return read

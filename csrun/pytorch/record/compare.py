@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from csrun.pytorch.record.recording import Leaf, Operator, Recording, Ref, Source
-from csrun.pytorch.step.expected_calls import ancestors
+from csrun.pytorch.record.recording import Leaf, Operator, Recording, Ref, Source, ancestors
 
 
 def difference(

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -41,9 +41,6 @@ from csrun.pytorch.record.unsupported import (
     refusal_of_constant,
 )
 
-if TYPE_CHECKING:
-    from csrun.pytorch.lower.dropout_masks import Draw
-
 aten = torch.ops.aten
 #: Results that are their operand, for all that is computed.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
@@ -62,19 +59,16 @@ class Recorder(TorchDispatchMode):
         recording = recorder.finish()               # at optimizer.step(), which is not recorded
 
     The model's parameters stay the user's own Parameter objects: they get traced gradients, and
-    lose them in `finish`. draw: what dropout's masks depend on, for values that are read before the
-    step is compiled. reader: gives the number of a value after the step, where the interpreter of
-    the recording is not to be asked. later: what a function of values gives after the step, where
-    that may wait until it is read; None where not.
+    lose them in `finish`. reader: gives the numbers of a value that the loop asks for. later: what
+    a function of values gives after the step, where that may wait until it is read; None where not.
 
     Raises: CaptureError, with the user's line, for what cannot be recorded
     """
 
-    def __init__(self, model: torch.nn.Module, draw: "Draw | None" = None) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.draw = draw
-        self.reader: Callable[[Traced], torch.Tensor] | None = None
+        self.reader: Callable[[Traced], torch.Tensor] = _unread
         self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
@@ -366,17 +360,6 @@ class Recorder(TorchDispatchMode):
         """Whether its step is over."""
         return self._is_finished
 
-    def number_of(self, traced: Traced) -> torch.Tensor:
-        """The numbers of a value: the reader's, or what interpreting the recording gives."""
-        from csrun.pytorch.lower.interpret import (
-            interpret,  # which is written in terms of recordings
-        )
-
-        if self.reader is not None:
-            return self.reader(traced)
-        with onednn(True):
-            return interpret(self.so_far(), [traced.value], draw=self.draw)[traced.value]
-
     # One kind of operator each.
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -393,7 +376,7 @@ class Recorder(TorchDispatchMode):
         if not self._is_finished:
             self.scopes.refuse_in_forward()
             self.reads.append(Read(traced.value, user_line()))
-        return self.number_of(traced)
+        return self.reader(traced)
 
     def _counts(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
         """Whether it is an integer buffer that counts steps, as batch norm's does."""
@@ -471,3 +454,8 @@ def _real(argument: Any) -> Any:
 
 def _fake(argument: Any) -> Any:
     return argument.fake if isinstance(argument, Traced) else argument
+
+
+def _unread(traced: Traced) -> torch.Tensor:
+    """The reader of a recorder that was given none."""
+    raise CaptureError(f"{user_line()}: a value of the step is read, and nothing computes it here")

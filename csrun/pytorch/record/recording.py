@@ -1,6 +1,6 @@
 """A recorded step, frozen: operators in their order, what they read, and what comes of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -150,3 +150,12 @@ class Recording:
 
     def kind(self, value: Ref) -> Kind:
         return self.kinds[value.number]
+
+
+def ancestors(recording: Recording, values: Iterable[Ref], known: Container[Ref] = ()) -> set[Ref]:
+    """Return values and all that they are computed from, down to the known ones."""
+    found = set(values)
+    for op in reversed(recording.operators):
+        if any(r in found and r not in known for r in op.results):
+            found.update(op.operands)
+    return found

@@ -4,7 +4,7 @@ Forward's Python does not run in these: a call that step 1 made in the same plac
 values, stands for what was recorded. All else that the loop computes waits until it is read.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recorder import Recorder
-from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.record.unsupported import OfNumbersError
 from csrun.pytorch.step.snapshots import Given
@@ -287,12 +287,3 @@ class LoopShape:
         """The batch of a step."""
         made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)
-
-
-def ancestors(recording: Recording, values: Iterable[Ref], known: Container[Ref] = ()) -> set[Ref]:
-    """Values and all that they are made of, down to what is known."""
-    found = set(values)
-    for op in reversed(recording.operators):
-        if any(r in found and r not in known for r in op.results):
-            found.update(op.operands)
-    return found

@@ -390,5 +390,5 @@ for _name in ("to", "float", "double", "long", "int", "contiguous"):
 def number_of(argument: Any) -> Any:
     """The numbers, of what has some."""
     if isinstance(argument, Traced):  # of a step that was recorded, and is over
-        return argument.recorder.number_of(argument)
+        return argument.recorder.reader(argument)
     return argument.tensor() if isinstance(argument, Numbers) else argument
