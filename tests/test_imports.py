@@ -1,4 +1,4 @@
-"""Rooms import only downwards, two read the environment, and modules named in strings are there."""
+"""Packages import only downwards, two read the environment; modules named in strings are there."""
 
 import ast
 import importlib
@@ -19,7 +19,7 @@ from csrun.compiler import compile_directory
 ROOT = Path(csrun.__file__).parent
 EVERYTHING = frozenset(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
 NOUNS = frozenset({"cirh", "executable", "kernels", "records", "context", "site"})
-# The floor plan of docs/design.md, top down: a room imports only what its row names, and `base`.
+# The table of docs/design.md, top down: a package imports only what its row names, and `base`.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": EVERYTHING,
     "params": NOUNS | {"estimator", "nn", "data"},
@@ -45,8 +45,8 @@ A_PROTOBUF_PACKAGE = "csrun.tensorflow"  # what a string may name that is no mod
 READ_THE_ENVIRONMENT = {"site", "context"}
 
 
-def modules_of(room: str) -> Iterator[Path]:
-    return (ROOT / room).rglob("*.py")
+def modules_of(package: str) -> Iterator[Path]:
+    return (ROOT / package).rglob("*.py")
 
 
 def imported(text: str) -> set[str]:
@@ -60,8 +60,8 @@ def imported(text: str) -> set[str]:
     return names
 
 
-def rooms_imported(text: str) -> set[str]:
-    """Rooms that a module's text imports, `csrun` itself aside."""
+def packages_of_csrun_imported(text: str) -> set[str]:
+    """Packages of csrun that a module's text imports."""
     parts = [name.split(".") for name in imported(text)]
     return {part[1] for part in parts if part[0] == "csrun" and len(part) > 1}
 
@@ -142,18 +142,18 @@ def test_torch_is_imported_by_its_own_front_end_alone() -> None:
     assert set(importing) <= {"pytorch"}
 
 
-def test_every_room_has_a_row() -> None:
+def test_every_package_has_a_row() -> None:
     assert set(MAY_IMPORT) == EVERYTHING
 
 
-@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
-def test_imports_go_down(room: str) -> None:
-    allowed = MAY_IMPORT[room] | {"base", room}
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_imports_go_down(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {"base", package}
     wrong = {
-        str(path.relative_to(ROOT)): rooms_imported(path.read_text()) - allowed
-        for path in modules_of(room)
+        str(path.relative_to(ROOT)): packages_of_csrun_imported(path.read_text()) - allowed
+        for path in modules_of(package)
     }
-    assert not {path: rooms for path, rooms in wrong.items() if rooms}
+    assert not {path: packages for path, packages in wrong.items() if packages}
 
 
 PACKAGES = sorted(
@@ -192,9 +192,9 @@ def test_a_cycle_is_found() -> None:
     assert not cycle_in({"a": {"b", "c"}, "b": {"c"}})
 
 
-@pytest.mark.parametrize("room", sorted(set(MAY_IMPORT) - READ_THE_ENVIRONMENT))
-def test_the_environment_is_read_in_two_rooms(room: str) -> None:
-    assert not [p for p in modules_of(room) if reads_environment(p.read_text())]
+@pytest.mark.parametrize("package", sorted(set(MAY_IMPORT) - READ_THE_ENVIRONMENT))
+def test_the_environment_is_read_in_two_packages(package: str) -> None:
+    assert not [p for p in modules_of(package) if reads_environment(p.read_text())]
 
 
 def test_every_module_named_in_a_string_imports() -> None:
@@ -224,11 +224,11 @@ def test_the_checksum_of_a_compile_covers_what_the_compiler_imports() -> None:
 
 
 def test_the_checks_see_what_they_look_for() -> None:
-    assert rooms_imported("from csrun.launch.plan import plan\nimport csrun.cli") == {
+    assert packages_of_csrun_imported("from csrun.launch.plan import plan\nimport csrun.cli") == {
         "launch",
         "cli",
     }
-    assert rooms_imported("from csrun import launch") == {"launch"}
+    assert packages_of_csrun_imported("from csrun import launch") == {"launch"}
     assert modules_named("RUN = ('-m', 'csrun.cli')\nx = 'csrun. is'") == {"csrun.cli"}
     assert reads_environment("import os\nos.environ['A']")
     assert reads_environment("from os import environ")

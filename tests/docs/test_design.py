@@ -1,4 +1,4 @@
-"""docs/design.md is the house as it is: its table of rooms, its files, its walks."""
+"""docs/design.md tells the tree as it is: its table of packages, its files, its walks."""
 
 import ast
 import re
@@ -26,9 +26,9 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
-def rooms_in(text: str) -> frozenset[str]:
+def packages_in(text: str) -> frozenset[str]:
     """What a cell of the table means."""
-    if text == "all rooms":
+    if text == "all packages":
         return EVERYTHING
     named = frozenset(re.findall(r"`(\w+)`", text))
     return named | NOUNS if "the nouns" in text else named
@@ -61,14 +61,16 @@ def modules_imported(path: str) -> set[str]:
     return found
 
 
-def test_the_table_of_rooms_is_that_of_the_import_test() -> None:
-    table = {room.strip("`"): rooms_in(imports) for room, _, _, imports in rows("The floors")}
+def test_the_table_of_packages_is_that_of_the_import_test() -> None:
+    table = {
+        package.strip("`"): packages_in(imports) for package, _, _, imports in rows("Packages")
+    }
     assert table == MAY_IMPORT
 
 
-def test_the_nouns_are_the_floor_of_that_name() -> None:
-    floors = {room.strip("`"): floor for room, floor, _, _ in rows("The floors")}
-    assert {room for room, floor in floors.items() if floor == "nouns"} == NOUNS
+def test_the_nouns_are_the_layer_of_that_name() -> None:
+    layers = {package.strip("`"): layer for package, layer, _, _ in rows("Packages")}
+    assert {package for package, layer in layers.items() if layer == "nouns"} == NOUNS
 
 
 @pytest.mark.parametrize("title", LIMITS)

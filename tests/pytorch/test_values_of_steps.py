@@ -56,7 +56,7 @@ def hits_from_zero(kit):
 
 
 def predictions(kit):
-    """They are collected in lists, and read behind the step_orders, like the labels."""
+    """They are collected in lists, and read behind the loop, like the labels."""
     kit.train_once()
     outs, labels = [], []
     evaluate(kit, lambda out, y: (outs.append(out.softmax(1)), labels.append(y)))
@@ -197,10 +197,10 @@ LOOPS = (
 )
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: step_orders.__name__)
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
-def test_values_are_pytorchs(tmp_path, step_orders):
-    beside(step_orders, tmp_path)
+def test_values_are_pytorchs(tmp_path, loop):
+    beside(loop, tmp_path)
 
 
 def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
