@@ -4,6 +4,7 @@ import functools
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,18 @@ def _whole(rate: str) -> str:
     """A rate without digits that change from line to line."""
     number = float(rate)
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+MOST_LINES = 3  # of a script that are named
+
+
+def synchronizations(count_by_line: Counter[str]) -> str:
+    """How often a PyTorch loop waited for its own steps, and the lines that read most."""
+    most = count_by_line.most_common(MOST_LINES)
+    lines = ", ".join(f"{line} ({count})" for line, count in most)
+    return (
+        f"The loop waited {count_by_line.total()} times for a value of a step that it read: {lines}"
+    )
 
 
 def training_finished(samples: int, seconds: float) -> str:

@@ -83,7 +83,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_csx: CS systems that shared each batch, and whose samples all rates are of.
     est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
     executable. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the
-    time went.
+    time went. synchronizations: how often each line of a PyTorch script waited for steps to run.
     """
 
     compile_time: float
@@ -96,6 +96,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: Input = Input()
     ledger: tuple[LedgerRow, ...] = ()
     num_csx: int = 1
+    synchronizations: dict[str, int] = {}
 
 
 def write(model_dir: Path, performance: Performance) -> Path:

@@ -1,6 +1,7 @@
 """The chief's part of a script's run: its Sessions' steps, in the loops' order, over one store."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,7 @@ class ScriptRun:
     is_open: bool = False
     left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
     _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
+    synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
     _queued: list[Queued] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
@@ -328,6 +330,12 @@ class ScriptRun:
         if self._orders.is_under_way:
             self._queued[:0] = self._orders.finish(self._trainer())
 
+    def flush_for(self, line: str) -> None:
+        """Run what is queued, because this line of the script needs a value of it."""
+        if self._queued or self._orders.is_under_way:
+            self.synchronizations[line] += 1
+        self.flush()
+
     def flush(self) -> None:
         """Run what is queued, in order.
 
@@ -380,6 +388,7 @@ class ScriptRun:
         assert machine is not None, "begun"
         keep_taken = self._orders.keep_taken
         training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
+        training.synchronizations = self.synchronizations
         for name, value in self._summaries:
             training.summarize(name, value)
         self._summaries = []

@@ -1,6 +1,7 @@
 """A training: drives a machine's steps, and writes what a run leaves in model_dir."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ class Training:
         self._loss_so_far = 0.0  # of a step of which not all batches are computed
         self._samples = 0
         self._input = InputLog(machine.feeding)
+        self.synchronizations: Counter[str] = Counter()  # by the script's line that waited
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
         folder = options.model_dir
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
@@ -269,6 +271,8 @@ class Training:
             log.warning(f"Training finished, but its performance record was not saved: {error}")
         for line in ledger.lines(spent):
             log.info(line)
+        if self.synchronizations:
+            log.info(log_lines.synchronizations(self.synchronizations))
         log.info(log_lines.training_finished(self._samples, seconds))
         if self._samples:
             log.info(log_lines.final_loss(self._loss))
@@ -401,6 +405,7 @@ class Training:
                 input=fed,
                 ledger=spent,
                 num_csx=plan.systems,
+                synchronizations=dict(self.synchronizations.most_common()),
             ),
         )
 
