@@ -112,7 +112,7 @@ def test_parameters_that_the_loop_writes_are_refused_by_line(tmp_path, at, write
         if step == at:
             write(script.model[0].weight)
 
-    said = r"test_parameter_watch.py:[0-9]+: 0.weight is written inside of the Session's block"
+    said = r"test_weight_guard.py:[0-9]+: 0.weight is written inside of the Session's block"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         script.loop(after)
 
@@ -135,7 +135,7 @@ def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
         if step == at:
             replace(script.model[0])
 
-    said = r"test_parameter_watch.py:[0-9]+: 0.weight is another tensor than at the first step"
+    said = r"test_weight_guard.py:[0-9]+: 0.weight is another tensor than at the first step"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         script.loop(after)
 
