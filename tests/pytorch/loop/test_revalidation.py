@@ -50,10 +50,10 @@ def returns_a_pair(self, x):
 
 
 WAYS = {
-    scales: r"test_revalidation.py:{scales}: aten.mul.Tensor is computed where step 1 .* in step 7, ",
-    stops_the_gradient: r"test_revalidation.py:\d+: aten.* in step 7, the first one behind a checkpoint",
-    evaluates_otherwise: r"test_revalidation.py:\d+: aten.add.* in step 13, ",
-    returns_a_pair: r"test_revalidation.py:\d+: the model gives other things than in step 1, .*step 7, ",
+    scales: r"revalidation.py:{scales}: aten.mul.Tensor is computed where step 1 .* in step 7, ",
+    stops_the_gradient: r"revalidation.py:\d+: aten.* in step 7, the first one behind a checkpoint",
+    evaluates_otherwise: r"revalidation.py:\d+: aten.add.* in step 13, ",
+    returns_a_pair: r"revalidation.py:\d+: the model gives other things than in step 1, .*step 7, ",
 }
 MARKED = scales.__code__.co_firstlineno + 1
 
@@ -101,7 +101,7 @@ def test_a_forward_that_changes_behind_the_last_checkpoint_is_refused_at_the_blo
     def before(step):
         kit.model[0].switch["on"] = step >= 16
 
-    said = rf"test_revalidation.py:{MARKED}: aten.mul.Tensor .* in step 18, the last one of the block"
+    said = rf"revalidation.py:{MARKED}: aten.mul.Tensor .* in step 18, the last one of the block"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         both(kit, before)
 
@@ -174,7 +174,7 @@ def test_what_the_loop_sets_in_the_model_is_seen_in_the_next_step(tmp_path):
     def before(step):
         kit.model[0].scale = 2.0 if step < 9 else 1.0
 
-    said = r"test_revalidation.py:\d+: aten.mul.Tensor has other .* step 9, before whose forward .*scale"
+    said = r"revalidation.py:\d+: aten.mul.Tensor has other .* step 9, before whose forward .*scale"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         both(kit, before)
     assert next(kit.model[0].calls) == 3 + 3 + 1  # the first ones of both loops, and that one
