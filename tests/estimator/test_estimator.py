@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ from threadpoolctl import threadpool_info
 from csrun import nn
 from csrun.base import stored
 from csrun.base.errors import UsageError
-from csrun.base.mode import ExecutionMode, RunMode
+from csrun.base.mode import BURST_S, ExecutionMode, RunMode
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
@@ -194,6 +195,7 @@ def test_ctrl_c_amid_the_first_checkpoint(tmp_path, caplog, monkeypatch, keys, s
         begin(saving, at, *state)
         for _ in range(keys if at == 0 else 0):
             signal.raise_signal(signal.SIGINT)
+            time.sleep(BURST_S)  # two at the same moment are one
 
     monkeypatch.setattr(Saving, "begin", interrupted)
     caplog.set_level("INFO", "csrun")
