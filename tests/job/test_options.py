@@ -17,7 +17,9 @@ def test_predictions_of_the_checkpoint_that_was_given(trained: FcMnist) -> None:
     assert "with the weights of global step 5" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("mode", ["eval_all", "train_and_eval"])
+@pytest.mark.parametrize(
+    "mode", ["eval_all", pytest.param("train_and_eval", marks=pytest.mark.slow)]
+)
 def test_a_checkpoint_that_would_not_be_used_is_refused(place: FcMnist, mode: str) -> None:
     done = place.cpu("--mode", mode, "--checkpoint_path", "model_dir/model-ckpt-5")
     assert done.returncode == 2

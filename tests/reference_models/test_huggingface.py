@@ -272,7 +272,7 @@ def test_a_head_is_drawn_and_a_converted_bert_learns_classes(own_folder, bert, c
         assert "not of this model, and left out: cls.predictions.bias, cls.pred" in said
         model, data = import_module("model"), import_module("data")
         estimator = CerebrasEstimator(model.model_fn, own_folder / "ours", params=params)
-        estimator.train(data.train_input_fn, max_steps=60)
+        estimator.train(data.train_input_fn, max_steps=30)
     drawn = "model-ckpt-0.safetensors, and drawn by the seed: classifier/kernel, classifier/bias"
     assert drawn in caplog.text
     assert estimator.evaluate(data.eval_input_fn)["accuracy"] > 0.9
