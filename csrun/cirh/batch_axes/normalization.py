@@ -21,7 +21,7 @@ from csrun.cirh.types import shape_of, type_of
 
 
 def along_an_axis(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    """As elementwise, where `dim` is not the axis of the samples."""
+    """Rule of an operator that is elementwise unless `dim` is the axis of the samples."""
     found = elementwise(op, of)
     return LOST if found.axis == integer(op.properties, "dim") else found
 

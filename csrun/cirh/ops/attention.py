@@ -72,7 +72,7 @@ class AttentionOp(CirhOp):
         return tensor_type(out, dtype_of(query)), tensor_type(out[:3], dtype_of(query))
 
     def gradients(self, back: Backward) -> Gradients:
-        """Of query, key and value, from the saved result and row sums; a mask has none.
+        """Gradients of query, key and value, from the saved result and row sums; a mask has none.
 
         Raises: VerifyException when a mask depends on parameters
         """
@@ -132,7 +132,7 @@ class AttentionBackwardOp(CirhOp):
     def compute(
         self, grad: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *mask: Any
     ) -> tuple[Any, ...]:
-        """Of query, key and value; the scores are computed again."""
+        """Gradients of query, key and value; the scores are recomputed."""
         mask, kept = _kept(self.properties, mask)
         scores = _scores(self.properties, q, k, mask)
         attended = np.exp(scores - np.where(np.isneginf(sums), 0, sums)[..., None])

@@ -78,7 +78,7 @@ class NativeBatchNormOp(CirhOp):
         return x, weight, weight, weight, weight
 
     def gradients(self, back: Backward) -> Gradients:
-        """Of x, weight and bias, from x and the saved mean and rstd."""
+        """Gradients of x, weight and bias, from x and the saved mean and rstd."""
         found = back.emit_all(
             NativeBatchNormBackwardOp,
             back.grad,
@@ -142,7 +142,7 @@ class NativeBatchNormBackwardOp(CirhOp):
     def compute(
         self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, samples: Any
     ) -> tuple[Any, ...]:
-        """Of the rows that count; those after them have none."""
+        """Gradients of the rows that count; padding after them has none."""
         end = int(samples) * integer(self.properties, "rows")
         normal = (x[:end] - mean[:, None]) * rstd[:, None]
         of_weight, of_bias = (grad[:end] * normal).sum(AXES), grad[:end].sum(AXES)

@@ -112,7 +112,7 @@ class ConvolutionOp(ConvolvingOp):
         return tensor_type(out, dtype_of(x))
 
     def gradients(self, back: Backward) -> Gradients:
-        """Of x, weight and bias, those that are wanted: an image of the batch has none."""
+        """Gradients of x, weight and bias, as wanted: an image of the batch has none."""
         options = back.options()
         x, weight, *bias = back.operands
         found: list[SSAValue | None] = [None, None, *(None for _ in bias)]

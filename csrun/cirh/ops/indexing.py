@@ -107,7 +107,7 @@ class GatherBackwardOp(IndexingBackwardOp):
 
 @irdl_op_definition
 class IndexSelectOp(IndexingOp):
-    """Of axis `dim` the places that the indices name, one after the other."""
+    """Slices of axis `dim` at the indices, in their order."""
 
     name = "cirh.index_select"
 

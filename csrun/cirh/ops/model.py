@@ -92,7 +92,7 @@ class PartAttr(ParametrizedAttribute):
 
     @classmethod
     def of(cls, tensor: str, rows: int, first: int) -> "PartAttr":
-        """Of a tensor of so many rows."""
+        """Make the attribute of a tensor of so many rows."""
         return cls(StringAttr(tensor), IntegerAttr(rows, i64), IntegerAttr(first, i64))
 
 

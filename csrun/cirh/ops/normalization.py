@@ -89,7 +89,7 @@ class NativeLayerNormOp(CirhOp):
         return x, statistic, statistic
 
     def gradients(self, back: Backward) -> Gradients:
-        """Of x, weight and bias, from x and the saved mean and rstd."""
+        """Gradients of x, weight and bias, from x and the saved mean and rstd."""
         x, weight, _ = back.operands
         _, mean, rstd = self.results
         kind = NativeLayerNormBackwardOp
@@ -128,7 +128,7 @@ class NativeLayerNormBackwardOp(CirhOp):
         return x, weight, weight
 
     def compute(self, grad: Any, x: Any, mean: Any, rstd: Any, weight: Any) -> tuple[Any, ...]:
-        """Of x, weight and bias."""
+        """Gradients of x, weight and bias."""
         axes, normal = _last(weight.ndim), (x - mean) * rstd
         scaled = grad * weight
         own = scaled - scaled.mean(axis=axes, keepdims=True)
@@ -159,7 +159,7 @@ class FusedRmsNormOp(CirhOp):
         return types[0], statistic_of(types[0], types[1])
 
     def gradients(self, back: Backward) -> Gradients:
-        """Of x and weight, from x and the saved root mean square."""
+        """Gradients of x and weight, from x and the saved root mean square."""
         x, weight = back.operands
         kind = FusedRmsNormBackwardOp
         return list(back.emit_all(kind, back.grad, x, self.results[1], weight))
@@ -193,7 +193,7 @@ class FusedRmsNormBackwardOp(CirhOp):
         return x, weight
 
     def compute(self, grad: Any, x: Any, rrms: Any, weight: Any) -> tuple[Any, ...]:
-        """Of x and weight."""
+        """Gradients of x and weight."""
         normal, scaled = x * rrms, grad * weight
         own = scaled - normal * (scaled * normal).mean(axis=_last(weight.ndim), keepdims=True)
         return rrms * own, (grad * normal).sum(axis=tuple(range(x.ndim - weight.ndim)))

@@ -174,7 +174,7 @@ def index_of(properties: Properties, kind: Tensor) -> tuple[int, int]:
 
 @irdl_op_definition
 class SliceOp(ViewingOp):
-    """Of axis `dim` every `step`th element from `start` on, before `end`."""
+    """Slice of axis `dim`: every `step`th element from `start` on, before `end`."""
 
     name = "cirh.slice"
     dim = prop_def(IntegerAttr)

@@ -112,7 +112,7 @@ class EmbeddingPartBackwardOp(CirhOp):
 
 @irdl_op_definition
 class LogSumExpPartOp(CirhOp):
-    """Of each row of logits: log(sum(exp)), with what came of the classes before, and the label's.
+    """Running log(sum(exp)) of each row of logits over the shards so far, and the label's logit.
 
     Where the label is none of the classes so far its logit is 0.
     """
