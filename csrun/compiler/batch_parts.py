@@ -62,7 +62,7 @@ def _in_parts(options: CompileOptions) -> str:
 
 
 def _refused_for(mixing: Operation | None, message: str) -> CompileError:
-    """With the line and the layer of what is of the batch as a whole, where that is known."""
+    """Add the user's line and layer to the message, where they are known."""
     if mixing is None:
         return CompileError(message)
     scope = mixing.properties.get("scope")

@@ -69,7 +69,7 @@ class UpdateLoops:
 
     @property
     def kernels(self) -> list[KernelOp]:
-        """As `lair` prints them."""
+        """Kernels, as `lair` prints them."""
         loops = [
             *(branch.loop for branch in self.branches),
             *([self.finish] if self.finish else []),
@@ -110,7 +110,7 @@ class Updates:
 
     @property
     def kernels(self) -> list[KernelOp]:
-        """As `lair` prints them."""
+        """Kernels, as `lair` prints them."""
         return [kernel for loops in self.loops.values() for kernel in loops.kernels]
 
 

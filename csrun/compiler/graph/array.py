@@ -37,7 +37,7 @@ class Array:
 
     @property
     def base(self) -> "Array":
-        """All of the memory that it is a view of."""
+        """Array that owns the memory of this view."""
         assert self.whole is not None, "set when it was made"
         return Array(self.name, self.whole, self.dtype, is_weight=self.is_weight)
 
@@ -73,7 +73,7 @@ class Array:
         return replace(self, shape=shape, strides=strides)
 
     def sliced(self, dim: int, start: int, end: int, step: int = 1) -> "Array":
-        """Of an axis every `step`th element from `start` on, before `end`."""
+        """Slice of an axis: every `step`th element from `start` on, before `end`."""
         shape, strides = list(self.shape), list(self.strides)
         shape[dim] = len(range(start, end, step))
         strides[dim] *= step

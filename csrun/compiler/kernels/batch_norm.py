@@ -48,7 +48,7 @@ class BatchNorm(Kernel):
 
     @property
     def flops(self) -> int:
-        """Of each value as many as there are passes over it."""
+        """Operations: as many per value as there are passes over it."""
         return prod(self.results[0].shape) * (9 if self.phase is Phase.BACKWARD else 6)
 
     @property

@@ -79,7 +79,7 @@ class Convolution(Kernel):
 
     @property
     def _shape(self) -> Shape:
-        """Of the weight, as a matrix for each group: [G, O/G, K]."""
+        """Shape of the weight, as a matrix for each group: [G, O/G, K]."""
         outputs, *inner = self.weight.shape
         return self.groups, outputs // self.groups, prod(inner)
 
@@ -100,7 +100,7 @@ class Convolution(Kernel):
         return [*lines, f"{self._taps(name)} = windows.taps({self._where()})"]
 
     def _where(self) -> str:
-        """Of images and of windows, how many rows and columns, and the windows."""
+        """Text of the sizes of images and windows."""
         image, places, w = self.images.shape[2:], self.maps.shape[2:], self.windows
         return f"{image}, {places}, {w.size}, {w.stride}, {w.padding}, {w.dilation}"
 

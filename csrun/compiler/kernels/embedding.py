@@ -152,7 +152,7 @@ def match_backward(operation: Operation, graph: Graph) -> Kernel:
 
 
 def rows_of(array: Array, row: tuple[int, ...]) -> Array:
-    """All leading axes as one; a copy stands before what does not lie so."""
+    """Merge all leading axes; the array has been copied if strides forbid that."""
     size = prod(array.shape) // max(prod(row), 1) if prod(row) else prod(array.shape[:-1])
     found = array.reshaped((size, *row))
     assert found is not None, "a copy stands before an array whose rows are no view"

@@ -50,7 +50,7 @@ class Norm(Kernel):
 
     @property
     def flops(self) -> int:
-        """Of each value about as many as there are passes over it."""
+        """Operations: about as many per value as there are passes over it."""
         return prod(self.operands[0].shape) * (14 if self.phase is Phase.BACKWARD else 8)
 
     @property

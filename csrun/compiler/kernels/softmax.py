@@ -61,7 +61,7 @@ class Softmax(Kernel):
 
     @property
     def flops(self) -> int:
-        """Of each value about as many as there are passes over it."""
+        """Operations: about as many per value as there are passes over it."""
         return prod(self.out.shape) * (4 if len(self.operands) > 1 else 5)
 
     @property

@@ -227,7 +227,7 @@ class CrossEntropyBackward(Kernel):
 
 @dataclass(frozen=True)
 class NarrowForward(CrossEntropyForward):
-    """Of few classes: what is kept of each row is its exponentials, and their sum."""
+    """Forward for few classes: keeps the exponentials of each row, and their sum."""
 
     @property
     def kept(self) -> dict[str, Array]:
@@ -247,7 +247,7 @@ class NarrowForward(CrossEntropyForward):
 
 @dataclass(frozen=True)
 class NarrowBackward(CrossEntropyBackward):
-    """Of few classes, whose exponentials forward left."""
+    """Backward for few classes, from the exponentials that forward left."""
 
     @property
     def kept(self) -> dict[str, Array]:
@@ -259,7 +259,7 @@ class NarrowBackward(CrossEntropyBackward):
 
 @dataclass(frozen=True)
 class WideForward(CrossEntropyForward):
-    """Of many classes: only the logits and one gradient are [N, C].
+    """Forward for many classes: only the logits and one gradient are [N, C].
 
     What is kept of each row is the logarithm of its sum; backward takes the exponentials again.
     """
@@ -280,7 +280,7 @@ class WideForward(CrossEntropyForward):
 
 @dataclass(frozen=True)
 class WideBackward(CrossEntropyBackward):
-    """Of many classes, from the logits."""
+    """Backward for many classes, from the logits."""
 
     @property
     def kept(self) -> dict[str, Array]:

@@ -93,7 +93,7 @@ class LookupPart(Kernel):
 
 @dataclass(frozen=True, kw_only=True)
 class LookupPartBackward(LookupBackward):
-    """As of a whole table, of the indices that the part has rows for."""
+    """Lookup gradient of a shard, from the indices that it has rows for."""
 
     first: int
 
@@ -116,7 +116,7 @@ class LookupPartBackward(LookupBackward):
 
 @dataclass(frozen=True)
 class LogSumExpPart(Kernel):
-    """Of each row, with what came of the classes before: log(sum(exp)), and the label's logit.
+    """Running log(sum(exp)) of each row over the shards so far, and the label's logit.
 
     Shapes: logits [N, C], labels [N], before sums [N], picked [N] -> sums [N], picked [N]
     """

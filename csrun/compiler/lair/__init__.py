@@ -46,7 +46,7 @@ class Generated(Kernel):
 
     @property
     def flops(self) -> int:
-        """Of each operator so many for each value."""
+        """Operations: so many per value for each operator."""
         return self.loop.flops
 
     def prepare(self, name: Name) -> list[str]:

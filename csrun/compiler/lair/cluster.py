@@ -54,7 +54,7 @@ class Cluster:
 
     @property
     def rows(self) -> int:
-        """Of the loop: no more than make them short, so that few things repeat within a row."""
+        """Rows of the loop: few enough that little repeats within a row."""
         most = max(prod(space_of(op)) for op in self.members)
         short = (rows for rows in self.loops if most <= rows * LONG_ROW)
         return min(short, default=max(self.loops))

@@ -119,7 +119,7 @@ class _Parts:
 
     @property
     def operations(self) -> list[Operation]:
-        """All that were made, in their order."""
+        """Operators made so far, in order."""
         return [each for op in self._order for each in (op, *self._beside.get(op, ()))]
 
     def make(self, op: Operation) -> None:

@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """All of a step, in program order."""
+        """Kernels of a step, in program order."""
         return [kernel for function in self.functions for kernel in function.kernels]
 
 

@@ -30,7 +30,7 @@ class Life:
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """All of them, in their order."""
+        """Lifetimes, in order."""
         return (*self.earlier, (self.first, self.last))
 
     @property

@@ -212,7 +212,7 @@ def _seen(
 
 
 def _counted(layout: Layout, before: Layout, micro_batches: int) -> Layout:
-    """With what the layers have to do, and how often their weights come."""
+    """Add the layers' work, and the number of loads of their weights."""
     loads = loads_of(micro_batches * [function.visit for function in layout.functions])
     layer_of = {name: layer.name for layer in layout.layers for name in layer.parameters}
     first = next(iter(layer_of.values()), "")

@@ -26,7 +26,7 @@ class Use:
 
     @property
     def groups(self) -> frozenset[int]:
-        """All of them."""
+        """All groups that the kernel uses."""
         return self.weights | self.gradients
 
 

@@ -141,7 +141,7 @@ def _inside(spot: Spot, area: Area) -> Label | None:
 
 
 def _length(text: str) -> float:
-    """With a little room around it."""
+    """Length of a text with some margin."""
     return GLYPH_WIDTH * (len(text) + 1)
 
 

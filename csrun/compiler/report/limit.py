@@ -44,7 +44,7 @@ class Limit:
 
     @classmethod
     def of(cls, plan: Plan, system: System) -> "Limit":
-        """That of a compiled model."""
+        """Limit of a compiled model."""
         work = work_of(plan, system)
         return cls(work, plan.estimate, plan.arena_bytes, recomputed=plan.recomputed)
 
