@@ -139,7 +139,7 @@ class ChiefStores:
 
     @property
     def disks(self) -> tuple[messages.StoreOnDisk | None, ...]:
-        """Of the stores on this machine."""
+        """Disk files of the stores on this machine."""
         return tuple(each.disk for each in self._each)
 
     def make(
@@ -193,7 +193,7 @@ class ChiefStores:
         return Held(copying_order(self._plan), lambda count: None, end, sent)
 
     def state(self, plan: Plan) -> State:
-        """All of the state, in the order of one store's, and the numbers of the steps."""
+        """State of all tasks, in the order of one store, and the numbers of the steps."""
         states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
         found = {name: tensor for state in states for name, tensor in state.items()}
         first = numbers[0]

@@ -61,7 +61,7 @@ def _blocks(data: Bytes) -> int:
 
 
 def _with_values(data: Bytes) -> npt.NDArray[np.bool_]:
-    """Of each block, whether a bit is set in it."""
+    """Return for each block whether a bit is set in it."""
     whole = len(data) // BLOCK * BLOCK
     words = data[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
     found = np.bitwise_or.reduce(words, axis=1) != 0

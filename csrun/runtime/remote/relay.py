@@ -120,7 +120,7 @@ class Relay:
         return [place[:count] for place in self._places]
 
     def _send_down(self) -> None:
-        """With their checksums, at which the wafers look."""
+        """Send weights down with their checksums, which the wafers verify."""
         place = np.empty(PART_BYTES, np.uint8)
         while (nbytes := self._answers.get()) is not None:
             left = nbytes + SUM.size

@@ -197,12 +197,12 @@ class _Ring:
 
     @property
     def free(self) -> Collection[int]:
-        """Of each reader the descriptor that is readable when it has given slots back."""
+        """Descriptors of the readers, readable when one has returned slots."""
         return self._free
 
     @property
     def counters(self) -> list[tuple[int, int]]:
-        """Of each reader: filled, free."""
+        """Counters of each reader: filled, free."""
         return list(zip((each.descriptor for each in self._filled), self._free, strict=True))
 
     def read_free(self, descriptor: int) -> int:

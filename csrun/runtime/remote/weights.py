@@ -105,7 +105,7 @@ class RemoteBallot:
 
 
 class RemoteWeights:
-    """As `StreamedWeights`, over connections to all tasks of MemoryX.
+    """Weights as `StreamedWeights`, over connections to all tasks of MemoryX.
 
     What follows is fetched while a visit is computed, and the first one's groups again when the
     step's last gradients have left: MemoryX answers in the order of the wafer's orders, so that

@@ -135,7 +135,7 @@ class _Updating:
             self._apply_total(step, is_applied)
 
     def _tell(self, groups: Sequence[int]) -> None:
-        """All wafers: MemoryX is done with these groups."""
+        """Notify all wafers that MemoryX is done with these groups."""
         for wafer in self._wafers if groups else ():
             wafer.notes.held[0] = self._updates.held_s
             wafer.weights.raise_by(len(groups))

@@ -218,7 +218,7 @@ class _Desk:
             self._wait([stream.ring.room for stream in self._wanted])
 
     def _wait(self, rooms: list[int]) -> None:
-        """For the chief, or for room in a ring."""
+        """Wait for the chief, or for room in a ring."""
         if self._mail.has_kept:  # what came while a slot was sent is in no descriptor any more
             self._look_s = 0.0
             return

@@ -6,7 +6,7 @@ from csrun.runtime.wire.messages import Gathering
 
 
 def places(first: int, count: int, gathering: Gathering | None) -> Iterator[tuple[int, int, bool]]:
-    """Of each batch of an order its global step, its number in that, and whether it is the last."""
+    """Return for each batch its global step, its number in that, and whether it is the last."""
     if gathering is None:
         yield from ((first + number, 0, True) for number in range(count))
         return

@@ -119,7 +119,7 @@ class BatchName(NamedTuple):
         return f"batch {self.number}"
 
     def with_samples(self, rows: int) -> str:
-        """With the samples of the run that it has."""
+        """Name the batch with its samples of the run."""
         first = self.number * self.size
         return f"batch {self.number} (samples {first} to {first + rows - 1} of the run)"
 

@@ -49,7 +49,7 @@ class UpdateGate:
 
 
 def copying_order(plan: Plan, own: Own = None) -> tuple[str, ...]:
-    """All tensors of the state by name, those first whose updates come first in a step.
+    """Tensors of the state by name, in the order in which a step updates them.
 
     own: of these groups alone
     """

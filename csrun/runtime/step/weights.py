@@ -203,7 +203,7 @@ E = TypeVar("E")
 
 
 def measuring(plan: Plan, ends: Sequence[E], server_of: Sequence[int]) -> list[E]:
-    """Of several tasks those whose gradients must be measured together before an update."""
+    """Tasks whose gradients must be measured jointly before an update."""
     if len(ends) == 1 or plan.clip_norm is None:
         return []
     return [ends[server] for server in sorted({server_of[group] for group in plan.deliveries})]

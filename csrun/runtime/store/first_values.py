@@ -50,7 +50,7 @@ def initialize(
 
 
 def own_threads() -> int:
-    """As many as the processors of this task."""
+    """Thread count: the processors of this task."""
     return len(os.sched_getaffinity(0))
 
 

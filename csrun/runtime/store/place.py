@@ -70,7 +70,7 @@ class Store:
         initialize(plan, state, seed, self._threads(plan), is_fresh=True, drawn=drawn)
 
     def _threads(self, plan: Plan) -> int:
-        """As many as draw at a time: of a store on disk, what they draw is in memory till then."""
+        """Threads that draw at a time; draws for a store on disk are in memory until written."""
         if self.disk is None or self.disk.memory_bytes >= self.nbytes:
             return own_threads()
         layout = state_layout(plan, self.own).values()

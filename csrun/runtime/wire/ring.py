@@ -99,7 +99,7 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
 def write_header(
     slot: Slot, made: Made | None, index: int, cost: Production, number: int = 0
 ) -> None:
-    """All of a slot's header but the stage; `number` is that of the pass."""
+    """Write all of a slot's header but the stage; `number` is that of the pass."""
     rows = END_OF_DATA if made is None else made.rows
     slot.header[:5] = rows, index, cost.ns, cost.slowest, cost.slowest_ns
     slot.header[PASS] = number

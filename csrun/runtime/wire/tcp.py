@@ -181,7 +181,7 @@ def receive_few(connection: socket.socket, nbytes: int, what: str) -> bytes:
 
 
 def checksum(data: memoryview, before: int = 0) -> int:
-    """Of data, and of what comes before it: a CRC-32 of the sums of its rows and of its last bytes.
+    """Checksum of data and what precedes it: a CRC-32 of its rows' sums and its last bytes.
 
     Source: own design. It misses what a CRC-32 misses, which is one change in 2^32, and the words
     of a row in another order.
