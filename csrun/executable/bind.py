@@ -154,7 +154,7 @@ class TensorPlace:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """That of what lies there, row by row."""
+        """Shape as stored, row by row."""
         return self.shape[::-1] if self.is_turned else self.shape
 
     def view(self, memory: Bytes) -> Array:

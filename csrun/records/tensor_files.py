@@ -131,7 +131,7 @@ class Stored:
     code: str  # of the format: F32, BF16, …
 
     def read(self) -> "Values":
-        """All of its bytes, read and not mapped: a mapped file counts as this process's memory.
+        """Read all of its bytes, not mapped: a mapped file counts as this process's memory.
 
         Raises: DamagedError for a file that has become shorter; OSError
         """

@@ -9,7 +9,7 @@ NUMBER = "{n}"  # of a layer, in the names of a table
 
 @dataclass(frozen=True)
 class Rule:
-    """Of which tensors of theirs one of ours is made: side by side along our last axis.
+    """Source tensors of one of ours, concatenated along our last axis.
 
     is_transposed: they have it as [out, in], we as [in, out].
     """
