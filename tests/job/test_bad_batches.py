@@ -62,8 +62,8 @@ CHANGES = [
     (
         "cpu",
         "labels = labels.astype(float) if k == 60 else labels",
-        r"batch 60 \(samples 7680 to 7807 of the run\): labels must be int32 as the first batch "
-        "was,.* got float64: convert it in input_fn",
+        r"batch 60 \(samples 7680 to 7807 of the run\): labels must be int32 like the first "
+        "batch, got float64: convert it in input_fn",
     ),
 ]
 
