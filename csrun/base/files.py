@@ -165,7 +165,7 @@ def allow_owner(descriptor: int) -> None:
 def discard(temporary: Path) -> None:
     """Remove a temporary file, if it is there and the disk lets us; else it is swept later.
 
-    What went wrong before is what must be told, and not that a broken disk refuses this, too.
+    The first error must be reported, and not that a broken disk refuses this, too.
     """
     with suppress(OSError):
         temporary.unlink()
@@ -278,7 +278,9 @@ def make_for_group(folder: Path, mode: int) -> None:
     except FileExistsError:
         refuse_foreign_link(folder)
         if not folder.is_dir():
-            raise UsageError(f"{folder}: is no folder; remove it, csrun writes there") from None
+            raise UsageError(
+                f"{folder}: is not a folder; remove it, csrun creates a folder there"
+            ) from None
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

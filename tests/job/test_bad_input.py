@@ -104,7 +104,10 @@ def test_an_option_that_is_wrong(
 
 
 SYSTEMS = [
-    ("nowhere", r"no such system, it has: cs2-01 \(127.0.0.1, PIPELINED, .*cs2-02 \(127.0.0.2, W"),
+    (
+        "nowhere",
+        r"no such system on site .*known: cs2-01 \(127.0.0.1, PIPELINED, .*cs2-02 \(127.0.0.2, W",
+    ),
     ("127.0.0.1", "cs2-01 is in PIPELINED mode, this run needs WEIGHT_STREAMING; use cs2-02"),
 ]
 

@@ -89,6 +89,6 @@ def test_what_cannot_start_again_ends_as_its_failure(place: FcMnist) -> None:
     done = place.run("--max-restarts", "2", *ONE_TASK, "python", "run.py")
     assert done.returncode == 7
     assert "Traceback" not in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "do not start again" in line)
+    (line,) = (line for line in done.stderr.splitlines() if "no restart after" in line)
     assert line.startswith(f"csrun_wse: error: {place.jobs / '1' / 'ended'}: cannot be written: ")
     assert place.record(1)["exit_code"] == 7

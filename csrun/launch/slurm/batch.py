@@ -49,7 +49,7 @@ class Scripts:
         after: tuple[str, ...] = ()
         if self.compiling is not None:
             number = _sbatch(self.compiling, site)
-            print(f"Submitted batch job {number}, which compiles")
+            print(f"Submitted batch job {number} (compile)")
             after = _after(number)
         print(f"Submitted batch job {_sbatch(self.job, site, *after)}")
         return 0
@@ -62,7 +62,7 @@ class Scripts:
         return (
             "#!/bin/sh\nset -e\n"
             f"number=$(sbatch --parsable <<'{_END}'\n{self.compiling}{_END}\n)\n"
-            'echo "Submitted batch job ${number%%;*}, which compiles"\n'
+            'echo "Submitted batch job ${number%%;*} (compile)"\n'
             f"sbatch {after} <<'{_END}'\n{self.job}{_END}\n"
         )
 

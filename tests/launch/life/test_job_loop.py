@@ -106,7 +106,7 @@ def test_a_restart_that_cannot_be_made_is_a_failure_to_the_server_too(
     loop, folder = loop_of(tmp_path, server, signals, max_restarts=1)
     (folder.path / "ended").rmdir()
     (folder.path / "ended").touch()
-    with pytest.raises(CsrunError, match="do not start again") as refusal:
+    with pytest.raises(CsrunError, match="no restart after") as refusal:
         loop.run()
     server.close()
     assert refusal.value.exit_code == code
