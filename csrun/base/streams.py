@@ -49,7 +49,7 @@ def prepare() -> None:
 
 
 def flush_output() -> None:
-    """Write what standard output has buffered: at the interpreter's exit nobody hears of a failure.
+    """Write what standard output has buffered: at the interpreter's exit a failure is lost.
 
     Raises: OutputError when it takes no more; it takes anything from then on
     """

@@ -95,7 +95,7 @@ def run(command: click.Command, arguments: list[str]) -> int:
     name = command.name or ""
     try:
         code: int = command.main(arguments, prog_name=name, standalone_mode=False)
-        sys.stdout.flush()  # at the interpreter's exit nobody would hear of a full disk
+        sys.stdout.flush()  # at the interpreter's exit a full disk would go unreported
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return error.exit_code

@@ -125,7 +125,7 @@ def preparation() -> Preparation | None:
 
 
 def for_srun() -> dict[str, str]:
-    """The environment that srun and the tasks under it get: what a batch job's script is told of
+    """The environment that srun and the tasks under it get: what a batch job's script gets of
     its own step is not for them.
     """
     of_the_step = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
@@ -265,7 +265,7 @@ def every_jobs_dir(
     site_name: str, configured: str | None = None, shared: bool = False
 ) -> list[Path]:
     """The folders of job folders of all accounts that this account can find: with `$USER` in
-    jobs_dir, or on a shared site, those of others beside its own.
+    jobs_dir, or on a shared site, those of others next to its own.
     """
     if configured is None:
         if not shared:

@@ -133,8 +133,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_limit_s: int | None = None
     board: str | None = None
 
-    def told_in(self, job_dir: Path) -> Path:
-        """The folder where the job's telemetry and its uses of systems are told."""
+    def telemetry_dir(self, job_dir: Path) -> Path:
+        """The folder of the job's telemetry and its uses of systems."""
         return job_dir if self.board is None else Path(self.board)
 
     def write(self, job_dir: Path) -> None:

@@ -84,9 +84,9 @@ class TaskContext(msgspec.Struct, frozen=True):
         return Host(self.entry.node, self.entry.address)
 
     @property
-    def told_in(self) -> Path:
+    def telemetry_dir(self) -> Path:
         """The folder where this task's run says how far it is."""
-        return self.job.told_in(self.job_dir)
+        return self.job.telemetry_dir(self.job_dir)
 
     @property
     def secret(self) -> bytes:

@@ -204,11 +204,16 @@ def machine_for(
     """
     target = on_freest(target)
     in_job = target.context if target.site else None
-    told_in, names = in_job.told_in if in_job else None, tuple(s.name for s in target.systems)
+    telemetry_dir, names = (
+        in_job.telemetry_dir if in_job else None,
+        tuple(s.name for s in target.systems),
+    )
     with (
         progress_display(run.context) as show,
         loaded_machine(run, executable, target, first, last, told, batch) as machine,
-        telemetry_published(show, told_in, names, lambda: machine.arena_bytes) as show_everywhere,
+        telemetry_published(
+            show, telemetry_dir, names, lambda: machine.arena_bytes
+        ) as show_everywhere,
     ):
         yield machine, show_everywhere
 
@@ -233,7 +238,7 @@ def loaded_machine(
     if executable.plan.store_in_arena:
         _warn_of_resident(run, "in pipelined mode")
     holder = f"job {target.context.job.job_id}"
-    uses = UseLog(target.context.told_in)
+    uses = UseLog(target.context.telemetry_dir)
     with ExitStack() as stack:
         uses.ask(*(each.name for each in target.systems))
         for lease in system.acquire_all(

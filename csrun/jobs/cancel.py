@@ -42,7 +42,7 @@ def _start_of(pid: int) -> int:
     return int(after_name.split()[_START_FIELD])
 
 
-SPARE_S = 15.0  # beside the grace of the tasks: to be killed, and for the record to be written
+SPARE_S = 15.0  # after the grace of the tasks: to be killed, and for the record to be written
 _POLL_S = 0.05
 
 
@@ -76,7 +76,7 @@ def cancel(site: Site, job_id: int, grace_s: float) -> JobRecord:
 def _ask(process: int) -> None:
     with suppress(ProcessLookupError):  # it has ended just now
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        signal.pidfd_send_signal(process, signal.SIGCONT)  # one stopped by Ctrl-Z hears it now
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # wakes one stopped by Ctrl-Z
 
 
 def _require_ours(record: JobRecord) -> None:

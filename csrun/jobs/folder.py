@@ -64,7 +64,7 @@ class JobFolder:
             (self.path / name).mkdir(0o700, exist_ok=True)
 
     def mark_ended(self, rank: int) -> None:
-        """Let a task's peers know that it has ended well; on a full disk they just are not told."""
+        """Let a task's peers know that it has ended well; on a full disk they are not notified."""
         with suppress(OSError):
             ended_file(self.path, rank).touch()
 
@@ -120,7 +120,7 @@ def board_of(site: Site, job_id: int, uid: int | None = None) -> Path:
     return board_dir(site) / str(os.getuid() if uid is None else uid) / str(job_id)
 
 
-def told_in(site: Site, job_id: int, uid: int) -> Path:
+def telemetry_dir(site: Site, job_id: int, uid: int) -> Path:
     """The folder that says whether a job lives, and how far it is."""
     return board_of(site, job_id, uid) if site.shared else jobs_dir(site) / str(job_id)
 

@@ -18,7 +18,7 @@ from csrun.base.files import account_name, make_private
 from csrun.base.text import printable
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
-from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, told_in
+from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, telemetry_dir
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
 from csrun.system import is_held, try_lock
@@ -141,7 +141,7 @@ def remove(site: Site, job_id: int) -> None:
 def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
     if not record.is_active:
         return record
-    folder = told_in(site, record.job_id, record.uid)
+    folder = telemetry_dir(site, record.job_id, record.uid)
     if is_held(folder / LIVE_LOCK):
         return msgspec.structs.replace(record, systems=read_uses(folder))
     record = _stored(site, record.job_id)  # it may have ended just now
@@ -167,7 +167,7 @@ def _settle_locked(site: Site, job_id: int) -> None:
 
 
 def _lost(site: Site, record: JobRecord) -> JobRecord:
-    uses = read_uses(told_in(site, record.job_id, record.uid))
+    uses = read_uses(telemetry_dir(site, record.job_id, record.uid))
     return moved(record, RecordState.LOST, ended=now(), cause=LOST_CAUSE, systems=uses)
 
 

@@ -26,7 +26,7 @@ from csrun.jobs.folder import (
     lack_of_room,
     newest_first,
     show_on_board,
-    told_in,
+    telemetry_dir,
 )
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
 from csrun.jobs.request import JobOptions, name_of
@@ -64,9 +64,9 @@ class RegisteredJob:
         return (self.live,) if self.shown is None else (self.live, self.shown)
 
     @property
-    def told_in(self) -> Path:
+    def telemetry_dir(self) -> Path:
         """The folder that says how far the job is."""
-        return told_in(self.site, self.job_id, self.record.uid)
+        return telemetry_dir(self.site, self.job_id, self.record.uid)
 
     def waits_for(self, reason: str) -> None:
         """The job has to wait, for this."""
@@ -81,7 +81,7 @@ class RegisteredJob:
         self._keep(msgspec.structs.replace(self.record, restarts=causes))
 
     def end(self, outcome: Outcome) -> None:
-        self._keep(ended(self.record, outcome, read_uses(self.told_in)))
+        self._keep(ended(self.record, outcome, read_uses(self.telemetry_dir)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
         with DeferredSignals():

@@ -32,7 +32,7 @@ class JobRequest:
     a job of its own that holds no CS system. `foreground` is the environment of a command that has
     a node to itself and the user's terminal, as csrun_cpu's; None for a job of tasks.
     `detach` lets a job of this machine go on without its terminal. `max_restarts` is how often the
-    tasks start again after a failure. `new_job` asks a cluster for a job beside the one that
+    tasks start again after a failure. `new_job` asks a cluster for a job besides the one that
     csrun_wse runs in. `params` is the text of a params file that was a pipe. `num_wgt_servers` is
     how many MemoryX tasks weight streaming has; the command may say it, too.
     """

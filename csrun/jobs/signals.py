@@ -19,7 +19,7 @@ class EndedBySignalError(CsrunError):
         super().__init__(f"{signal.Signals(signum).name}: job cancelled before it started")
 
 
-def heeded() -> tuple[signal.Signals, ...]:
+def handled_signals() -> tuple[signal.Signals, ...]:
     """The signals that end a job: not a hang-up that nohup has made us ignore."""
     return tuple(s for s in ENDING_SIGNALS if s is not signal.SIGHUP or not _is_ignored(s))
 
@@ -27,7 +27,7 @@ def heeded() -> tuple[signal.Signals, ...]:
 @contextmanager
 def raised_as_errors() -> Iterator[None]:
     """An ending signal is an exception in here, once."""
-    old = {signum: signal.getsignal(signum) for signum in heeded()}
+    old = {signum: signal.getsignal(signum) for signum in handled_signals()}
     for signum in old:
         if signum is not signal.SIGINT:
             signal.signal(signum, _raise)
@@ -82,7 +82,7 @@ class DeferredSignals:
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:
-    for other in heeded():
+    for other in handled_signals():
         signal.signal(other, signal.SIG_IGN)
     raise EndedBySignalError(signum)
 

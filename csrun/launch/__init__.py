@@ -14,7 +14,7 @@ from csrun.launch.command import (
     require_command,
     without_options,
 )
-from csrun.launch.piped_params import taken
+from csrun.launch.piped_params import read_piped_params
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
 from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_torch
@@ -49,7 +49,7 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     """
     backend, job_plan = _checked(request, site)
     heavy = heavy_imports(request.command)
-    request = replace(taken(request), preload=(*request.preload, *heavy))
+    request = replace(read_piped_params(request), preload=(*request.preload, *heavy))
     on_checked()
     if (hint := interpreter_hint(without_options(request.command))) is not None:
         print(f"csrun: {hint}", file=sys.stderr, flush=True)

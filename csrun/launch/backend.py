@@ -21,7 +21,7 @@ from csrun.site import Site
 
 
 class JobStatus(Protocol):
-    """A job as a table shows it; the structs behind it are what `-o json` prints.
+    """A job as a table shows it; `-o json` prints the structs that it is made from.
 
     state: in the scheduler's word. nodes: how many it has, or waits for. system: that it has, or
     had last; empty when there is none. why: what it waits for, or why it did not end well.

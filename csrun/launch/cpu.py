@@ -74,7 +74,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     """
     require_command(request.command, "csrun_cpu bash")
     if request.alloc_node:
-        backend_of(site).plan(_job(request, {}))  # a scheduler that is not there is told of first
+        backend_of(site).plan(_job(request, {}))  # a missing scheduler is reported first
     _check_options(request)
     check_working_dir()
     check_mounts(request.mount_dirs, site)

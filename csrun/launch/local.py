@@ -24,7 +24,7 @@ from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
 from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
-from csrun.launch.piped_params import kept
+from csrun.launch.piped_params import store_piped_params
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preflight import checks
 from csrun.launch.preflight.checks import CheckResult
@@ -165,14 +165,14 @@ class _Running:
         planned = job_plan.job_file(
             request.site, Path.cwd(), job.job_id, allocation.nodes, addresses
         )
-        board = str(job.told_in) if site.shared else None
+        board = str(job.telemetry_dir) if site.shared else None
         self._file = msgspec.structs.replace(planned, board=board)
 
     def as_tasks(self) -> Outcome:
         """Run the job under a fork server."""
         with refusal_of_unwritable_state(self._site):
             require_room(self._job.folder.path, len(self._file.tasks))
-            self._file = kept(self._request, self._file, self._job.folder.path)
+            self._file = store_piped_params(self._request, self._file, self._job.folder.path)
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()

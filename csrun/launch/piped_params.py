@@ -1,6 +1,6 @@
 """A params file that is a pipe, `--params <(...)`: it gives its text to one reader, the launcher.
 
-It lies in the job's folder then, and is what the tasks are told to read.
+The text is then stored in the job's folder, and the tasks read it there.
 """
 
 import errno
@@ -23,7 +23,7 @@ WRITER_S = 2.0  # in which somebody must have opened the pipe to write into it
 _POLL_S = 0.02
 
 
-def taken(request: JobRequest) -> JobRequest:
+def read_piped_params(request: JobRequest) -> JobRequest:
     """The request with the text of its params file, where that is a pipe.
 
     Raises: UsageError where nobody could keep it for who reads it, or it cannot be read
@@ -66,7 +66,7 @@ def _text_of(path: str, limit_bytes: int) -> bytes:
     return text
 
 
-def kept(request: JobRequest, job: JobFile, folder: Path) -> JobFile:
+def store_piped_params(request: JobRequest, job: JobFile, folder: Path) -> JobFile:
     """The job whose tasks read the text from its folder, written there.
 
     Raises: OSError, on a full disk for example

@@ -100,7 +100,7 @@ def plan(
     Raises: UsageError for a layout that the site or the interpreter does not allow
     """
     if request.foreground is not None:
-        return _alone(request.command, site, real_cpus)
+        return _plan_command(request.command, site, real_cpus)
     mode = mode_of(request.command)
     serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
@@ -147,7 +147,7 @@ def _swarmx(command: tuple[str, ...], site: Site) -> int:
     return swarmx_tasks(min(systems_of(command), len(site.systems)))
 
 
-def _alone(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
+def _plan_command(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
     """One task that has a node to itself, whatever its command."""
     layout = JobLayout(1, 1, site.nodes.cpus, 0)
     return JobPlan(command, None, layout, (PlannedTask(0, Role.TASK, 0, 0, real_cpus),))

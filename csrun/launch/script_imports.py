@@ -70,7 +70,7 @@ def interpreter_hint(command: tuple[str, ...]) -> str | None:
 
 def has_run_config(command: tuple[str, ...]) -> bool:
     """True where it can be seen that the section `runconfig` is csrun.params.RunConfig: as a class
-    beside the script says, or as the script has no schema of its own.
+    next to the script says, or as the script has no schema of its own.
     """
     nodes = [*_nodes(Path(command[1]), set())]
     runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]

@@ -47,7 +47,7 @@ class Resources:
     def words(self, component: int = 0) -> list[str]:
         """Options of a component besides its layout. Units: Slurm counts minutes
 
-        The limit that Slurm is told is later than the job's own, which ends it in order: by the
+        The limit that Slurm gets is later than the job's own, which ends it in order: by the
         minute that is begun, and the grace. Of another limit, e.g. its partition's, the job is
         warned before.
         """

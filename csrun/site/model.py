@@ -136,7 +136,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system's name (`cs:{system}:1`), `gres_node` the node that has it; a local site leases its
     systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
     nodes must share; without it they are in csrun's state folder. `container` is the image that
-    tasks of a cluster run in. `grace_s` is how long a job that is told to end has for a checkpoint.
+    tasks of a cluster run in. `grace_s` is the time for a checkpoint after the signal to end.
     `slurm_options` are asked for with every job of a cluster, those of `slurm_options_by_role` over
     them by the nodes whose first task has that role. `prolog` are lines of bash, one
     command each, that come before its scripts and tasks.

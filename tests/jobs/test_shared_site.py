@@ -68,12 +68,12 @@ def running() -> Iterator[RegisteredJob]:
     with registered(SITE, SECRET_COMMAND, JobOptions(), 1, 1) as job:
         job.folder.furnish()
         job.start(("node1",))
-        uses = UseLog(job.told_in)
+        uses = UseLog(job.telemetry_dir)
         uses.ask(SYSTEM.name)
         lease = system.acquire(SITE, SYSTEM, ExecutionMode.PIPELINED, f"job {job.job_id}")
         with lease, uses.held():
             Telemetry((SYSTEM.name,), "training", 5, 9, None, 1024, "loss 1", 0.0).write(
-                job.told_in
+                job.telemetry_dir
             )
             yield job
 

@@ -16,7 +16,7 @@ from csrun.context import JobFile
 from csrun.jobs.request import JobRequest
 from csrun.launch import piped_params
 from csrun.launch.command import with_params
-from csrun.launch.piped_params import kept, taken
+from csrun.launch.piped_params import read_piped_params, store_piped_params
 
 JOB = JobFile(1, None, ("python-ws", "run.py", "--params", "pipe"), "/", "local", 1, 1, ())
 
@@ -38,11 +38,11 @@ def test_the_text_is_kept_where_every_task_may_read_it(
     pipe = str(tmp_path / "pipe")
     command = ("python-ws", "run.py", *(word.format(pipe) for word in words), "--mode", "train")
     with pipe_of(tmp_path / "pipe", "model: {}\n"):
-        request = taken(JobRequest(command))
+        request = read_piped_params(JobRequest(command))
     assert with_params(command, pipe) == command
     for folder in (tmp_path / "job", tmp_path / "compiling"):  # a job may have one before it
         folder.mkdir()
-        job = kept(request, JOB, folder)
+        job = store_piped_params(request, JOB, folder)
         path = folder / "params.yaml"
         assert job.command == with_params(JOB.command, str(path))
         assert path.read_text() == "model: {}\n"
@@ -52,8 +52,8 @@ def test_a_file_is_left_to_its_readers(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").touch()
     for path in (tmp_path / "params.yaml", tmp_path / "none.yaml"):
         request = JobRequest(("python-ws", "run.py", "--params", str(path)))
-        assert taken(request) is request
-    assert kept(request, JOB, tmp_path) is JOB
+        assert read_piped_params(request) is request
+    assert store_piped_params(request, JOB, tmp_path) is JOB
 
 
 @pytest.mark.parametrize("way", [{"sbatch": True}, {"foreground": {}}])
@@ -63,7 +63,7 @@ def test_a_pipe_is_not_there_where_the_command_runs_later(
     os.mkfifo(tmp_path / "pipe")
     command = ("python-ws", "run.py", "--params", str(tmp_path / "pipe"))
     with pytest.raises(UsageError, match=r"is a pipe, .*: pass a regular file"):
-        taken(JobRequest(command, **way))  # type: ignore[arg-type]
+        read_piped_params(JobRequest(command, **way))  # type: ignore[arg-type]
 
 
 def test_a_writer_may_take_its_time(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_writer_may_take_its_time(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert taken(JobRequest(command)).params == b"model: {}\n"
+    assert read_piped_params(JobRequest(command)).params == b"model: {}\n"
     writer.join()
 
 
@@ -89,12 +89,12 @@ def test_a_pipe_that_nobody_writes_into_or_that_never_ends_is_refused(
     os.mkfifo(tmp_path / "pipe")
     request = JobRequest(("python-ws", "run.py", "--params", str(tmp_path / "pipe")))
     with pytest.raises(UsageError, match=r"pipe: is a pipe without a writer: pass a regular file$"):
-        taken(request)
+        read_piped_params(request)
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         path = f"/dev/fd/{writer.stdout.fileno()}"
         with pytest.raises(UsageError, match=r"cannot be read: more than [\d,]+ bytes$"):
-            taken(JobRequest(("python-ws", "run.py", "--params", path)))
+            read_piped_params(JobRequest(("python-ws", "run.py", "--params", path)))
         writer.kill()
 
 

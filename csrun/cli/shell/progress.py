@@ -63,7 +63,7 @@ def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
 
 def _require_reader() -> None:
     poll = select.poll()
-    poll.register(sys.stdout, 0)  # errors and hang-ups are told unasked
+    poll.register(sys.stdout, 0)  # errors and hang-ups are always reported
     if poll.poll(0):
         raise OutputError(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 

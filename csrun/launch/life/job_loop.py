@@ -20,7 +20,7 @@ from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
 from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, lack_of_room
 from csrun.jobs.record import Outcome, outcome_of
-from csrun.jobs.signals import ENDING_SIGNALS, heeded
+from csrun.jobs.signals import ENDING_SIGNALS, handled_signals
 from csrun.launch.first_cause import TaskEnd, describe_cause, how, summarize
 from csrun.launch.life.job_state import (
     DeadlinePassed,
@@ -62,7 +62,7 @@ class JobLoop:
     ) -> None:
         self._folder = folder
         keep_errors_in(folder.log(LAUNCHER_LOG))
-        self._told_in = job.told_in(folder.path)
+        self._telemetry_dir = job.telemetry_dir(folder.path)
         self._server = server
         self._signals = signals
         self._state = JobState(job)
@@ -176,7 +176,7 @@ class JobLoop:
     def _look_for_step(self) -> None:
         """Keep the step of the training as its chief says it: with its end the file is gone."""
         if self._max_restarts:
-            said = Telemetry.read(self._told_in)
+            said = Telemetry.read(self._telemetry_dir)
             self._step = self._step if said is None else said.step
 
     def _send(self, message: StartTask | SignalTasks) -> None:
@@ -236,7 +236,7 @@ class JobLoop:
         return self._ending()
 
     def _lack_of_room(self) -> str | None:
-        """Why the first cause could not be told by its task, when its folder's disk is full."""
+        """Reason why the first cause was not reported by its task: a full disk."""
         cause = self._state.cause
         if cause is None or cause.report is not None:
             return None
@@ -280,7 +280,7 @@ def ending_signals() -> Iterator[socket.socket]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     old_wakeup = signal.set_wakeup_fd(writer.fileno())
-    old = {signum: signal.signal(signum, lambda *_: None) for signum in heeded()}
+    old = {signum: signal.signal(signum, lambda *_: None) for signum in handled_signals()}
     try:
         yield reader
     finally:

@@ -10,9 +10,9 @@ The end of a job, and the signals that its tasks get:
   says: the chief of a training saves at the next step boundary and ends; its peers keep the signal
   until it has. When the chief's process is gone, those that still live get SIGTERM again, on which
   they look at their connection to it.
-- The same again, after BURST_S: SIGKILL at once. Not so where Slurm has told the tasks before
-  (scancel, a limit of its own): the launcher of a batch job is told by the same scancel.
-- The chief ends well: its peers have its Stop and end by themselves; nobody is told anything.
+- The same again, after BURST_S: SIGKILL at once. Not so where Slurm has signalled the tasks before
+  (scancel, a limit of its own): the same scancel signals the launcher of a batch job.
+- The chief ends well: its peers have its Stop and end by themselves, without a signal.
 
 - All have ended after a failure, and the job may restart (`max_restarts`): all restart,
   each with its command, and a training resumes from its newest checkpoint. Not so after a user's
@@ -99,7 +99,7 @@ class WaferRequested:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The launcher got SIGINT or SIGTERM; or `by_scheduler`, Slurm has told the tasks itself."""
+    """The launcher got SIGINT or SIGTERM; or, `by_scheduler`, Slurm has signalled the tasks."""
 
     signum: int
     time_s: float
@@ -183,7 +183,7 @@ class JobState:
         self._living: dict[str, StartTask] = {}
         self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
         self._stopped_at_s: float | None = None
-        self._expects_echo = False  # Slurm has told the tasks, and may tell the launcher, too
+        self._expects_echo = False  # Slurm has signalled the tasks, and may signal us, too
         self._restarts = 0
         self._last_failure: tuple[str, int | None] | None = None
         self._step: int | None = None
@@ -220,7 +220,7 @@ class JobState:
     def cause(self) -> TaskEnd | None:
         """The first cause of the job's failure, None when no task failed by itself.
 
-        A lost peer is none in a job that was told to end: Slurm may tell some tasks before us.
+        In a job that is ending a lost peer is no failure: Slurm may signal some tasks before us.
         """
         cause = first_cause(self.ends)
         was_told = self.signum is not None

@@ -39,7 +39,7 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.status is Status.FAILED
 
 
-def judged(check: str, node: str, is_good: bool, result: str, remedy: str) -> CheckResult:
+def judge(check: str, node: str, is_good: bool, result: str, remedy: str) -> CheckResult:
     """The result of a check; a good one needs no remedy."""
     if is_good:
         return CheckResult(check, node, Status.OK, result)
@@ -55,13 +55,13 @@ def versions(found: Sequence[NodeFacts]) -> Iterator[CheckResult]:
         listed = "; ".join(f"{version} on {', '.join(on)}" for version, on in by_version.items())
         remedy = f"install one {name} on all nodes"
         result = listed or found[0].versions.get(name, "none")
-        yield judged(f"version of {name}", ALL_NODES, not by_version, result, remedy)
+        yield judge(f"version of {name}", ALL_NODES, not by_version, result, remedy)
 
 
 def jobs_dir(each: NodeFacts, folder: Path) -> CheckResult:
     """The folder of jobs can be written."""
     result, remedy = each.folder_problem or str(folder), "set jobs_dir in the site file"
-    return judged("jobs_dir writable", each.node, not each.folder_problem, result, remedy)
+    return judge("jobs_dir writable", each.node, not each.folder_problem, result, remedy)
 
 
 def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
@@ -69,7 +69,7 @@ def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
     missing = sorted(set(asked) - set(each.read_from))
     result = f"no file of {', '.join(missing)}" if missing else f"reads {len(asked)} nodes' files"
     remedy = "set jobs_dir to a folder on a file system that all nodes share"
-    return judged("jobs_dir shared", each.node, not missing, result, remedy)
+    return judge("jobs_dir shared", each.node, not missing, result, remedy)
 
 
 def clock(each: NodeFacts) -> CheckResult:
@@ -78,7 +78,7 @@ def clock(each: NodeFacts) -> CheckResult:
     ahead_s = each.clock_ahead_s.get(worst, 0.0)
     result = f"{worst} is {ahead_s:+.3f} s"
     good = abs(ahead_s) <= MOST_CLOCK_S
-    return judged("clock", each.node, good, result, "run chrony or ntpd on all nodes")
+    return judge("clock", each.node, good, result, "run chrony or ntpd on all nodes")
 
 
 def network(each: NodeFacts) -> CheckResult:
@@ -86,21 +86,21 @@ def network(each: NodeFacts) -> CheckResult:
     reasons = "; ".join(f"{node}: {why}" for node, why in each.unreached.items())
     result = reasons or f"reaches {len(each.clock_ahead_s)} nodes"
     remedy = "open the ephemeral TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range)"
-    return judged("network", each.node, not each.unreached, result, remedy)
+    return judge("network", each.node, not each.unreached, result, remedy)
 
 
 def memory(each: NodeFacts) -> CheckResult:
     """Memory is free for tasks."""
     good = each.memory_free_mb >= LEAST_MEMORY_MB
     result, remedy = f"{each.memory_free_mb:,} MiB free", f"free {LEAST_MEMORY_MB:,} MiB"
-    return judged("memory", each.node, good, result, remedy)
+    return judge("memory", each.node, good, result, remedy)
 
 
 def disk(each: NodeFacts) -> CheckResult:
     """The file system of the folder of jobs has room."""
     good = each.disk_free_mb >= LEAST_DISK_MB
     remedy = "make room, or set jobs.keep_mb or jobs.keep_days and run 'csrun site clean'"
-    return judged("disk of jobs_dir", each.node, good, f"{each.disk_free_mb:,} MiB free", remedy)
+    return judge("disk of jobs_dir", each.node, good, f"{each.disk_free_mb:,} MiB free", remedy)
 
 
 def limits(each: NodeFacts) -> Iterator[CheckResult]:
@@ -112,7 +112,7 @@ def limits(each: NodeFacts) -> Iterator[CheckResult]:
         good = have == UNLIMITED or have >= least
         result = "unlimited" if have == UNLIMITED else f"{have:,}"
         remedy = f"raise 'ulimit -H {option}' to {least:,} (limits.conf, or slurmd's service)"
-        yield judged(check, each.node, good, result, remedy)
+        yield judge(check, each.node, good, result, remedy)
 
 
 def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:

@@ -14,8 +14,8 @@ from csrun.jobs.registered_job import RegisteredJob
 def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
     """Run a job in another process, which outlives this one; 0 as soon as the job is registered.
 
-    `run` gets a function to call with the registered job. What fails before that is told here, with
-    the exit code of the run, as without a detachment.
+    `run` gets a function to call with the registered job. A failure before that is reported
+    here, with the exit code of the run, as without --detach.
     """
     sys.stdout.flush()  # what is buffered would be written by both
     sys.stderr.flush()

@@ -140,7 +140,7 @@ class NodeTasks:
         """Signal those that the message names."""
         send_signal(self._living, message)
 
-    def heard(self, job: JobFile | None) -> Message | None:
+    def receive(self, job: JobFile | None) -> Message | None:
         """Message of a task, if it is permitted; none before there is a job."""
         message = receive(self.link)
         if message is None or job is None:

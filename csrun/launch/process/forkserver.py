@@ -75,7 +75,7 @@ class ForkServer:
         return bodies is not None
 
     def _forward(self) -> None:
-        if (message := self._tasks.heard(self._job)) is not None:
+        if (message := self._tasks.receive(self._job)) is not None:
             self._control.send(message)
 
     def _let_in(self) -> None:

@@ -65,7 +65,7 @@ def is_permitted(message: Message, job: JobFile) -> bool:
     """True if the job may have what a task asks for: a wafer is of a system of its site, and of
     those that it was given, where a scheduler gives them.
 
-    What is asked for besides is told in the log.
+    A refused request is logged.
     """
     if not isinstance(message, SpawnWafer):
         return True

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from csrun.launch.preflight.checks import ALL_NODES, CheckResult, judged
+from csrun.launch.preflight.checks import ALL_NODES, CheckResult, judge
 from csrun.launch.slurm.sinfo import Node, nodes_with
 from csrun.site import Site
 
@@ -15,24 +15,24 @@ def gres(found: tuple[Node, ...], site: Site) -> Iterator[CheckResult]:
         result = f"{wanted} on {', '.join(n.name for n in having)}" if having else f"no {wanted}"
         remedy = f"add Gres={wanted} to a node of slurm.conf and gres.conf, or change gres"
         names = ",".join(node.name for node in having) or ALL_NODES
-        yield judged(f"gres of {system.name}", names, bool(having), result, remedy)
+        yield judge(f"gres of {system.name}", names, bool(having), result, remedy)
 
 
 def kill_wait(kill_wait_s: int, site: Site) -> CheckResult:
     """Slurm gives a cancelled job as long as csrun does."""
     result = f"KillWait {kill_wait_s} s, grace_s {site.grace_s:g} s"
     remedy = f"set KillWait={int(site.grace_s)} in slurm.conf, or grace_s to {kill_wait_s}"
-    return judged("KillWait", ALL_NODES, kill_wait_s >= site.grace_s, result, remedy)
+    return judge("KillWait", ALL_NODES, kill_wait_s >= site.grace_s, result, remedy)
 
 
 def states(found: tuple[Node, ...], site: Site) -> Iterator[CheckResult]:
     """Nodes are in service, and have the CPUs that the site file says."""
     for node in found:
         remedy = f"scontrol update NodeName={node.name} State=resume"
-        yield judged("state", node.name, node.takes_jobs, node.state, remedy)
+        yield judge("state", node.name, node.takes_jobs, node.state, remedy)
         result = f"{node.cpus} CPUs, nodes.cpus is {site.nodes.cpus}"
         remedy = f"set nodes.cpus to {node.cpus}"
-        yield judged("CPUs", node.name, node.cpus >= site.nodes.cpus, result, remedy)
+        yield judge("CPUs", node.name, node.cpus >= site.nodes.cpus, result, remedy)
     count = f"{len(found)} nodes, nodes.count is {site.nodes.count}"
     good, remedy = len(found) == site.nodes.count, f"set nodes.count to {len(found)}"
-    yield judged("nodes", ALL_NODES, good, count, remedy)
+    yield judge("nodes", ALL_NODES, good, count, remedy)

@@ -21,7 +21,7 @@ from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
 from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
-from csrun.launch.piped_params import kept
+from csrun.launch.piped_params import store_piped_params
 from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import folders, records, shared_register
@@ -72,7 +72,7 @@ def _run_in(
         job = _planned(request, job_plan, systems)
         with _writing(folder):
             folder.furnish()
-            job = kept(request, job, folder.path)
+            job = store_piped_params(request, job, folder.path)
             stored.write(folder.path / PLAN_FILE, job, durable=False)
         command = node_agent_words(request, job_plan, site, folder)
         words = words_of(one_a_node(job_plan), command, resources, given)
@@ -129,7 +129,7 @@ class _Run:
             try:
                 self._gather()
                 require_equal_versions(self._ready.values())
-                placed = shared_register.shown(self._site, self._request.name, self._placed())
+                placed = shared_register.publish(self._site, self._request.name, self._placed())
                 job = while_it_runs.enter_context(placed)
                 folder, account = self._folder, self._ready[0].account
                 record = while_it_runs.enter_context(
@@ -202,7 +202,7 @@ class _Run:
         whole = data[: data.rfind(b"\n") + 1]
         self._said_bytes += len(whole)
         for line in whole.decode(errors="replace").splitlines():
-            self._watch.hear(line)
+            self._watch.handle_line(line)
             self._step.job_id = self._step.job_id or job_of(line)
             if line.startswith(NEWS):
                 say(line)

@@ -30,7 +30,7 @@ from csrun.launch.process.protocol import StartTask
 
 HEARTBEAT_S = 10.0
 SILENCE_S = 120.0  # what is away for a moment, a launcher that is stopped, comes back
-MOST_S = 5.0  # that a look counts for: while the file system does not answer, nobody can be heard
+MOST_S = 5.0  # cap of one look: no message can arrive while the file system hangs
 
 Happening = StartTask | TaskExited | WaferRequested
 
@@ -70,7 +70,7 @@ class FallbackController:
 
     @property
     def is_needed(self) -> bool:
-        """False as long as csrun_wse, should it be heard again, finds all as it was."""
+        """False as long as csrun_wse, if it comes back, finds all as it was."""
         return self._state.phase is not Phase.RUNNING
 
     @property

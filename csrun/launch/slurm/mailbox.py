@@ -58,7 +58,7 @@ class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """csrun_wse lives; it is lost when nothing is heard of it for `silence_s`.
+    """csrun_wse lives; it is lost after `silence_s` without a message.
 
     `frees_job`: the job was made for its srun alone, and is for the node agents to give back then.
     """
@@ -79,7 +79,7 @@ class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
 
 
 class Left(msgspec.Struct, frozen=True, tag="left"):
-    """A node agent's last word."""
+    """Last message of a node agent."""
 
 
 ToNodeAgents = Heartbeat | StartAll | StartTask | SignalTasks | LetGo
@@ -99,11 +99,11 @@ def launcher_box(job_dir: Path) -> Path:
 
 
 def node_box(job_dir: Path, node_id: int) -> Path:
-    """The file of what the node agent of a node says."""
+    """Mailbox of the messages of a node's agent."""
     return job_dir / MAIL_DIR / str(node_id)
 
 
-def given_up(job_dir: Path) -> Path:
+def give_up_file(job_dir: Path) -> Path:
     """The file of a node agent that has left a job without csrun_wse, after a failure."""
     return job_dir / MAIL_DIR / "given_up"
 

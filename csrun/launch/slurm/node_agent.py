@@ -39,7 +39,7 @@ PLAN_FILE = "plan.json"
 BELL = b"\n"
 COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
 EXIT_NOT_SHARED = 2
-HEARD_S = 1.0  # srun may hear of an exit before it has read what was written
+HEARD_S = 1.0  # srun may see an exit before it has read the output
 PROGRESS_S = 1.0
 UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -121,7 +121,7 @@ class NodeAgent:
             self._say(TasksReady(len(self._ranks), time.time()))
 
     def _forward(self) -> None:
-        message = self._tasks.heard(self._job)
+        message = self._tasks.receive(self._job)
         if message is None:
             return
         if not isinstance(message, Progress) or self._is_worth_showing(message):

@@ -73,7 +73,7 @@ class Alone:
 
     def has_started(self, task: StartTask) -> bool:
         """True if a task was started already: what a controller has done is ordered once more when
-        its launcher is heard again.
+        its launcher comes back.
         """
         return task in self._story
 
@@ -98,7 +98,7 @@ class Alone:
             self._tell_loss()
             self._fallback = FallbackController(self._job, self._begun_s)
             done = self._fallback.take_over(self._story, now_s)
-        is_given_up = mailbox.given_up(self._folder.path).exists()
+        is_given_up = mailbox.give_up_file(self._folder.path).exists()
         return [*done, *self._fallback.turn(now_s, is_given_up=is_given_up)]
 
     def may_leave(self) -> bool:
@@ -115,14 +115,14 @@ class Alone:
         code = EXIT_NEVER_STARTED if self._fallback is None else self._fallback.exit_code
         if code != 0:
             with suppress(OSError):
-                mailbox.given_up(self._folder.path).touch()
+                mailbox.give_up_file(self._folder.path).touch()
         if self._heartbeat.frees_job and (code != 0 or self._is_first):
             call("scancel", str(self._job_id))
         return code
 
     def _have_all_ended(self, tasks: int) -> bool:
         ended = len(os.listdir(self._folder.path / ENDED_DIR))
-        return ended == tasks or mailbox.given_up(self._folder.path).exists()
+        return ended == tasks or mailbox.give_up_file(self._folder.path).exists()
 
     def _tell_loss(self) -> None:
         if self._is_first:

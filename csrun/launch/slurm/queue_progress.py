@@ -29,7 +29,7 @@ class QueueWatch:
         self._next_s = 0.0
         self._said = ""
 
-    def hear(self, line: str) -> None:
+    def handle_line(self, line: str) -> None:
         """Take one of srun's lines: it names the job that waits."""
         if job_id := job_of(line):
             self._job_id, self._next_s = str(job_id), monotonic() + 1

@@ -99,7 +99,7 @@ def read_all(site: Site) -> list[JobRecord]:
 
 def settled(record: JobRecord) -> JobRecord:
     """The record of a job that does not run any more: LOST if nobody has written its end, which is
-    then when its launcher was last heard of.
+    then at the last message of its launcher.
     """
     if not record.is_active:
         return record

@@ -24,7 +24,7 @@ from csrun.system import FileLock, lock, try_lock
 
 
 @contextmanager
-def shown(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
+def publish(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
     """The job with its place on the board, where it is shown while this lasts; of a site that is
     not shared, the job as it is.
 

@@ -38,7 +38,7 @@ def waits_for(reason: str) -> str:
 
 
 class SlurmJob(msgspec.Struct, frozen=True):
-    """One job that Slurm has; the components of a heterogeneous one are told as one job.
+    """One job that Slurm has; the components of a heterogeneous one are merged into one job.
 
     reason: what it waits for, or why it did not end well, in Slurm's word
     """
@@ -234,7 +234,7 @@ def _components(text: str, site: Site) -> dict[int, list[dict[str, Any]]]:
     except msgspec.DecodeError as error:
         raise sinfo.unanswered(f"squeue: not JSON: {error}", site) from error
     if errors := answer.get("errors"):
-        raise sinfo.unanswered(f"squeue: {_told(errors[0])}", site)
+        raise sinfo.unanswered(f"squeue: {_describe_error(errors[0])}", site)
     components: dict[int, list[dict[str, Any]]] = {}
     for found in answer["jobs"]:
         leader = _number(found.get("het_job_id")) or _number(found["job_id"])
@@ -246,7 +246,7 @@ def _offset(part: dict[str, Any]) -> int:
     return _number(part.get("het_job_offset"))
 
 
-def _told(error: dict[str, Any]) -> str:
+def _describe_error(error: dict[str, Any]) -> str:
     """`Failed while looking for jobs (slurm_load_jobs: Unspecified error)`"""
     source = ": ".join(filter(None, (error.get("source"), error.get("error"))))
     description = error.get("description") or "an error without a description"

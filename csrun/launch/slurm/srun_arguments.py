@@ -41,8 +41,8 @@ def node_agent_words(
     """The command of a node agent."""
     modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
     agent = (python_of(site), "-P", "-m", NODE_AGENT, str(folder.path), ",".join(modules))
-    told_in = [str(board_dir(site))] if site.shared else []
-    mounts = (*mounts_of(request, site), str(folder.path.parent), *told_in)
+    boards = [str(board_dir(site))] if site.shared else []
+    mounts = (*mounts_of(request, site), str(folder.path.parent), *boards)
     command = in_container(agent, site.container, mounts)
     return after_prolog(command, site.prolog)
 

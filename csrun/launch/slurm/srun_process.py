@@ -23,7 +23,7 @@ from csrun.launch.slurm import fallback_controller, job_comment, mailbox
 from csrun.launch.slurm.commands import call
 
 LOG_NAME = "srun"
-LET_GO_S = 5.0  # for the node agents to leave, before srun is told to end them
+LET_GO_S = 5.0  # for the node agents to leave, before srun is signalled to end them
 SILENCE_S = 5.0  # after SIGKILL was ordered: a node agent that says nothing by then is lost
 CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
 _READ_BYTES = 1 << 16
@@ -57,8 +57,8 @@ class Step:
             for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._stops: dict[int, float] = {}  # by node: when Slurm told its node agent to end
-        self._first_stop_s = 0.0  # when we heard of that first
+        self._stops: dict[int, float] = {}  # by node: when Slurm signalled its node agent to end
+        self._first_stop_s = 0.0  # when the first of them was reported
         self._let_in: list[protocol.TasksReady] = []  # of each node whose tasks live
         self._left: set[int] = set()  # nodes whose node agents have gone by themselves
         self.job: JobFile | None = None
@@ -78,7 +78,9 @@ class Step:
         """The node agents that have reported in since; None when srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
-        return [message for _, message in self._heard() if isinstance(message, mailbox.NodeReady)]
+        return [
+            message for _, message in self._receive_all() if isinstance(message, mailbox.NodeReady)
+        ]
 
     def send(self, message: protocol.ToServer) -> None:
         """Order something; the planned tasks start together, when all were asked for.
@@ -101,7 +103,9 @@ class Step:
     def receive(self) -> list[protocol.ToLauncher] | None:
         """Messages of the node agents, at srun's end the lost tasks; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
-        new = sorted(self._heard(), key=lambda heard: not isinstance(heard[1], protocol.Stopped))
+        new = sorted(
+            self._receive_all(), key=lambda pair: not isinstance(pair[1], protocol.Stopped)
+        )
         heard = [known for node_id, message in new for known in self._passed_on(node_id, message)]
         if heard or rung:
             return heard
@@ -112,7 +116,7 @@ class Step:
     def end(self, outcome: Outcome | None = None) -> int:
         """Let the node agents go, and be rid of the job; srun's exit code.
 
-        Slurm keeps the job by its outcome: cancelled when csrun_wse was told to end it, else by
+        Slurm keeps the job by its outcome: cancelled when csrun_wse got a signal to end it, else by
         the exit code, a time limit of csrun's with a word.
         """
         self._break_silence()
@@ -178,7 +182,7 @@ class Step:
             _scancel("--signal=URG", str(self.job.job_id))
 
     def _beat(self) -> None:
-        """Be heard, whatever our main thread waits for: a Slurm that is slow, a held terminal."""
+        """Send heartbeats whatever the main thread waits for: a slow Slurm, a held terminal."""
         heartbeat = mailbox.Heartbeat(fallback_controller.SILENCE_S, self._frees_job)
         while not self._has_ended.is_set():
             waited = self._box.is_waiting
@@ -186,7 +190,7 @@ class Step:
                 self._ring()
             self._has_ended.wait(fallback_controller.HEARTBEAT_S)
 
-    def _heard(self) -> list[tuple[int, mailbox.FromNodeAgent]]:
+    def _receive_all(self) -> list[tuple[int, mailbox.FromNodeAgent]]:
         return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]
 
     def _passed_on(self, node_id: int, message: mailbox.FromNodeAgent) -> list[protocol.ToLauncher]:
@@ -217,14 +221,14 @@ class Step:
     def _after_its_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
         """The end of a task that Slurm has ended comes after the stop of the whole job.
 
-        The nodes are told one after the other, and we hear of it in another order.
+        Slurm signals the nodes one after the other; their reports arrive in another order.
         """
         if ended.time_s < self._stops.get(node_id, ended.time_s + 1):
             return ended
         return _shifted(ended, max(0.0, self._first_stop_s - self._stops[node_id]))
 
     def _lost(self) -> list[protocol.ToLauncher]:
-        """The tasks of which nothing will be heard any more: their node died, or their node agent.
+        """Lost tasks: their node died, or their node agent.
 
         Slurm then ends the others, and tells their node agents so. Whose node agent was not told
         went before whatever else has failed; one that was told did not end in time.

@@ -129,7 +129,7 @@ TOLD = f"scontrol update JobId=7 Comment={LOST}"
 def test_a_failure_without_a_launcher_frees_the_job(place: Place) -> None:
     place.start(FREES, *FAILS)
     assert place.left() == 3
-    assert mailbox.given_up(place.folder.path).exists()
+    assert mailbox.give_up_file(place.folder.path).exists()
     assert place.called() == [TOLD, "scancel 7"]
     assert LOST in place.folder.log("srun").read_text()
 
@@ -148,7 +148,7 @@ def test_the_first_one_waits_for_the_end_of_all_and_frees_the_job(place: Place) 
 def test_a_job_that_another_has_left_is_ended(place: Place) -> None:
     place.start(FREES, *STAYS)
     place.until(lambda: TOLD in place.called())
-    mailbox.given_up(place.folder.path).touch()
+    mailbox.give_up_file(place.folder.path).touch()
     assert place.left() == 128 + signal.SIGTERM
 
 

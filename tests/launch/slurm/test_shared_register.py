@@ -34,7 +34,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def show_other(site: Site) -> None:
-    with shared_register.shown(site, "other", job(8)):
+    with shared_register.publish(site, "other", job(8)):
         pass
 
 
@@ -53,7 +53,7 @@ def test_a_place_that_is_being_made_is_not_taken_for_a_dead_jobs(
         return lock(path, holder)
 
     monkeypatch.setattr(folder, "lock", come_between)
-    with shared_register.shown(site, "first", job(7)) as shown:
+    with shared_register.publish(site, "first", job(7)) as shown:
         others[0].join(timeout=60)
         assert shown.board is not None
         place = Path(shown.board)
@@ -66,7 +66,7 @@ def test_the_account_is_the_kernels_word_not_a_variables(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "mallory")
-    with shared_register.shown(site, "first", job(7)):
+    with shared_register.publish(site, "first", job(7)):
         text = (folder.board_of(site, 7) / "record.json").read_text()
     assert f'"user": "{account_name(os.getuid())}"' in text
     assert "mallory" not in text
