@@ -96,7 +96,7 @@ def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> No
     [
         (0, "the chief ended without starting this run: every task must make the same calls"),
         (1, "memoryx ended before it joined this run"),
-        (3, "streamer 3 ended before it joined in this run"),
+        (3, "streamer 3 ended before it joined this run"),
     ],
 )
 def test_nobody_waits_for_a_task_that_left_early(place: FcMnist, rank: int, message: str) -> None:
