@@ -29,9 +29,9 @@ def a_softmax_over_samples(features, labels):
 
 
 MODELS = {
-    halves: "layer model: no kernel computes cirh.div of int32[4] and int32[4] here",
-    exponentials_in_a_layer: "layer head: no kernel computes cirh.exp of int32[4] here",
-    a_softmax_over_samples: "layer model: no kernel computes cirh.softmax of float32[4, 6] here",
+    halves: "layer model: no kernel for cirh.div of int32[4] and int32[4]",
+    exponentials_in_a_layer: "layer head: no kernel for cirh.exp of int32[4]",
+    a_softmax_over_samples: "layer model: no kernel for cirh.softmax of float32[4, 6]",
 }
 
 

@@ -203,7 +203,7 @@ def reordered(x):
 def test_what_is_of_the_batch_as_a_whole_is_refused(then, criterion):
     model, batch, criterion = of_the_batch(then, criterion)
     module = recorded(model, batch, step(criterion))
-    with pytest.raises(CompileError, match=r"test_rebatching.py:\d+: layer \w+: .* in micro-ba"):
+    with pytest.raises(CompileError, match=r"test_rebatching.py:\d+: layer \w+: .* in 4 micro-ba"):
         rebatch(module, options_of(micro_batches=4), B)
 
 

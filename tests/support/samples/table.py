@@ -161,8 +161,8 @@ REFUSED: dict[tuple[str, str], str] = {
     ("max-reduction_with_dim-found", "is not one of ()"): _NUMBER,
     ("min-reduction_with_dim-found", "is not one of ()"): _NUMBER,
     ("log_softmax", "does not fit shape []"): _NUMBER,
-    ("log_softmax-log_softmax", "no kernel computes cirh.log_softmax"): _SECOND,
-    ("nn.functional.nll_loss-nll_loss", "no kernel computes cirh.nll_loss_forward"): _FUSED,
+    ("log_softmax-log_softmax", "no kernel for cirh.log_softmax"): _SECOND,
+    ("nn.functional.nll_loss-nll_loss", "no kernel for cirh.nll_loss_forward"): _FUSED,
     ("native_layer_norm-native_layer_norm", "eps must be >= 0, got -0.5"): "as the operator says",
     ("nn.functional.rms_norm-fused_rms_norm", "eps must be >= 0, got -0.5"): "as it says",
     (
