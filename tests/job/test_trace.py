@@ -166,7 +166,7 @@ def test_a_run_that_goes_on_leaves_the_trace_of_the_steps_before(place: FcMnist)
     assert set(before) == {f"steps_{FIRST}_{LAST - 1}.json", f"steps_{LAST}_{LAST}.json"}
     done = place.cpu("--max_steps", str(STEPS + 2))
     assert done.returncode == 0, done.stderr
-    assert f"this run's are {STEPS + 1} to " in done.stderr
+    assert f"this run had {STEPS + 1} to " in done.stderr
     assert {path.name: path.read_bytes() for path in traces.iterdir()} == before
 
 
