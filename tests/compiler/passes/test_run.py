@@ -25,7 +25,7 @@ def test_rules_that_go_in_a_circle_are_stopped_and_named():
         return replace_by_operator(op, AddmmOp.of(op.operands, scope="again"))
 
     rule = Rule("for-ever", (AddmmOp,), swap)
-    with pytest.raises(RuntimeError, match=r"rewriting does not end.*'for-ever': \d+"):
+    with pytest.raises(RuntimeError, match=r"rewriting does not terminate.*'for-ever': \d+"):
         Rewrite((rule,)).apply(Network().trace())
 
 
