@@ -11,7 +11,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.arithmetic import MmOp
 from csrun.compiler import compile_model
-from csrun.compiler.graph.graph import accumulate
+from csrun.compiler.graph import accumulate
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 
