@@ -177,7 +177,7 @@ def test_an_altered_batch_ends_the_job_with_that_cause(tmp_path, monkeypatch, by
     request = RunRequest(
         make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(1), ("cs",), 9
     )
-    damaged = pytest.raises(DamagedTransferError, match="batches from streamer 0 have arrived dam")
+    damaged = pytest.raises(DamagedTransferError, match="batches from streamer 0 arrived corr")
     with damaged, Cluster(folder) as cluster:
         run_all(cluster.start(request, lambda: None, print))
     peers.join()
