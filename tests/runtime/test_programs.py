@@ -136,7 +136,7 @@ def test_a_program_that_takes_fewer_samples_than_come_is_told_so(tmp_path):
     whole = NETWORK.compile(tmp_path, PIPELINED)
     machine = begun(whole, data(NETWORK), NETWORK.parameters())
     short = machine.load(replace(NETWORK, batch=5).compile(tmp_path, PIPELINED), machine)
-    with pytest.raises(CsrunError, match=r"next batch has 16 samples, this program takes 5: run the program of"):
+    with pytest.raises(CsrunError, match=r"next batch has 16 samples, this program takes 5: run"):
         short.run(0, 1)
     alone = begun(whole, data(NETWORK), NETWORK.parameters())
     assert losses_of(machine, 0, 2) == losses_of(alone, 0, 2)  # no batch was lost

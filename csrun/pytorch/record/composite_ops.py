@@ -46,8 +46,8 @@ class Whole:
         """
         if self.name in DRAWING and recorder.scopes.is_backward:
             raise recorder.refused(
-                "dropout is computed again on the way back, as torch.utils.checkpoint does, and "
-                "would drop other values: leave out the checkpoint, or the dropout in it"
+                "dropout is computed again in the backward pass, as torch.utils.checkpoint does, "
+                "and would drop other values: leave out the checkpoint, or the dropout in it"
             )
         return _Taken.apply(recorder, self, options, *tensors)
 
