@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.accounts import needs_two_accounts
 from support.jobs import STALL_S, Workplace, gone, until
 from support.terminals import terminal
 from support.testbed import site_file
@@ -121,7 +122,7 @@ def test_a_job_that_was_killed_has_ended_already(place: Workplace) -> None:
     until(lambda: ": LOST" in place.csctl("cancel", "job", "1").stderr)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be someone else")
+@needs_two_accounts
 def test_someone_elses_job_is_refused(place: Workplace) -> None:
     """Of a state folder that csrun has made nobody else reads anything."""
     place.path.chmod(0o755)
