@@ -82,7 +82,7 @@ class Reading:
             place.step.asked[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():
             self._loop.run_early(values)
-        self._run.flush_for(user_line())
+        self._run.flush_for_read()
         for place in wanted:
             if not place.is_known:
                 raise UsageError(
@@ -135,7 +135,7 @@ class Reading:
     def _run_through(self, values: StepValues) -> None:
         """Run up to a step, and that one, too."""
         self._loop.run_early(values)
-        self._run.flush_for(user_line())
+        self._run.flush_for_read()
         self._count(values.number)
 
     def _count(self, step: int) -> None:

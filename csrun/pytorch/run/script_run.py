@@ -17,6 +17,7 @@ from csrun.estimator.run import Run
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.deferred_init.tape import is_on_meta
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.run.compiling import Compiling
@@ -330,10 +331,10 @@ class ScriptRun:
         if self._orders.is_under_way:
             self._queued[:0] = self._orders.finish(self._trainer())
 
-    def flush_for(self, line: str) -> None:
-        """Run what is queued, because this line of the script needs a value of it."""
+    def flush_for_read(self) -> None:
+        """Run what is queued, because the script's current line needs a value of it."""
         if self._queued or self._orders.is_under_way:
-            self.synchronizations[line] += 1
+            self.synchronizations[user_line()] += 1
         self.flush()
 
     def flush(self) -> None:
