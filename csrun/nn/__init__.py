@@ -87,7 +87,7 @@ __all__ = [
     "scope",
     "summary",
 ]
-# Of the files of functions: what each has in its own __all__.
+# Each module of functions lists its public names in __all__.
 __all__ += activations.__all__
 __all__ += elementwise.__all__
 __all__ += functions.__all__
@@ -95,7 +95,7 @@ __all__ += indexing.__all__
 __all__ += losses.__all__
 __all__ += shapes.__all__
 
-# A call that does not fit the signature is one line with the user's place, whatever was called.
+# A call that does not match its signature fails with one line that names the user's line.
 for _module in (activations, elementwise, functions, indexing, losses, shapes):
     for _name in _module.__all__:
         globals()[_name] = checked(getattr(_module, _name))

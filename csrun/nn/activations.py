@@ -43,32 +43,32 @@ def relu(x: Tensor) -> Tensor:
 
 
 def relu6(x: Tensor) -> Tensor:
-    """x cut to 0..6."""
+    """x clipped to 0..6."""
     return _apply("relu6", HardtanhOp, x, min_val=0.0, max_val=6.0)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where it is positive, else negative_slope x; the slope is in [0, 1]."""
+    """x where positive, else negative_slope * x, for a slope in [0, 1]."""
     return _apply("leaky_relu", LeakyReluOp, x, negative_slope=float(negative_slope))
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is positive, else alpha (exp(x) - 1); alpha >= 0 and finite."""
+    """x where positive, else alpha * (exp(x) - 1), for a finite alpha >= 0."""
     return _apply("elu", EluOp, x, alpha=float(alpha), scale=1.0)
 
 
 def selu(x: Tensor) -> Tensor:
-    """The scaled elu that keeps mean 0 and variance 1."""
+    """Scaled elu that preserves mean 0 and variance 1."""
     return _apply("selu", EluOp, x, alpha=SELU_ALPHA, scale=SELU_SCALE)
 
 
 def gelu(x: Tensor, approximate: bool = False) -> Tensor:
-    """x P(N(0, 1) < x), exactly or approximated by tanh."""
+    """x P(N(0, 1) < x), exact or in its tanh approximation."""
     return _apply("gelu", GeluOp, x, approximate="tanh" if approximate else "none")
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """gelu, approximated by tanh."""
+    """gelu in its tanh approximation."""
     return gelu(x, approximate=True)
 
 
@@ -93,7 +93,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def _apply(name: str, kind: type[CirhOp], x: Tensor, **options: Plain) -> Tensor:
-    """Integers are floats where PyTorch takes them so, and refused elsewhere."""
+    """Emit an activation; only those that PyTorch promotes integers for take integers."""
     x = require_tensor(name, x)
     x = x.as_floats() if kind in (SigmoidOp, TanhOp) else require_floats(name, x)
     with located(name):
@@ -116,7 +116,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(given: str | Activation | None) -> Activation | None:
-    """The activation function that a layer is given, itself or by its name.
+    """Return a layer's activation function, given as a function or by name.
 
     Raises: TraceError for an unknown name
     """

@@ -1,4 +1,4 @@
-"""Attention."""
+"""Scaled dot-product and multi-head attention."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -25,11 +25,12 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(scale query key^T + mask) value, `scale` being 1 / sqrt(E) unless it is given.
+    """softmax(scale query key^T + mask) value, with `scale` 1 / sqrt(E) by default.
 
-    A mask of booleans is true where there is something to attend to; another one is added. With
-    `is_causal`, query i attends to keys 0..i. A query that attends to nothing gets 0. In training
-    weights are dropped with probability `dropout`, and the others scaled up, as by `Dropout`.
+    A boolean mask is True at the keys to attend to; a mask of any other type is added to the
+    scores. With `is_causal`, query i attends to keys 0..i. A query without any key gives 0. In
+    training, attention weights are dropped with probability `dropout` and the rest scaled up, as by
+    `Dropout`.
 
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask broadcast to [B, H, T, S]
     -> [B, H, T, F]
@@ -48,22 +49,21 @@ def scaled_dot_product_attention(
                 mask if mask.shape == scores else tracer.emit(ExpandOp, mask, shape=scores)
             )
         if require_rate("scaled_dot_product_attention: dropout", dropout):
-            masks.append(_kept(query, scores, dropout))
+            masks.append(_dropout_mask(query, scores, dropout))
             options["dropout"] = float(dropout)
         return tracer.emit(AttentionOp, query, key, value, *masks, **options)
 
 
-def _kept(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor:
-    """The mask of the weights, a run for each query of each head.
+def _dropout_mask(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor:
+    """Dropout mask of the attention weights, with a random stream per query and head.
 
-    Raises: TraceError where the first axis is not that of the samples
+    Raises: TraceError unless the first axis is the batch
     """
     tracer, dependence = query.tracer, query.tracer.dependence(query)
     if len(scores) != 4 or dependence.place != Place(0):
         raise TraceError(
             f"{user_line()}: scaled_dot_product_attention: with dropout the query must be [batch, "
-            f"heads, positions, features], got shape {list(query.shape)}, whose first axis is not "
-            "that of the samples"
+            f"heads, positions, features], batch first, got shape {list(query.shape)}"
         )
     stream, runs = tracer.next_stream(), scores[1] * scores[2]
     options = {"rate": float(rate), "stream": stream, "rows": 1, "runs": runs}
@@ -73,12 +73,11 @@ def _kept(query: Tensor, scores: tuple[int, ...], rate: float) -> Tensor:
 
 
 class MultiHeadAttention:
-    """Attention of each position to others: heads side by side, from one projection of x.
+    """Multi-head self-attention, with one projection to the queries, keys and values of all heads.
 
-    Parameters are those of two `Dense` layers: `<name>/qkv` [D, 3 D], queries, keys and values of
-    all heads, and `<name>/out` [D, D].
+    Its parameters are those of two `Dense` layers: `<name>/qkv` [D, 3 D] and `<name>/out` [D, D].
 
-    Raises: TraceError for a number of heads below 1, or a dropout outside [0, 1)
+    Raises: TraceError for num_heads below 1, or a dropout outside [0, 1)
     Source: Vaswani et al. 2017, section 3.2.2
     """
 
@@ -106,33 +105,33 @@ class MultiHeadAttention:
         self._output_initializer = output_initializer
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """A mask of integers or booleans is true where there is something to attend to.
+        """Attend from each position of x to the positions where the mask is True or not 0.
 
         Shapes: x [B, T, D], mask [B, T] of keys, [T, T], [B, T, T] or [B, 1 or H, 1 or T, T]
         -> [B, T, D]
-        Raises: ShapeError for another number of axes, features that the heads do not divide, or
-            another mask
+        Raises: ShapeError for an input that is not [B, T, D], a D that is not a multiple of the
+            heads, or a mask of another shape
         """
         with x.tracer.layer("attention", self.name) as scope_name:
             if len(x.shape) != 3 or x.shape[2] % self.num_heads:
                 raise ShapeError(
                     f"{user_line()}: layer {scope_name}: the input must be [batch, positions, "
-                    f"features] with features that {self.num_heads} heads divide, "
+                    f"features], features a multiple of num_heads {self.num_heads}, "
                     f"got shape {text_of(type_of(x.value))}"
                 )
             size = x.shape[2]
             joined = Dense(3 * size, None, self.use_bias, self._kernel_initializer, "qkv")(x)
-            query, key, value = self._heads(joined)
+            query, key, value = self._split_heads(joined)
             if mask is not None:
-                mask = self._over_heads(mask, x)
+                mask = self._with_heads_axis(mask, x)
             out = scaled_dot_product_attention(
                 query, key, value, mask, self.is_causal, dropout=self.dropout
             )
             out = reshape(transpose(out, (0, 2, 1, 3)), x.shape)
             return Dense(size, None, self.use_bias, self._output_initializer, "out")(out)
 
-    def _over_heads(self, mask: Tensor, x: Tensor) -> Tensor:
-        """The mask with an axis of heads, and true where a mask of integers is not 0.
+    def _with_heads_axis(self, mask: Tensor, x: Tensor) -> Tensor:
+        """Return the mask with a heads axis, integers converted to booleans.
 
         Shapes: -> [B or 1, H or 1, T or 1, T]
         """
@@ -140,7 +139,7 @@ class MultiHeadAttention:
         if not is_float(type_of(require_tensor("MultiHeadAttention: mask", mask).value)):
             mask = mask.astype("bool")
         shape = mask.shape
-        # [B, T] and [T, T] are told apart by their samples where B is T.
+        # Where B equals T, only a dependence on the batch distinguishes [B, T] from [T, T].
         if shape == (batch, length) and (batch != length or mask.tracer.dependence(mask).axis == 0):
             return view(mask, (batch, 1, 1, length))
         if shape == (length, length):
@@ -156,7 +155,7 @@ class MultiHeadAttention:
             )
         return mask
 
-    def _heads(self, joined: Tensor) -> Iterator[Tensor]:
+    def _split_heads(self, joined: Tensor) -> Iterator[Tensor]:
         """Shapes: [B, T, 3 D] -> three [B, H, T, E]"""
         batch, length, size = joined.shape
         heads = (batch, length, 3, self.num_heads, size // 3 // self.num_heads)

@@ -10,14 +10,14 @@ from csrun.nn.windows import Sizes, pair_of, require_images
 
 
 class Conv2D:
-    """activation(kernel * x + bias): each place of each filter sees a window of all channels.
+    """activation(kernel * x + bias), a two-dimensional cross-correlation.
 
     Parameters `<name>/kernel` [filters, C / groups, rows, columns] and `<name>/bias` [filters] are
-    made at each call. Sizes are one number, or one for rows and one for columns. `padding` is a
-    number of zeros on each side, or "same": as many as keep the image's size. Filters of a group
-    see the channels of that group alone.
+    created at each call. A size is one number, or a pair for rows and columns. `padding` is the
+    number of zeros on each side, or "same" to preserve the image size. Filters of a group read only
+    the channels of that group.
 
-    Raises: TraceError for a size that is none, or an unknown activation
+    Raises: TraceError for an invalid size or an unknown activation
     Source: LeCun et al. 1998, section II
     """
 
@@ -35,7 +35,8 @@ class Conv2D:
         name: str | None = None,
     ) -> None:
         self.filters, self.groups = (
-            _positive(what, value) for what, value in (("filters", filters), ("groups", groups))
+            _require_positive(what, value)
+            for what, value in (("filters", filters), ("groups", groups))
         )
         self.kernel_size = pair_of("Conv2D", "kernel_size", kernel_size)
         self._options = {
@@ -44,7 +45,7 @@ class Conv2D:
         }
         same = isinstance(padding, str) and padding == "same"
         self._options["padding"] = (
-            self._same() if same else pair_of("Conv2D", "padding", padding, least=0)
+            self._same_padding() if same else pair_of("Conv2D", "padding", padding, least=0)
         )
         self.use_bias = use_bias
         self.name = name
@@ -54,8 +55,8 @@ class Conv2D:
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes: x [B, C, H, W] -> [B, filters, H', W']
 
-        Raises: ShapeError for what are no such images, too small ones, or channels that the groups
-        do not divide
+        Raises: ShapeError for an input of another rank, an image smaller than the window, or
+            channels that are not a multiple of the groups
         """
         with x.tracer.layer("conv2d", self.name) as scope:
             require_images(x, scope)
@@ -71,22 +72,22 @@ class Conv2D:
             )
             return self._activation(out) if self._activation else out
 
-    def _same(self) -> tuple[int, int]:
-        """Half of what a window sees beside its middle.
+    def _same_padding(self) -> tuple[int, int]:
+        """Padding that preserves the image size: half of the window, without its center.
 
-        Raises: TraceError for a stride, or a window that has no middle
+        Raises: TraceError for a stride other than 1, or a window of even size
         """
         dilation, stride = self._options["dilation"], self._options["stride"]
-        beside = [d * (k - 1) for d, k in zip(dilation, self.kernel_size, strict=True)]
-        if stride != (1, 1) or any(n % 2 for n in beside):
+        margin = [d * (k - 1) for d, k in zip(dilation, self.kernel_size, strict=True)]
+        if stride != (1, 1) or any(n % 2 for n in margin):
             raise TraceError(
-                f"{user_line()}: Conv2D: padding 'same' is for a stride of 1 and windows with a "
-                f"middle, got a stride of {list(stride)} and kernel_size {list(self.kernel_size)}"
+                f"{user_line()}: Conv2D: padding 'same' needs stride 1 and an odd window, "
+                f"got stride {list(stride)} and kernel_size {list(self.kernel_size)}"
             )
-        return beside[0] // 2, beside[1] // 2
+        return margin[0] // 2, margin[1] // 2
 
 
-def _positive(what: str, value: int) -> int:
+def _require_positive(what: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise TraceError(f"{user_line()}: Conv2D: {what} must be a positive integer, got {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""Functions of each value by itself, and choices between values."""
+"""Elementwise functions, and selections between two tensors."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from csrun.cirh.ops import arithmetic, comparison, powers, rounding, trigonometry
 from csrun.cirh.ops.base import CirhOp
 from csrun.nn.errors import TraceError, located, user_line
-from csrun.nn.tensor import Number, Tensor, promoted, require_floats, require_tensor
+from csrun.nn.tensor import Number, Tensor, promote, require_floats, require_tensor
 
 __all__ = [
     "abs",
@@ -46,162 +46,162 @@ __all__ = [
 
 
 def exp(x: Tensor) -> Tensor:
-    """e to the power x."""
-    return _of_floats("exp", arithmetic.ExpOp, x)
+    """Exponential function."""
+    return _emit_on_floats("exp", arithmetic.ExpOp, x)
 
 
 def log(x: Tensor) -> Tensor:
     """Natural logarithm."""
-    return _of_floats("log", arithmetic.LogOp, x)
+    return _emit_on_floats("log", arithmetic.LogOp, x)
 
 
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x), exact for a small x, too."""
-    return _of_floats("log1p", powers.Log1pOp, x)
+    """log(1 + x), accurate for small x."""
+    return _emit_on_floats("log1p", powers.Log1pOp, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """Square root."""
-    return _of_floats("sqrt", arithmetic.SqrtOp, x)
+    return _emit_on_floats("sqrt", arithmetic.SqrtOp, x)
 
 
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x)."""
-    return _of_floats("rsqrt", powers.RsqrtOp, x)
+    return _emit_on_floats("rsqrt", powers.RsqrtOp, x)
 
 
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
-    return _of_floats("reciprocal", powers.ReciprocalOp, x)
+    return _emit_on_floats("reciprocal", powers.ReciprocalOp, x)
 
 
 def sin(x: Tensor) -> Tensor:
     """Sine of x in radians."""
-    return _of_floats("sin", trigonometry.SinOp, x)
+    return _emit_on_floats("sin", trigonometry.SinOp, x)
 
 
 def cos(x: Tensor) -> Tensor:
     """Cosine of x in radians."""
-    return _of_floats("cos", trigonometry.CosOp, x)
+    return _emit_on_floats("cos", trigonometry.CosOp, x)
 
 
 def tan(x: Tensor) -> Tensor:
     """Tangent of x in radians."""
-    return _of_floats("tan", trigonometry.TanOp, x)
+    return _emit_on_floats("tan", trigonometry.TanOp, x)
 
 
 def asin(x: Tensor) -> Tensor:
     """Arc sine, in -pi/2..pi/2."""
-    return _of_floats("asin", trigonometry.AsinOp, x)
+    return _emit_on_floats("asin", trigonometry.AsinOp, x)
 
 
 def acos(x: Tensor) -> Tensor:
     """Arc cosine, in 0..pi."""
-    return _of_floats("acos", trigonometry.AcosOp, x)
+    return _emit_on_floats("acos", trigonometry.AcosOp, x)
 
 
 def atan(x: Tensor) -> Tensor:
     """Arc tangent, in -pi/2..pi/2."""
-    return _of_floats("atan", trigonometry.AtanOp, x)
+    return _emit_on_floats("atan", trigonometry.AtanOp, x)
 
 
 def sinh(x: Tensor) -> Tensor:
     """Hyperbolic sine."""
-    return _of_floats("sinh", trigonometry.SinhOp, x)
+    return _emit_on_floats("sinh", trigonometry.SinhOp, x)
 
 
 def cosh(x: Tensor) -> Tensor:
     """Hyperbolic cosine."""
-    return _of_floats("cosh", trigonometry.CoshOp, x)
+    return _emit_on_floats("cosh", trigonometry.CoshOp, x)
 
 
 def asinh(x: Tensor) -> Tensor:
     """Inverse hyperbolic sine."""
-    return _of_floats("asinh", trigonometry.AsinhOp, x)
+    return _emit_on_floats("asinh", trigonometry.AsinhOp, x)
 
 
 def acosh(x: Tensor) -> Tensor:
-    """Inverse hyperbolic cosine, not below 0."""
-    return _of_floats("acosh", trigonometry.AcoshOp, x)
+    """Inverse hyperbolic cosine, >= 0."""
+    return _emit_on_floats("acosh", trigonometry.AcoshOp, x)
 
 
 def atanh(x: Tensor) -> Tensor:
     """Inverse hyperbolic tangent."""
-    return _of_floats("atanh", trigonometry.AtanhOp, x)
+    return _emit_on_floats("atanh", trigonometry.AtanhOp, x)
 
 
 def expm1(x: Tensor) -> Tensor:
-    """exp(x) - 1, exact for a small x, too."""
-    return _of_floats("expm1", trigonometry.Expm1Op, x)
+    """exp(x) - 1, accurate for small x."""
+    return _emit_on_floats("expm1", trigonometry.Expm1Op, x)
 
 
 def atan2(x: Tensor | Number, y: Tensor | Number) -> Tensor:
     """Angle of the point (y, x), in -pi..pi."""
     with located("atan2"):
-        lhs, rhs = promoted("atan2", x, y, to_floats=True)
+        lhs, rhs = promote("atan2", x, y, to_floats=True)
         return lhs.tracer.emit(trigonometry.Atan2Op, lhs, rhs)
 
 
 def floor(x: Tensor) -> Tensor:
-    """Largest whole number that is not above x."""
-    return _of_floats("floor", rounding.FloorOp, x)
+    """Largest integer <= x."""
+    return _emit_on_floats("floor", rounding.FloorOp, x)
 
 
 def ceil(x: Tensor) -> Tensor:
-    """Least whole number that is not below x."""
-    return _of_floats("ceil", rounding.CeilOp, x)
+    """Smallest integer >= x."""
+    return _emit_on_floats("ceil", rounding.CeilOp, x)
 
 
 def trunc(x: Tensor) -> Tensor:
-    """x without its fraction."""
-    return _of_floats("trunc", rounding.TruncOp, x)
+    """x rounded towards 0."""
+    return _emit_on_floats("trunc", rounding.TruncOp, x)
 
 
 def round(x: Tensor) -> Tensor:
-    """Nearest whole number, halves to the even one."""
-    return _of_floats("round", rounding.RoundOp, x)
+    """x rounded to the nearest integer, halves to even."""
+    return _emit_on_floats("round", rounding.RoundOp, x)
 
 
 def floor_divide(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Floor of the quotient x / y, which is x // y; its slope is 0."""
-    return _of_two("floor_divide", rounding.FloorDivideOp, x, y)
+    """floor(x / y), as x // y; its gradient is 0."""
+    return _emit_binary("floor_divide", rounding.FloorDivideOp, x, y)
 
 
 def remainder(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """x modulo y with the sign of y, which is x % y."""
-    return _of_two("remainder", rounding.RemainderOp, x, y)
+    """Remainder of x / y with the sign of y, as x % y."""
+    return _emit_binary("remainder", rounding.RemainderOp, x, y)
 
 
 def fmod(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """x modulo y with the sign of x."""
-    return _of_two("fmod", rounding.FmodOp, x, y)
+    """Remainder of x / y with the sign of x."""
+    return _emit_binary("fmod", rounding.FmodOp, x, y)
 
 
-def _of_floats(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
+def _emit_on_floats(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
     floats = require_tensor(name, x).as_floats()
     return floats.tracer.emit(kind, floats)
 
 
 def abs(x: Tensor) -> Tensor:
-    """|x|, whose slope at 0 is 0."""
-    return _signed("abs", powers.AbsOp, x)
+    """|x|, with gradient 0 at 0."""
+    return _emit_on_numbers("abs", powers.AbsOp, x)
 
 
 def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1 by the sign of x; 0 for NaN."""
-    return _signed("sign", powers.SignOp, x)
+    """Sign of x: -1, 0 or 1; 0 for NaN."""
+    return _emit_on_numbers("sign", powers.SignOp, x)
 
 
-def _signed(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
+def _emit_on_numbers(name: str, kind: type[CirhOp], x: Tensor) -> Tensor:
     if require_tensor(name, x).dtype == "bool":
-        raise TraceError(f"{user_line()}: {name}: a boolean has no sign")
+        raise TraceError(f"{user_line()}: {name}: expected numbers, got bool")
     return x.tracer.emit(kind, x)
 
 
 def pow(x: Tensor | Number, exponent: Tensor | Number) -> Tensor:
-    """x to the power `exponent`, one of which may be a number; it is x ** exponent.
+    """x ** exponent, for tensors or a tensor and a number.
 
-    Raises: TraceError for integers to a negative power
+    Raises: TraceError for integers raised to a negative power
     """
     if isinstance(x, Tensor):
         return x**exponent
@@ -209,32 +209,32 @@ def pow(x: Tensor | Number, exponent: Tensor | Number) -> Tensor:
 
 
 def maximum(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """The larger of two, NaN where one is; where both are equal each gets half the gradient."""
-    return _of_two("maximum", comparison.MaximumOp, x, y)
+    """Elementwise maximum, NaN if either is NaN; equal values share the gradient."""
+    return _emit_binary("maximum", comparison.MaximumOp, x, y)
 
 
 def minimum(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """The smaller of two, NaN where one is; where both are equal each gets half the gradient."""
-    return _of_two("minimum", comparison.MinimumOp, x, y)
+    """Elementwise minimum, NaN if either is NaN; equal values share the gradient."""
+    return _emit_binary("minimum", comparison.MinimumOp, x, y)
 
 
-def _of_two(name: str, kind: type[CirhOp], x: Any, y: Any) -> Tensor:
+def _emit_binary(name: str, kind: type[CirhOp], x: Any, y: Any) -> Tensor:
     with located(name):
-        lhs, rhs = promoted(name, x, y)
+        lhs, rhs = promote(name, x, y)
         return lhs.tracer.emit(kind, lhs, rhs)
 
 
 def clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    """x cut to min..max, either of which may be left out.
+    """x clipped to min..max, either of which may be None.
 
-    Raises: TraceError for anything but numbers, or without any of them
+    Raises: TraceError if neither is given, or one is not a number
     """
     x = require_floats("clamp", x)
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds or not all(type(bound) in (int, float) for bound in bounds):
         raise TraceError(
             f"{user_line()}: clamp: min, max or both must be numbers, got {min!r} and {max!r}; "
-            "nn.minimum and nn.maximum take tensors"
+            "use nn.minimum and nn.maximum for tensors"
         )
     low = -math.inf if min is None else float(min)
     high = math.inf if max is None else float(max)
@@ -242,15 +242,15 @@ def clamp(x: Tensor, min: float | None = None, max: float | None = None) -> Tens
 
 
 def where(condition: Tensor, x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """x where the condition is true, else y; all three broadcast, and x and y may be numbers.
+    """x where the condition is True, else y; all three broadcast, x and y may be numbers.
 
-    Raises: TraceError for a condition that is not of booleans
+    Raises: TraceError for a condition that is not boolean
     """
     if require_tensor("where", condition).dtype != "bool":
         raise TraceError(
-            f"{user_line()}: where: the condition must be of booleans, as x > 0 is, "
+            f"{user_line()}: where: the condition must be boolean, such as x > 0, "
             f"got {condition.dtype}"
         )
     with located("where"):
-        lhs, rhs = promoted("where", x, y, tracer=condition.tracer)
+        lhs, rhs = promote("where", x, y, tracer=condition.tracer)
         return condition.tracer.emit(comparison.WhereOp, condition, lhs, rhs)

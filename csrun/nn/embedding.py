@@ -1,4 +1,4 @@
-"""Embedding: a table of vectors, looked up by number, and used again as a tied output layer."""
+"""Embedding tables, also used as a tied output layer."""
 
 from math import prod
 
@@ -15,12 +15,12 @@ SMALL = normal(0.02)
 
 
 class Embedding:
-    """The vector of each number, from a table of `input_dim` vectors of `output_dim` values.
+    """Lookup of each index in a table of `input_dim` vectors of `output_dim` values.
 
-    The parameter `<name>/embeddings` [input_dim, output_dim] is made at the first call; later calls
-    and `attend` read the same one. The vector of `padding_idx` is not trained by being looked up.
+    The parameter `<name>/embeddings` [input_dim, output_dim] is created at the first call and
+    shared by later calls and `attend`. Lookups of `padding_idx` contribute no gradient.
 
-    Raises: TraceError for sizes below 1, or a padding_idx that is not of the table
+    Raises: TraceError for sizes below 1, or a padding_idx outside the table
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class Embedding:
         embeddings_initializer: Initializer = SMALL,
         name: str | None = None,
     ) -> None:
-        self.input_dim = _positive("Embedding", "input_dim", input_dim)
-        self.output_dim = _positive("Embedding", "output_dim", output_dim)
+        self.input_dim = _require_positive("Embedding", "input_dim", input_dim)
+        self.output_dim = _require_positive("Embedding", "output_dim", output_dim)
         if padding_idx is not None and not 0 <= padding_idx < input_dim:
             raise TraceError(
                 f"{user_line()}: Embedding: padding_idx must be in 0..{input_dim - 1}, "
@@ -50,13 +50,15 @@ class Embedding:
         Raises: TraceError before the first call
         """
         if self._table is None:
-            raise TraceError(f"{user_line()}: Embedding: nothing has been looked up in it yet")
+            raise TraceError(
+                f"{user_line()}: Embedding: its table does not exist before the first call"
+            )
         return self._table
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Shapes: indices [B, ...], integers in 0..input_dim-1 -> [B, ..., output_dim]
 
-        Raises: ShapeError for indices that are no integers
+        Raises: ShapeError for indices that are not integers
         """
         tracer = indices.tracer
         with tracer.layer("embedding", self.name if self._table is None else None):
@@ -66,10 +68,10 @@ class Embedding:
             return tracer.emit(EmbeddingOp, self._table, indices, padding_idx=self._padding)
 
     def attend(self, x: Tensor) -> Tensor:
-        """The product of x and each vector of the table: logits over what the table holds.
+        """Product of x with the transposed table: logits over its entries.
 
         Shapes: x [B, ..., output_dim] -> [B, ..., input_dim]
-        Raises: TraceError before the first call; ShapeError for another last axis
+        Raises: TraceError before the first call; ShapeError for a last axis of another size
         """
         table = self.embeddings
         with x.tracer.layer("attend", None):
@@ -84,11 +86,11 @@ class Embedding:
 
 
 class PositionEmbedding:
-    """x plus a trained vector for each position.
+    """x plus a trained vector per position.
 
-    The parameter `<name>/embeddings` [input_dim, D] is made at each call.
+    The parameter `<name>/embeddings` [input_dim, D] is created at each call.
 
-    Raises: TraceError for a number of positions below 1
+    Raises: TraceError for input_dim below 1
     """
 
     def __init__(
@@ -97,27 +99,28 @@ class PositionEmbedding:
         embeddings_initializer: Initializer = SMALL,
         name: str | None = None,
     ) -> None:
-        self.input_dim = _positive("PositionEmbedding", "input_dim", input_dim)
+        self.input_dim = _require_positive("PositionEmbedding", "input_dim", input_dim)
         self.name = name
         self._initializer = embeddings_initializer
 
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes: x [B, T, D] -> the same
 
-        Raises: ShapeError for another number of axes, or a sequence longer than the positions
+        Raises: ShapeError for an input of another rank, or a sequence longer than input_dim
         """
         with x.tracer.layer("position_embedding", self.name) as scope:
             if len(x.shape) != 3 or x.shape[1] > self.input_dim:
                 raise ShapeError(
                     f"{user_line()}: layer {scope}: the input must be [batch, positions, features] "
-                    f"of up to {self.input_dim} positions, got shape {text_of(type_of(x.value))}"
+                    f"with at most {self.input_dim} positions, got shape "
+                    f"{text_of(type_of(x.value))}"
                 )
             shape = (self.input_dim, x.shape[2])
             table = x.tracer.parameter("embeddings", shape, self._initializer(shape))
             return x + table[: x.shape[1]]
 
 
-def _positive(layer: str, what: str, size: int) -> int:
+def _require_positive(layer: str, what: str, size: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise TraceError(f"{user_line()}: {layer}: {what} must be a positive integer, got {size!r}")
     return size

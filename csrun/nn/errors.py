@@ -1,4 +1,4 @@
-"""Errors found while a model is traced: each names the layer and the user's line."""
+"""Errors of tracing; each names the layer and the user's line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,18 +17,18 @@ class TraceError(UsageError):
 
 
 class ShapeError(TraceError):
-    """Operands whose shapes or types do not fit."""
+    """Operands of mismatched shapes or types."""
 
 
 def user_location() -> FileLineColLoc:
-    """`user_line`, as the location of an operator."""
+    """Location of an operator: the file and line of `user_line`."""
     frame = user_frame()
     return FileLineColLoc(StringAttr(frame.f_code.co_filename), IntAttr(frame.f_lineno), IntAttr(0))
 
 
 @contextmanager
 def located(what: str) -> Iterator[None]:
-    """Turn a verifier's complaint into one about the layer or function `what`.
+    """Raise a verifier's error as one of the layer or function `what`.
 
     Raises: ShapeError with the layer, the shapes and the user's file and line
     """

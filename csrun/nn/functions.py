@@ -1,6 +1,7 @@
-"""Functions of tensors: sums along axes, products, the choice of a class.
+"""Reductions, softmax, matrix products and argmax.
 
-Operators such as + are the tensor's own; elementwise functions and activations have their files.
+Operators such as + are methods of the tensor; elementwise functions and activations are in their
+own modules.
 """
 
 from collections.abc import Sequence
@@ -30,54 +31,48 @@ Axes = int | Sequence[int] | None
 
 
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The sum over all axes, or along those given; samples that only fill up a batch do not count.
+    """Sum over all axes or the given ones, without padding samples; integers sum to int64.
 
-    That of integers is of int64.
-
-    Raises: ShapeError for an axis that x does not have, or the same one twice
+    Raises: ShapeError for an axis out of range, or given twice
     """
     if not is_float(type_of(require_tensor("sum", x).value)):
         x = x.astype("int64")
-    return _total("sum", x, axes_of("sum", x, axis), keepdims)
+    return _emit_sum("sum", x, axes_of("sum", x, axis), keepdims)
 
 
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean over all axes, or along those given; over samples, that of all the global batch's.
+    """Mean over all axes or the given ones; over the batch axis, of the whole global batch.
 
-    Raises: ShapeError for an axis that x does not have, the same one twice, or samples
-        without an element
+    Raises: ShapeError for an axis out of range or given twice, or samples without elements
     """
     x = require_tensor("mean", x).as_floats()
     axes = axes_of("mean", x, axis)
-    total, dependence = _total("mean", x, axes, keepdims), x.tracer.dependence(x)
+    total, dependence = _emit_sum("mean", x, axes, keepdims), x.tracer.dependence(x)
     if dependence.axis not in axes:
         return total / float(prod(x.shape[a] for a in axes))
     others = prod(x.shape[a] for a in axes if a != dependence.axis)
     if not others:
-        raise ShapeError(f"{user_line()}: mean: {list(x.shape)} has no element")
+        raise ShapeError(f"{user_line()}: mean: shape {list(x.shape)} has no elements")
     return total / (sample_count(x) * float(others * dependence.place.count))
 
 
 def sample_count(x: Tensor) -> Tensor:
-    """How many samples the global batch has, as a number of the type of x, a tensor of the model.
-
-    Those that only fill up an incomplete batch do not count.
-    """
+    """Number of samples in the global batch, without padding, as a scalar of the dtype of x."""
     kind = tensor_type((), x.dtype)
     return Tensor(x.tracer, x.tracer.builder.leaf(batch.SampleCountOp, kind))
 
 
-def _total(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+def _emit_sum(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     if not axes:
         return x
     with located(name):
         if x.tracer.dependence(x).axis in axes:
-            x = with_padding(x, 0)
+            x = fill_padding(x, 0)
         return x.tracer.emit(reductions.SumOp, x, dims=axes, keepdim=keepdims)
 
 
 def axes_of(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
-    """The axes counted from the first one, in order; all of them for None."""
+    """Return axes as sorted indices >= 0; all of them for None."""
     if axis is None:
         return tuple(range(len(x.shape)))
     given = tuple(axis) if isinstance(axis, tuple | list | range) else (axis,)
@@ -90,7 +85,7 @@ def axes_of(name: str, x: Tensor, axis: Axes) -> tuple[int, ...]:
 
 
 def flatten(x: Tensor) -> Tensor:
-    """All axes but the batch as one.
+    """x with all axes but the batch merged into one.
 
     Shapes: [B, ...] -> [B, N]
     """
@@ -102,49 +97,52 @@ def flatten(x: Tensor) -> Tensor:
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) / sum(exp(x)) along an axis.
 
-    Raises: ShapeError for an axis that x does not have
+    Raises: ShapeError for an axis out of range
     """
-    return _along("softmax", normalization.SoftmaxOp, x, axis)
+    return _emit_along("softmax", normalization.SoftmaxOp, x, axis)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """x - log(sum(exp(x))) along an axis.
 
-    Raises: ShapeError for an axis that x does not have
+    Raises: ShapeError for an axis out of range
     """
-    return _along("log_softmax", loss.LogSoftmaxOp, x, axis)
+    return _emit_along("log_softmax", loss.LogSoftmaxOp, x, axis)
 
 
-def _along(name: str, kind: type[CirhOp], x: Tensor, axis: int) -> Tensor:
-    """Along the second of up to three axes: those before and behind are one each."""
+def _emit_along(name: str, kind: type[CirhOp], x: Tensor, axis: int) -> Tensor:
+    """Emit an operator over one axis, with the axes before and after it merged."""
     x = require_tensor(name, x).as_floats()
     (dim,), sizes = axes_of(name, x, axis), x.shape
-    before, behind = prod(sizes[:dim]), prod(sizes[dim + 1 :])
-    shape = (before, sizes[dim]) if behind == 1 else (before, sizes[dim], behind)
+    before, after = prod(sizes[:dim]), prod(sizes[dim + 1 :])
+    shape = (before, sizes[dim]) if after == 1 else (before, sizes[dim], after)
     return view(x.tracer.emit(kind, view(x, shape), dim=1), sizes)
 
 
-def with_padding(x: Tensor, value: float) -> Tensor:
-    """x, with the value in the rows of padding of an incomplete batch; x itself if it has none."""
+def fill_padding(x: Tensor, value: float) -> Tensor:
+    """Fill the padding rows of an incomplete batch; x itself if it has no batch axis."""
     tracer, dependence = x.tracer, x.tracer.dependence(x)
     if dependence.axis is None:
         return x
     if dependence.outer > 1:  # [T B] as [T, B]
         apart = dependence.place.apart(x.shape)
-        return view(with_padding(view(x, apart), value), x.shape)
+        return view(fill_padding(view(x, apart), value), x.shape)
     place = {"dim": dependence.axis, "rows": dependence.rows}
     return tracer.emit(batch.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place)
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """The matrix product x @ y, over leading axes that broadcast; as numpy.matmul.
+    """Matrix product x @ y with broadcast leading axes, as numpy.matmul.
 
-    Shapes: [..., M, K], [..., K, N] -> [..., M, N]; without M for an x [K], without N for a y [K]
-    Raises: ShapeError when shapes or types do not fit
+    Shapes: [..., M, K], [..., K, N] -> [..., M, N]; a vector x [K] drops M, a vector y [K] drops N
+    Raises: ShapeError for mismatched shapes or types
     """
     with located("matmul"):
         if not x.shape or not y.shape:
-            raise ShapeError(f"{user_line()}: matmul: a number is no matrix; multiply with *")
+            raise ShapeError(
+                f"{user_line()}: matmul: expected tensors with at least one axis; multiply by a "
+                "scalar with *"
+            )
         rows, columns = x.shape[-2:-1], y.shape[-1:] if len(y.shape) > 1 else ()
         x = x if rows else view(x, (1, *x.shape))
         y = y if len(y.shape) > 1 else view(y, (*y.shape, 1))
@@ -157,11 +155,13 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def argmax(x: Tensor, axis: int = -1) -> Tensor:
-    """The index of the largest value along an axis, the first of equals.
+    """Index of the largest value along an axis; of equal values, the first.
 
     Shapes: [..., C, ...] -> [..., ...], int64
     """
     require_tensor("argmax", x)
     if not -len(x.shape) <= axis < len(x.shape):
-        raise ShapeError(f"{user_line()}: argmax: axis {axis} is not one of {x.shape}")
+        raise ShapeError(
+            f"{user_line()}: argmax: axis {axis} is out of range for shape {list(x.shape)}"
+        )
     return x.tracer.emit(reductions.ArgmaxOp, x, dim=axis % len(x.shape))

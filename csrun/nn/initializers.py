@@ -1,4 +1,4 @@
-"""First values of parameters."""
+"""Initial values of parameters."""
 
 from collections.abc import Callable, Sequence
 from math import prod, sqrt
@@ -10,18 +10,18 @@ Initializer = Callable[[Sequence[int]], InitializerAttr]
 
 
 def zeros(shape: Sequence[int]) -> InitializerAttr:
-    """All 0."""
+    """Zeros."""
     return InitializerAttr.of(Distribution.ZEROS)
 
 
 def ones(shape: Sequence[int]) -> InitializerAttr:
-    """All 1."""
+    """Ones."""
     return InitializerAttr.of(Distribution.ONES)
 
 
 @checked
 def normal(standard_deviation: float = 0.02) -> Initializer:
-    """Normal around 0."""
+    """Normal distribution around 0."""
 
     def initializer(shape: Sequence[int]) -> InitializerAttr:
         return InitializerAttr.of(Distribution.NORMAL, standard_deviation)
@@ -31,10 +31,10 @@ def normal(standard_deviation: float = 0.02) -> Initializer:
 
 
 def glorot_uniform(shape: Sequence[int]) -> InitializerAttr:
-    """Uniform in ±sqrt(6 / (fan in + fan out)).
+    """Uniform distribution in ±sqrt(6 / (fan in + fan out)).
 
-    Shapes: [fan in, fan out], or a convolution's [O, C, rows, columns], where a value comes from
-    C windows and goes to O
+    Shapes: [fan in, fan out], or a convolution's [O, C, rows, columns], with fan in C * rows *
+    columns and fan out O * rows * columns
     Source: Glorot and Bengio 2010, equation 16
     """
     is_of_windows = len(shape) == 4

@@ -1,4 +1,4 @@
-"""Layers: what has weights, or a place of its own in the model."""
+"""Dense, Bias and Dropout layers."""
 
 from math import prod
 
@@ -15,12 +15,12 @@ from csrun.nn.tensor import Tensor
 
 
 class Dense:
-    """activation(x kernel + bias), over the last axis of x.
+    """activation(x @ kernel + bias), over the last axis of x.
 
-    Parameters `<name>/kernel` [in, units] and `<name>/bias` [units] are made at each call; a layer
-    object that is called twice makes two layers.
+    Parameters `<name>/kernel` [in, units] and `<name>/bias` [units] are created at each call: two
+    calls of one object are two layers.
 
-    Raises: TraceError for a number of units below 1 or an unknown activation
+    Raises: TraceError for units below 1 or an unknown activation
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Dense:
 
 
 class Bias:
-    """x plus a trained value for each feature, for a product that has none, as a tied table's.
+    """x plus a trained bias per feature, for a product without one, such as `Embedding.attend`.
 
-    The parameter `<name>/bias`, of the length of the last axis, is made at each call.
+    The parameter `<name>/bias`, of the size of the last axis, is created at each call.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -84,11 +84,11 @@ class Bias:
 
 
 class Dropout:
-    """Zeroes each value with probability `rate` while training, and scales the others up.
+    """Dropout: zero values with probability `rate` in training, and scale up the rest.
 
-    The mask follows from the run's seed, the step, the layer's place in the model, the sample's
-    index in the global batch and the value's place within the sample: splitting a batch changes
-    nothing. Evaluation leaves x as it is.
+    The mask is a function of the run's seed, the step, the layer, the sample's index in the global
+    batch and the value's index in the sample, so it does not depend on how a batch is split.
+    Evaluation returns x unchanged.
 
     Raises: TraceError for a rate outside [0, 1)
     Source: Srivastava et al. 2014, section 10 (inverted scaling)
@@ -105,7 +105,7 @@ class Dropout:
             return tracer.emit(MaskedScaleOp, x, self._mask(x), scale=1 / (1 - self.rate))
 
     def _mask(self, x: Tensor) -> Tensor:
-        """Drawn with the samples on axis 0, then with them where x has them.
+        """Draw the mask with samples on axis 0, then permute it to the axes of x.
 
         Shapes: as x
         """
@@ -135,7 +135,10 @@ def _require_features(x: Tensor, scope: str) -> None:
 
 
 def require_rate(what: str, rate: float) -> float:
-    """The rate of a dropout. Raises: TraceError for one outside [0, 1)"""
+    """Return a dropout rate.
+
+    Raises: TraceError for a rate outside [0, 1)
+    """
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise TraceError(f"{user_line()}: {what} must be in [0, 1), got {rate!r}")
     return float(rate)

@@ -1,4 +1,4 @@
-"""Losses: each is the mean over the global batch, one number to minimize.
+"""Losses, each a scalar: the mean over the global batch.
 
 Predictions, or logits, come first and labels second, as in PyTorch.
 """
@@ -12,7 +12,7 @@ from csrun.nn.activations import softplus
 from csrun.nn.elementwise import abs as absolute
 from csrun.nn.elementwise import minimum
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
-from csrun.nn.functions import mean, with_padding
+from csrun.nn.functions import fill_padding, mean
 from csrun.nn.shapes import view
 from csrun.nn.tensor import Tensor, require_floats, require_tensor
 
@@ -26,49 +26,49 @@ __all__ = [
 
 
 def mean_squared_error(predictions: Tensor, labels: Tensor) -> Tensor:
-    """The mean of (predictions - labels)^2.
+    """Mean of (predictions - labels)^2.
 
-    Shapes: predictions and labels of one shape, e.g. [B] -> a number
-    Raises: ShapeError when the shapes differ
+    Shapes: predictions and labels of equal shape, e.g. [B] -> scalar
+    Raises: ShapeError if the shapes differ
     """
-    x, y = _pair("mean_squared_error", predictions, labels)
+    x, y = _require_pair("mean_squared_error", predictions, labels)
     difference = x - y
     return mean(difference * difference)
 
 
 def mean_absolute_error(predictions: Tensor, labels: Tensor) -> Tensor:
-    """The mean of |predictions - labels|.
+    """Mean of |predictions - labels|.
 
-    Shapes: predictions and labels of one shape, e.g. [B] -> a number
-    Raises: ShapeError when the shapes differ
+    Shapes: predictions and labels of equal shape, e.g. [B] -> scalar
+    Raises: ShapeError if the shapes differ
     """
-    x, y = _pair("mean_absolute_error", predictions, labels)
+    x, y = _require_pair("mean_absolute_error", predictions, labels)
     return mean(absolute(x - y))
 
 
 def huber(predictions: Tensor, labels: Tensor, delta: float = 1.0) -> Tensor:
-    """The mean of half the squared error up to `delta`, and of delta (error - delta / 2) beyond.
+    """Mean of error^2 / 2 for errors up to `delta`, and of delta * (error - delta / 2) beyond.
 
-    Shapes: predictions and labels of one shape, e.g. [B] -> a number
-    Raises: ShapeError when the shapes differ; TraceError for a delta that is not positive
+    Shapes: predictions and labels of equal shape, e.g. [B] -> scalar
+    Raises: ShapeError if the shapes differ; TraceError for a delta that is not positive
     Source: Huber 1964, in the form of torch.nn.HuberLoss
     """
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not delta > 0:
         raise TraceError(f"{user_line()}: huber: delta must be positive, got {delta!r}")
-    x, y = _pair("huber", predictions, labels)
+    x, y = _require_pair("huber", predictions, labels)
     error = absolute(x - y)
     inner = minimum(error, float(delta))
     return mean(inner * (error - 0.5 * inner))
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor, pos_weight: float = 1.0) -> Tensor:
-    """The mean of -log of the probability that sigmoid(logits) gives to labels of 0 or 1.
+    """Mean binary cross entropy of logits, before the sigmoid, and labels 0 or 1.
 
-    Labels between 0 and 1 are probabilities. `pos_weight` multiplies the loss of label 1, for
-    classes of unequal size. Take the logits as they are, without a sigmoid.
+    Labels between 0 and 1 are probabilities. `pos_weight` scales the loss of label 1, for
+    unbalanced classes.
 
-    Shapes: logits and labels of one shape, e.g. [B] -> a number
-    Raises: ShapeError when the shapes differ; TraceError for logits that are not floats, or a
+    Shapes: logits and labels of equal shape, e.g. [B] -> scalar
+    Raises: ShapeError if the shapes differ; TraceError for logits that are not floats, or a
         negative pos_weight
     Source: torch.nn.BCEWithLogitsLoss
     """
@@ -78,22 +78,22 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor, pos_weight: float = 1.0
             f"got {pos_weight!r}"
         )
     require_floats("binary_cross_entropy", logits)
-    x, y = _pair("binary_cross_entropy", logits, labels)
+    x, y = _require_pair("binary_cross_entropy", logits, labels)
     positive = softplus(-x)  # -log sigmoid(x), without overflow
     if pos_weight != 1:
         positive = (1.0 + (float(pos_weight) - 1.0) * y) * positive
     return mean((1.0 - y) * x + positive)
 
 
-def _pair(name: str, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as floats of one type.
+def _require_pair(name: str, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both as floats.
 
-    Raises: ShapeError when the shapes differ: [B, 1] and [B] would broadcast to [B, B]
+    Raises: ShapeError if the shapes differ: [B, 1] and [B] would broadcast to [B, B]
     """
     x, y = require_tensor(name, predictions), require_tensor(name, labels)
     if x.shape != y.shape:
         raise ShapeError(
-            f"{user_line()}: {name}: predictions and labels must have one shape, "
+            f"{user_line()}: {name}: predictions and labels must have equal shapes, "
             f"got {list(x.shape)} and {list(y.shape)}{_remedy(x.shape, y.shape)}"
         )
     return x.as_floats(), y.as_floats()
@@ -115,12 +115,12 @@ def softmax_cross_entropy(
     ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """The mean of -log softmax(logits)[label] over the global batch's labels but `ignore_index`.
+    """Mean of -log softmax(logits)[label] over the global batch, without labels `ignore_index`.
 
-    With `label_smoothing` s, 1 - s of it is of the label and s / C of each class.
+    With `label_smoothing` s, the target is 1 - s for the label plus s / C for each class.
 
-    Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> a number
-    Raises: ShapeError when shapes or types do not fit
+    Shapes: logits [B, ..., C], labels [B, ...] integers in 0..C-1, or ignore_index -> scalar
+    Raises: ShapeError for mismatched shapes or types
     """
     tracer = require_floats("softmax_cross_entropy", logits).tracer
     require_tensor("softmax_cross_entropy", labels)
@@ -135,7 +135,7 @@ def softmax_cross_entropy(
         if len(logits.shape) > 2 and labels.shape == logits.shape[:-1]:
             logits = view(logits, (prod(labels.shape), logits.shape[-1]))
             labels = view(labels, (prod(labels.shape),))
-        valid = with_padding(labels, ignore_index)
+        valid = fill_padding(labels, ignore_index)
         count = tracer.emit(
             batch.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
         )

@@ -1,4 +1,4 @@
-"""Metrics of the host, on NumPy arrays: each a total and a count, so that batches add up."""
+"""Metrics computed on the host from NumPy arrays, as totals and counts that add up over batches."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,10 @@ from csrun.runtime.step.results import ExponentialMean, Mean
 def accuracy(
     labels: npt.ArrayLike, predictions: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
 ) -> Mean:
-    """The share of labels that are predicted, among those that are not `ignore_index`.
+    """Fraction of labels, other than `ignore_index`, that equal the prediction.
 
-    Shapes: labels and predictions, which are numbers of classes, of one shape, e.g. [B]
-    Raises: UsageError when the shapes differ, or labels are floats and predictions are not
+    Shapes: labels and predictions, both class indices, of equal shape, e.g. [B]
+    Raises: UsageError if the shapes differ, or labels are floats and predictions are not
     """
     wanted, found = np.asarray(labels), np.asarray(predictions)
     if wanted.dtype.kind == "f" and found.dtype.kind in "iu":
@@ -27,12 +27,13 @@ def accuracy(
         )
     if wanted.ndim + 1 == found.ndim and found.shape[:-1] == wanted.shape:
         raise UsageError(
-            f"{user_line()}: accuracy: predictions are numbers of classes: pass nn.argmax(logits) "
-            f"to host_call, got labels {list(wanted.shape)} and predictions {list(found.shape)}"
+            f"{user_line()}: accuracy: predictions must be class indices, got shape "
+            f"{list(found.shape)} for labels {list(wanted.shape)}: pass nn.argmax(logits) to "
+            "host_call"
         )
     if wanted.shape != found.shape:
         raise UsageError(
-            f"{user_line()}: accuracy: labels and predictions must have one shape, "
+            f"{user_line()}: accuracy: labels and predictions must have equal shapes, "
             f"got {list(wanted.shape)} and {list(found.shape)}"
         )
     valid = wanted != ignore_index
@@ -43,9 +44,9 @@ def accuracy(
 def perplexity(
     loss: npt.ArrayLike, labels: npt.ArrayLike, ignore_index: int = IGNORE_INDEX
 ) -> ExponentialMean:
-    """e to the power of the mean loss of all labels that are not `ignore_index`.
+    """Exponential of the mean loss over all labels other than `ignore_index`.
 
-    loss: the mean over these labels of the batch, as `nn.softmax_cross_entropy` gives it.
+    loss: the mean over these labels of the batch, as `nn.softmax_cross_entropy` returns it.
 
     Shapes: loss [], labels of any shape
     """

@@ -1,4 +1,4 @@
-"""Learning algorithms; each is also what a params file's `optimizer` section may hold.
+"""Optimizers; a params file's `optimizer` section holds one of them.
 
 optimizer:
   optimizer_type: adamw
@@ -38,7 +38,7 @@ Length = Annotated[float, Meta(gt=0)]
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, the algorithm that minimizes it, and how long its gradient may be."""
+    """A loss, the algorithm that minimizes it, and the norm its gradients are clipped to."""
 
     loss: Tensor
     algorithm: Algorithm
@@ -46,7 +46,7 @@ class TrainOp:
 
 
 class OptimizerError(TraceError, ValueError):
-    """An optimizer out of range; a ValueError too: a params file's reader then adds the place."""
+    """An invalid optimizer option; a ValueError, so that msgspec adds its path in a params file."""
 
 
 class Clipped(
@@ -56,7 +56,7 @@ class Clipped(
     forbid_unknown_fields=True,
     kw_only=True,
 ):
-    """Gradients whose global norm, that of all together, is more than `clip_norm` are scaled to it.
+    """Gradient clipping: gradients of global norm above `clip_norm` are scaled down to it.
 
     Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
     """
@@ -71,22 +71,22 @@ class Learning(
     tag_field="optimizer_type",
     tag="learning",
 ):
-    """What all optimizers share: the learning rate, a number or a schedule; and clipping.
+    """Base of all optimizers: the learning rate, a number or a schedule, and clipping.
 
-    Raises: OptimizerError for a number out of range
+    Raises: OptimizerError for an option out of range
     """
 
     learning_rate: Rate | Schedule
 
     def __post_init__(self) -> None:
-        """Refuse what a params file's reader has not refused."""
+        """Check the options of optimizers that are created in code, not read from a params file."""
         rate, length = self.learning_rate, self.clip_norm
         try:
             if length is not None and not 0 < float(length) < inf:
                 raise OptimizerError(f"clip_norm must be > 0 and finite, got {length}")
             if not isinstance(rate, Schedule | Real):
                 raise OptimizerError(
-                    "learning_rate must be a number or a schedule, as "
+                    "learning_rate must be a number or a schedule such as "
                     f"nn.schedules.Cosine(0.001, steps=1000), got {rate!r}"
                 )
             if not isinstance(rate, Schedule) and not float(rate) >= 0:
@@ -104,9 +104,9 @@ class Learning(
         raise NotImplementedError
 
     def minimize(self, loss: Tensor) -> TrainOp:
-        """What a model function returns as its train_op.
+        """Return the train_op of a model function.
 
-        Raises: TraceError for a loss that is not one number of the model
+        Raises: TraceError for a loss that is not a scalar of the model
         """
         require_loss("minimize", loss)
         length = self.clip_norm
@@ -114,10 +114,10 @@ class Learning(
 
 
 class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):
-    """Stochastic gradient descent: v = momentum v + gradient, w = w - learning_rate v.
+    """Stochastic gradient descent: v = momentum * v + gradient, w = w - learning_rate * v.
 
-    exclude_from_weight_decay: regular expressions; a parameter in whose name one is found does not
-    decay. Weight decay adds weight_decay w to the gradient.
+    Weight decay adds weight_decay * w to the gradient. exclude_from_weight_decay: regular
+    expressions searched for in parameter names; a match is not decayed.
 
     Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
     """
@@ -138,12 +138,12 @@ class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):
 
 
 class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
-    """Adam; weight decay adds weight_decay w to the gradient.
+    """Adam; weight decay adds weight_decay * w to the gradient.
 
-    bias_correction: moments are divided by what they lack at first, beginning at zero.
-    epsilon_hat: TensorFlow's form; epsilon is added to the second moment's root before its bias is
-    corrected, not after.
-    exclude_from_weight_decay: as of SGD
+    bias_correction: divide the moments by 1 - beta^t, as they start at zero.
+    epsilon_hat: TensorFlow's form, which adds epsilon to the root of the second moment before the
+    bias correction instead of after it.
+    exclude_from_weight_decay: as in SGD
     Source: Kingma and Ba 2015, algorithm 1, in the form of torch.optim.Adam; epsilon_hat: the end
     of section 2
     """
@@ -161,9 +161,9 @@ class Adam(Learning, frozen=True, forbid_unknown_fields=True, tag="adam"):
 
 
 class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
-    """Adam whose weight decay is apart from the gradient: w = w - learning_rate weight_decay w.
+    """Adam with decoupled weight decay: w = w - learning_rate * weight_decay * w.
 
-    bias_correction, epsilon_hat: as of Adam; exclude_from_weight_decay: as of SGD
+    bias_correction, epsilon_hat: as in Adam; exclude_from_weight_decay: as in SGD
     Source: Loshchilov and Hutter 2019, algorithm 2, in the form of torch.optim.AdamW
     """
 
@@ -180,9 +180,9 @@ class AdamW(Learning, frozen=True, forbid_unknown_fields=True, tag="adamw"):
 
 
 class Lamb(Learning, frozen=True, forbid_unknown_fields=True, tag="lamb"):
-    """Adam's direction and the weight decay, as long as the parameter itself: for large batches.
+    """LAMB: Adam's update plus weight decay, scaled to the parameter's norm, for large batches.
 
-    bias_correction: as of Adam; exclude_from_weight_decay: as of SGD
+    bias_correction: as in Adam; exclude_from_weight_decay: as in SGD
     Source: You et al. 2020, algorithm 2
     """
 
@@ -205,10 +205,10 @@ class Lamb(Learning, frozen=True, forbid_unknown_fields=True, tag="lamb"):
 
 
 class Adagrad(Learning, frozen=True, forbid_unknown_fields=True, tag="adagrad"):
-    """Rates that fall with the root of a weight's squared gradients, all since the first.
+    """Adagrad: the learning rate over the root of the sum of squared gradients so far.
 
-    lr_decay: step t, from 0, has learning_rate / (1 + t lr_decay). initial_accumulator: what the
-    sum of squares begins with. exclude_from_weight_decay: as of SGD
+    lr_decay: step t, from 0, uses learning_rate / (1 + t * lr_decay). initial_accumulator: initial
+    sum of squares. exclude_from_weight_decay: as in SGD
 
     Source: Duchi et al. 2011, section 1.1, in the form of torch.optim.Adagrad
     """
@@ -231,9 +231,9 @@ class Adagrad(Learning, frozen=True, forbid_unknown_fields=True, tag="adagrad"):
 
 
 class RMSProp(Learning, frozen=True, forbid_unknown_fields=True, tag="rmsprop"):
-    """Gradients over the root of a running mean of their squares, or, centered, their variance.
+    """RMSProp: gradients over the root of a running mean of squares; their variance if centered.
 
-    alpha: what the means keep of themselves a step. exclude_from_weight_decay: as of SGD
+    alpha: decay of the running means. exclude_from_weight_decay: as in SGD
     Source: Tieleman and Hinton 2012, lecture 6e, in the form of torch.optim.RMSprop
     """
 
@@ -260,19 +260,21 @@ Optimizer = SGD | Adam | AdamW | Lamb | Adagrad | RMSProp
 
 
 def require_loss(name: str, loss: object) -> Tensor:
-    """Raises: TraceError for anything but one number of the model"""
+    """Return the loss.
+
+    Raises: TraceError unless it is a scalar of the model
+    """
     tensor = require_floats(name, loss)
     if tensor.shape:
         raise TraceError(
-            f"{user_line()}: {name}: a loss must be one number, got a tensor of shape "
-            f"{list(tensor.shape)}: nn.mean(loss) is the mean over all axes, "
-            "axis= chooses some of them"
+            f"{user_line()}: {name}: the loss must be a scalar, got shape {list(tensor.shape)}: "
+            "reduce it, as by nn.mean(loss)"
         )
     return tensor
 
 
 def schedule_attribute(rate: float | Schedule) -> ScheduleAttr:
-    """A learning rate as an attribute of CIRH."""
+    """Return a learning rate as a CIRH attribute."""
     schedule = rate if isinstance(rate, Schedule) else Constant(float(rate))
     options: dict[str, Any] = {
         field.name: msgspec.convert(getattr(schedule, field.name), field.type)  # 1 as 1.0

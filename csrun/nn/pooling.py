@@ -1,4 +1,4 @@
-"""Pooling over images [B, C, H, W]: each window becomes one value."""
+"""Max and average pooling over images [B, C, H, W]."""
 
 from csrun.cirh.ops.pooling import AvgPool2dOp, MaxPool2dOp
 from csrun.nn.tensor import Tensor, require_floats
@@ -6,12 +6,11 @@ from csrun.nn.windows import Sizes, pair_of, require_images
 
 
 class MaxPool:
-    """The largest value of each window; padding is none.
+    """Maximum of each window; padding never wins.
 
-    Windows lie side by side unless a `stride` is given. Of equal values the first one has the
-    gradient.
+    `stride` defaults to the window size. Of equal values, the first gets the gradient.
 
-    Raises: TraceError for a size that is none
+    Raises: TraceError for an invalid size
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class MaxPool:
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes: x [B, C, H, W] -> [B, C, H', W']
 
-        Raises: ShapeError for what are no such images, or too small ones
+        Raises: ShapeError for an input of another rank, or an image smaller than the window
         """
         with x.tracer.layer("max_pool", self.name) as scope:
             require_images(x, scope)
@@ -38,11 +37,11 @@ class MaxPool:
 
 
 class AveragePool:
-    """The mean of each window; zeros around the image count, but for `count_include_pad` False.
+    """Mean of each window, over the padding zeros too unless `count_include_pad` is False.
 
-    Windows lie side by side unless a `stride` is given.
+    `stride` defaults to the window size.
 
-    Raises: TraceError for a size that is none
+    Raises: TraceError for an invalid size
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class AveragePool:
     def __call__(self, x: Tensor) -> Tensor:
         """Shapes: x [B, C, H, W] -> [B, C, H', W']
 
-        Raises: ShapeError for what are no such images, or too small ones
+        Raises: ShapeError for an input of another rank, or an image smaller than the window
         """
         with x.tracer.layer("average_pool", self.name) as scope:
             require_images(x, scope)

@@ -12,14 +12,14 @@ def rotary_embedding(
     interleaved: bool = True,
     axis: int = -2,
 ) -> Tensor:
-    """x, its values turned in pairs by angles that grow with their position along `axis`.
+    """Rotary position embedding: rotate pairs of values by angles proportional to their position.
 
-    Of the last axis the first `rotary_dim` values turn, all unless it is given: pair i of position
-    t by t base^(-2 i / rotary_dim). Pairs are neighbours, as in GPT-J, or, not `interleaved`, the
-    first half with the second, as in LLaMA.
+    The first `rotary_dim` values of the last axis are rotated, all by default: pair i at position t
+    along `axis` by t * base^(-2 i / rotary_dim). If `interleaved`, pairs are adjacent values, as in
+    GPT-J; else value i pairs with value i + rotary_dim / 2, as in LLaMA.
 
     Shapes: [..., T, ..., E] -> the same
-    Raises: ShapeError for an odd rotary_dim or one larger than E, and an axis that is not before it
+    Raises: ShapeError for a rotary_dim that is odd or exceeds E, or an axis that is the last one
     Source: Su et al. 2021, RoFormer, section 3.2
     """
     with located("rotary_embedding"):
@@ -27,7 +27,7 @@ def rotary_embedding(
             RotaryEmbeddingOp,
             x,
             dim=axis + len(x.shape) if axis < 0 else axis,
-            # of a number, which is refused, the sum is 0
+            # a scalar sums to 0 and is refused
             rotary_dim=sum(x.shape[-1:]) if rotary_dim is None else rotary_dim,
             base=float(base),
             is_interleaved=bool(interleaved),

@@ -1,4 +1,4 @@
-"""Layers one after the other."""
+"""Sequential composition of layers."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,12 +9,12 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Sequential:
-    """Layers and functions of tensors, each called with what the one before gave.
+    """Layers and functions of tensors, each called with the result of the previous one.
 
-    They are separate arguments, as in PyTorch, or one list, as in Keras. With a
-    name their parameters are `<name>/<layer>/…`.
+    They are separate arguments, as in PyTorch, or one list, as in Keras. With a name, their
+    parameters are `<name>/<layer>/…`.
 
-    Raises: TraceError for what cannot be called
+    Raises: TraceError for an argument that is not callable
     """
 
     def __init__(self, *layers: Function | Sequence[Function], name: str | None = None) -> None:
@@ -22,7 +22,7 @@ class Sequential:
         for layer in given:
             if not callable(layer):
                 last = layers[-1]
-                hint = f"; a name is given as name={last!r}" if isinstance(last, str) else ""
+                hint = f"; pass the name as name={last!r}" if isinstance(last, str) else ""
                 raise TraceError(
                     f"{user_line()}: Sequential: expected layers and functions, got {layer!r}{hint}"
                 )
@@ -30,13 +30,13 @@ class Sequential:
         self.name = name
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Shapes: as the layers'"""
+        """Shapes: those of the layers"""
         if self.name is None:
-            return self._through(x)
+            return self._apply_layers(x)
         with require_tensor("Sequential", x).tracer.in_scope(self.name):
-            return self._through(x)
+            return self._apply_layers(x)
 
-    def _through(self, x: Tensor) -> Tensor:
+    def _apply_layers(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x)
         return x

@@ -1,7 +1,7 @@
-"""Calls of the public names of csrun.nn that do not fit their signatures, in one line.
+"""Argument checks of the public functions and layers of csrun.nn, with one-line errors.
 
-A function or layer checks what it can say most about itself. What is left, an argument too many or
-of another type, is found here by comparing the call with the signature's annotations.
+A function or layer checks the values of its arguments. Their number and types are checked here,
+by comparing a call that failed with the annotations of the signature.
 """
 
 import inspect
@@ -20,14 +20,14 @@ from csrun.nn.errors import ShapeError, TraceError, user_line
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What Python itself raises where an argument has another type than the annotations say.
+#: Exceptions of Python for an argument of the wrong type.
 OF_WRONG_TYPES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
 
 
 def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
-    """Make a call that fails for its arguments' number or types a TraceError.
+    """Decorate a function: a call with wrong arguments raises a TraceError.
 
-    Any other failure is a bug and stays as it is.
+    Any other exception is a bug and passes unchanged.
     """
     title = f"nn.{name or function.__name__}"
 
@@ -47,9 +47,9 @@ def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]
 
 
 def checked_layer(layer: type[Any]) -> None:
-    """Have the constructor and the call of a layer class checked.
+    """Decorate the constructor and the call of a layer class.
 
-    The constructor's arguments are looked at even where it took them: they are used later.
+    The constructor's arguments are checked even if it succeeds, since some are only used later.
     """
     construct, name = layer.__init__, layer.__name__
 
@@ -75,7 +75,7 @@ def _require_fit(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TraceError(
-            f"{user_line()}: {title}: {error}; it takes {title[3:]}{_shown(signature)}"
+            f"{user_line()}: {title}: {error}; signature: {title[3:]}{_signature_text(signature)}"
         ) from error
     hints = get_type_hints(function)
     for argument, value in bound.arguments.items():
@@ -85,20 +85,20 @@ def _require_fit(
         for one in value if variadic else (value,):
             if not fits(one, hints[argument]):
                 raise TraceError(
-                    f"{user_line()}: {title}: {argument} must be {words_of(hints[argument])}, "
-                    f"got {described(one)}"
+                    f"{user_line()}: {title}: {argument} must be {describe_type(hints[argument])}, "
+                    f"got {describe_value(one)}"
                 ) from cause
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; numbers may be NumPy's, integers stand for floats.
+    """True for a value of an annotated type; NumPy scalars are numbers, integers are floats.
 
-    Of other generic types only the origin is compared.
+    For other generic types only the origin is compared.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return True
-    if hint is ArrayLike:  # a union up to Python 3.11, and an alias without members from 3.12 on
+    if hint is ArrayLike:  # a union in Python 3.11, an alias without members since 3.12
         return hasattr(value, "__array__") or isinstance(value, Sequence | int | float)
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in inner)
@@ -128,29 +128,29 @@ NAMES = {
 }
 
 
-def words_of(hint: Any) -> str:
-    """An annotation in words, such as "a tensor of the model or None"."""
+def describe_type(hint: Any) -> str:
+    """Describe an annotation, as "a tensor of the model or None"."""
     if hint is ArrayLike:
         return "an array of numbers"
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(words_of(one) for one in inner))
+        return " or ".join(dict.fromkeys(describe_type(one) for one in inner))
     if origin is Callable:
         return "a function"
     if origin is not None:
-        return f"a list, each {words_of(inner[0])}"
+        return f"a list, each item {describe_type(inner[0])}"
     return NAMES.get(hint, "a tensor of the model" if hint.__name__ == "Tensor" else hint.__name__)
 
 
-def described(value: Any) -> str:
-    """A value in an error message."""
+def describe_value(value: Any) -> str:
+    """Describe a value for an error message."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)}"
     return repr(value)
 
 
-def _shown(signature: inspect.Signature) -> str:
-    """The arguments with their defaults, without annotations or self."""
+def _signature_text(signature: inspect.Signature) -> str:
+    """Parameters with their defaults, without annotations or self."""
     parameters = [
         p.replace(annotation=inspect.Parameter.empty, default=_plain(p.default))
         for p in signature.parameters.values()
@@ -160,7 +160,7 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _plain(default: Any) -> Any:
-    """A function that is a default is shown by its name."""
+    """Replace a default that is a function by its name."""
     if default is inspect.Parameter.empty or not callable(default):
         return default
     return _Name(getattr(default, "__name__", "initializer"))

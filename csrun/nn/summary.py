@@ -1,4 +1,4 @@
-"""Values of a model for the event files, written at each logging step of a training."""
+"""Summaries: values of a model in the event files, at each logging step of a training."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from csrun.nn.tensor import Tensor, require_tensor
 
 
 class SummaryKind(StrEnum):
-    """What of a tensor goes into the events."""
+    """Form in which a tensor goes into the event files."""
 
     SCALAR = "scalar"
     HISTOGRAM = "histogram"
@@ -16,7 +16,7 @@ class SummaryKind(StrEnum):
 
 @checked
 def scalar(name: str, tensor: Tensor) -> None:
-    """The mean of a tensor's values over the batch's valid rows.
+    """Mean of a tensor over the batch, without padding.
 
     Raises: TraceError for a name that is empty or taken
     """
@@ -25,7 +25,7 @@ def scalar(name: str, tensor: Tensor) -> None:
 
 @checked
 def histogram(name: str, tensor: Tensor) -> None:
-    """How a tensor's values are distributed over the batch's valid rows.
+    """Histogram of a tensor over the batch, without padding.
 
     Raises: TraceError for a name that is empty or taken
     """
@@ -36,6 +36,6 @@ def _add(kind: SummaryKind, name: str, tensor: Tensor) -> None:
     taken = require_tensor(f"summary.{kind}", tensor).tracer.summaries
     if not name or name in taken:
         raise TraceError(
-            f"{user_line()}: summary.{kind}: a name must be given and be unique, got {name!r}"
+            f"{user_line()}: summary.{kind}: the name must be unique and not empty, got {name!r}"
         )
     taken[name] = (kind, tensor)

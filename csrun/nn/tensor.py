@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("csrun")
 
 Number = bool | int | float
-POWERS = (-2, -1, -0.5, 0.5, 1, 2, 3)  # those that PyTorch, too, computes without a logarithm
+POWERS = (-2, -1, -0.5, 0.5, 1, 2, 3)  # exponents that PyTorch computes without a logarithm, too
 
 
 class Tensor:
-    """A value of the model that is being traced; it has a shape and a type, but no numbers yet.
+    """Traced tensor of a model function: a shape and a dtype, no values.
 
-    Where element types differ, arithmetic has the type that it has in PyTorch: integers and a
-    number with a fraction give floats of the run's precision, and so does a division.
+    Arithmetic promotes dtypes as PyTorch does: integers with a float number give floats of the
+    run's precision, and so does division.
     """
 
-    __array_ufunc__ = None  # an array on the left asks us, and does not go through its elements
+    __array_ufunc__ = None  # array + tensor calls our __radd__ instead of looping over the elements
 
     def __init__(self, tracer: Tracer, value: SSAValue) -> None:
         self.tracer = tracer
@@ -43,17 +43,17 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of all axes, the batch first."""
+        """Sizes of the axes, batch first."""
         return shape_of(type_of(self.value))
 
     @property
     def dtype(self) -> str:
-        """NumPy's name of the element type."""
+        """Element type by its NumPy name."""
         return dtype_of(type_of(self.value))
 
     @property
     def name(self) -> str:
-        """The value's name in the intermediate representation, '' when it has none."""
+        """Name of the value in the IR, or ''."""
         return self.value.name_hint or ""
 
     def __add__(self, other: Tensor | float) -> Tensor:
@@ -87,7 +87,7 @@ class Tensor:
         return self._binary(FloorDivideOp, other, self)
 
     def __mod__(self, other: Tensor | float) -> Tensor:
-        """The remainder with the sign of `other`, as in Python."""
+        """Remainder with the sign of `other`, as in Python."""
         return self._binary(RemainderOp, self, other)
 
     def __rmod__(self, other: float) -> Tensor:
@@ -97,25 +97,25 @@ class Tensor:
         return self.tracer.emit(NegOp, self)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        from csrun.nn.functions import matmul  # which is written in terms of tensors
+        from csrun.nn.functions import matmul  # imports this module
 
         return matmul(self, other)
 
     def __getitem__(self, key: Index | tuple[Index, ...]) -> Tensor:
-        from csrun.nn.shapes import part
+        from csrun.nn.shapes import index
 
-        return part(self, key)
+        return index(self, key)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """What is at each place of the first axis."""
-        return (self[place] for place in range(self.shape[0]))
+        """Iterate over the first axis."""
+        return (self[index] for index in range(self.shape[0]))
 
     def __pow__(self, exponent: Tensor | float) -> Tensor:
-        """Products, quotients and roots where it is one; integers to a whole power are integers."""
+        """Power; by products, quotients and roots where the exponent is in POWERS."""
         if isinstance(exponent, bool | Tensor) or exponent not in POWERS:
             return self._power(exponent)
         if exponent < 0:
-            require_no_integers(self, exponent)
+            require_float_power(self, exponent)
             return 1.0 / self**-exponent
         if exponent == 0.5:
             return self.tracer.emit(SqrtOp, self.as_floats())
@@ -129,19 +129,18 @@ class Tensor:
         return self._binary(PowOp, base, self)
 
     def _power(self, exponent: Tensor | float) -> Tensor:
-        require_no_integers(self, exponent)
+        require_float_power(self, exponent)
         return self._binary(PowOp, self, exponent)
 
     def __abs__(self) -> Tensor:
-        """|x|, whose slope at 0 is 0, as PyTorch's is."""
+        """|x|, with gradient 0 at 0 as in PyTorch."""
         from csrun.nn.elementwise import abs as absolute
 
         return absolute(self)
 
     def __bool__(self) -> bool:
         raise TraceError(
-            f"{user_line()}: a traced tensor has no value while the model is built; "
-            "compute with csrun.nn instead of branching on it"
+            f"{user_line()}: a traced tensor has no value to branch on; use nn.where instead of if"
         )
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
@@ -168,12 +167,12 @@ class Tensor:
         return f"Tensor({text_of(type_of(self.value))}, {self.dtype})"
 
     def astype(self, dtype: str) -> Tensor:
-        """The same numbers as another element type.
+        """Cast to another dtype.
 
-        Of floats integers have the whole part, and booleans whether they are not 0: such a result
-        has no gradient.
+        Floats are truncated to integers, and become True as booleans unless 0; such a result has no
+        gradient.
 
-        Raises: ShapeError for a type that there is not
+        Raises: ShapeError for an unknown dtype
         """
         if dtype == self.dtype:
             return self
@@ -181,34 +180,37 @@ class Tensor:
             return self.tracer.emit(ToCopyOp, self, dtype=dtype)
 
     def as_floats(self) -> Tensor:
-        """Itself, integers as floats of the run's precision."""
+        """Cast integers to floats of the run's precision; floats are returned unchanged."""
         return self if is_float(type_of(self.value)) else self.astype(self.tracer.precision)
 
     def _binary(self, kind: type[CirhOp], lhs: Any, rhs: Any) -> Tensor:
         name = kind.name.removeprefix("cirh.")
         with located(name):
-            lhs, rhs = promoted(name, lhs, rhs, to_floats=kind is DivOp)
+            lhs, rhs = promote(name, lhs, rhs, to_floats=kind is DivOp)
             if lhs.dtype == "bool" and not issubclass(kind, ComparisonOp):
-                raise TraceError(f"{user_line()}: {name}: there is no arithmetic of two booleans")
-            _warn_of_pairs(name, lhs, rhs)
+                raise TraceError(
+                    f"{user_line()}: {name}: expected numbers, got two bool tensors: use "
+                    "x.astype('int32')"
+                )
+            _warn_of_outer_broadcast(name, lhs, rhs)
             return self.tracer.emit(kind, lhs, rhs)
 
 
-def _warn_of_pairs(name: str, lhs: Tensor, rhs: Tensor) -> None:
-    """Say that [B, 1] and [B] broadcast to [B, B]: each sample with each other one.
+def _warn_of_outer_broadcast(name: str, lhs: Tensor, rhs: Tensor) -> None:
+    """Warn where [B, 1] and [B] broadcast to [B, B], every sample with every other.
 
-    Nobody who means that leaves out an axis of one of them.
+    An intended outer product would have the same number of axes on both sides.
     """
     if len(lhs.shape) == len(rhs.shape) or not lhs.shape or not rhs.shape:
         return
     axes = [x.tracer.dependence(x).axis for x in (lhs, rhs)]
-    behind = {
+    from_end = {
         len(x.shape) - axis for x, axis in zip((lhs, rhs), axes, strict=True) if axis is not None
     }
-    if len(behind) > 1:
+    if len(from_end) > 1:
         log.warning(
-            "%s: %s: shapes %s and %s broadcast to each sample with each other one; give both "
-            "the same number of axes, as x[:, 0] and y, or x and y[:, None]",
+            "%s: %s: shapes %s and %s broadcast every sample against every other; use equal "
+            "ranks, as x[:, 0] and y, or x and y[:, None]",
             user_line(),
             name,
             list(lhs.shape),
@@ -216,23 +218,23 @@ def _warn_of_pairs(name: str, lhs: Tensor, rhs: Tensor) -> None:
         )
 
 
-def promoted(
+def promote(
     name: str, *values: Any, tracer: Tracer | None = None, to_floats: bool = False
 ) -> tuple[Tensor, ...]:
-    """What a function `name` was given, tensors and numbers, as tensors of one element type.
+    """Convert the operands of function `name`, tensors or numbers, to tensors of one dtype.
 
-    tracer: of a model, where all may be numbers. to_floats: integers are floats then.
+    tracer: the model, needed if all are numbers. to_floats: promote integers to floats.
 
-    Raises: TraceError for anything else
+    Raises: TraceError for an operand of another type
     """
-    checked = tuple(_checked(name, value) for value in values)
-    tracer = tracer or next((x.tracer for x in checked if isinstance(x, Tensor)), None)
+    operands = tuple(_require_operand(name, value) for value in values)
+    tracer = tracer or next((x.tracer for x in operands if isinstance(x, Tensor)), None)
     if tracer is None:
         raise TraceError(f"{user_line()}: {name}: expected a tensor of the model, got numbers only")
-    dtype = _promoted(checked, tracer.precision)
+    dtype = _result_type(operands, tracer.precision)
     if to_floats and _category(dtype) < _category(tracer.precision):
         dtype = tracer.precision
-    return tuple(_operand(value, dtype, tracer) for value in checked)
+    return tuple(_operand(value, dtype, tracer) for value in operands)
 
 
 def _operand(value: Tensor | Number, dtype: str, tracer: Tracer) -> Tensor:
@@ -241,19 +243,22 @@ def _operand(value: Tensor | Number, dtype: str, tracer: Tracer) -> Tensor:
     return Tensor(tracer, tracer.builder.full(value, tensor_type((), dtype)))
 
 
-def require_no_integers(base: Tensor, exponent: Tensor | float) -> None:
-    """Raises: TraceError for integers to a negative power, which is no integer"""
+def require_float_power(base: Tensor, exponent: Tensor | float) -> None:
+    """Refuse integers raised to a negative power, which need not be an integer.
+
+    Raises: TraceError for them
+    """
     if isinstance(exponent, int) and exponent < 0 and not is_float(type_of(base.value)):
         raise TraceError(
-            f"{user_line()}: pow: integers to the negative power {exponent} are no integers: "
-            f"x.astype('{base.tracer.precision}') makes floats of them"
+            f"{user_line()}: pow: integers cannot be raised to the negative power {exponent}: "
+            f"use x.astype('{base.tracer.precision}')"
         )
 
 
 def require_tensor(name: str, x: Any) -> Tensor:
-    """What a function `name` was given.
+    """Return the argument of function `name`.
 
-    Raises: TraceError for anything but a tensor of a model
+    Raises: TraceError unless it is a traced tensor
     """
     if not isinstance(x, Tensor):
         what = f"an array of shape {list(x.shape)}" if isinstance(x, np.ndarray) else repr(x)
@@ -262,23 +267,23 @@ def require_tensor(name: str, x: Any) -> Tensor:
 
 
 def require_floats(name: str, x: Any) -> Tensor:
-    """What a function `name` of floats was given.
+    """Return the argument of function `name`.
 
-    Raises: TraceError for anything but a tensor of floats
+    Raises: TraceError unless it is a traced tensor of floats
     """
     tensor = require_tensor(name, x)
     if not is_float(type_of(tensor.value)):
         raise TraceError(
             f"{user_line()}: {name}: expected floats, got {tensor.dtype}: "
-            f"x.astype('{tensor.tracer.precision}') makes them"
+            f"use x.astype('{tensor.tracer.precision}')"
         )
     return tensor
 
 
-def _checked(name: str, value: Any) -> Tensor | Number:
-    """An operand: a tensor, or a number as Python has it.
+def _require_operand(name: str, value: Any) -> Tensor | Number:
+    """Return an operand as a tensor or a Python number.
 
-    Raises: TraceError for anything else
+    Raises: TraceError for any other type
     """
     if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
         value = value.item()
@@ -287,7 +292,7 @@ def _checked(name: str, value: Any) -> Tensor | Number:
     if isinstance(value, np.ndarray):
         raise TraceError(
             f"{user_line()}: {name}: expected a tensor of this model or a number, got an array of "
-            f"shape {list(value.shape)}: constants come with the batch, from input_fn"
+            f"shape {list(value.shape)}: return constants with the batch, from input_fn"
         )
     raise TraceError(
         f"{user_line()}: {name}: expected a tensor of this model or a number, got {value!r}"
@@ -298,11 +303,11 @@ def _category(dtype: str) -> int:
     return "bif".index(np.dtype(dtype).kind)
 
 
-def _promoted(operands: tuple[Tensor | Number, ...], precision: str) -> str:
-    """The element type of arithmetic with these operands.
+def _result_type(operands: tuple[Tensor | Number, ...], precision: str) -> str:
+    """Result dtype of arithmetic on these operands.
 
-    Tensors with axes decide; a single number, and more so a constant, only if it is of another
-    category: booleans, integers, floats.
+    Tensors with axes decide; a scalar tensor, then a Python number, only if its category (bool,
+    integer, float) is higher.
 
     Source: PyTorch, torch.result_type
     """
@@ -315,4 +320,4 @@ def _promoted(operands: tuple[Tensor | Number, ...], precision: str) -> str:
         [of_number[type(x)] for x in numbers],
     )
     largest = [max(g, key=lambda d: (_category(d), np.dtype(d).itemsize)) for g in groups if g]
-    return max(largest, key=_category)  # the first of equals
+    return max(largest, key=_category)  # the first one, if equal

@@ -1,4 +1,4 @@
-"""Tracing: a model function runs once, and what it computes is written down as CIRH."""
+"""Tracing: a model function runs once on traced tensors, which record its operators as CIRH."""
 
 import re
 from collections import Counter
@@ -35,18 +35,18 @@ from csrun.nn.tensor import Tensor
 
 _PART = r"([A-Za-z_][A-Za-z0-9_.]*|[0-9]+)"
 LAYER_NAME = re.compile(f"{_PART}(/{_PART})*")
-_traced: ContextVar["Tracer"] = ContextVar("traced")  # whose model is being built
+_traced: ContextVar["Tracer"] = ContextVar("traced")  # tracer of the model function that runs
 
 
 class LayerNames:
-    """Hands out each layer name once."""
+    """Unique layer names."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
         self._counts: Counter[str] = Counter()
 
     def unique(self, base: str) -> str:
-        """`base`, with a number when it is taken."""
+        """Return `base`, numbered if it is taken."""
         while True:
             number = self._counts[base]
             self._counts[base] += 1
@@ -56,45 +56,48 @@ class LayerNames:
                 return name
 
     def claim(self, name: str) -> str:
-        """A name that the user chose.
+        """Reserve a name chosen by the user.
 
-        Raises: TraceError when it is taken
+        Raises: TraceError if it is taken
         """
         if name in self._given:
             raise TraceError(
-                f"{user_line()}: layer name {name!r} is already used; choose another, or omit name"
+                f"{user_line()}: layer name {name!r} is already used: choose another, or omit name"
             )
         self._given.add(name)
         return name
 
 
-def well_formed(name: str) -> str:
-    """A part of a name that the user chose. Raises: TraceError when it is malformed"""
+def require_name(name: str) -> str:
+    """Return a layer or scope name.
+
+    Raises: TraceError if it is malformed
+    """
     if not LAYER_NAME.fullmatch(name):
         raise TraceError(
-            f"{user_line()}: a name must be letters, digits, '_', '.' and '/', each part a number "
-            f"or begun by a letter or '_', got {name!r}"
+            f"{user_line()}: a layer name must consist of letters, digits, '_' and '.', parts "
+            f"separated by '/', each a number or starting with a letter or '_', got {name!r}"
         )
     return name
 
 
 @contextmanager
 def scope(name: str | int) -> Iterator[str]:
-    """Layers that are made inside are named `<name>/<their own name>`; scopes nest.
+    """Prefix the names of the layers created inside with `<name>/`; scopes nest.
 
-    Gives the scope's whole name. A scope may be entered again: its layers are numbered on.
+    Yields the full name of the scope. If a scope is entered again, numbering continues.
 
-    Raises: TraceError for a malformed name, or where no model is being built
+    Raises: TraceError for a malformed name, or outside of a model function
     """
     tracer = _traced.get(None)
     if tracer is None:
-        raise TraceError(f"{user_line()}: nn.scope({name!r}) must stand in a model function")
-    with tracer.in_scope(str(name)) as whole:
-        yield whole
+        raise TraceError(f"{user_line()}: nn.scope({name!r}) is only valid inside a model function")
+    with tracer.in_scope(str(name)) as full_name:
+        yield full_name
 
 
 class Tracer:
-    """One model's trace; layers and functions of csrun.nn write to the tracer of their operands."""
+    """Trace of one model, to which layers and functions add the operators on its tensors."""
 
     def __init__(self, precision: str = "float32") -> None:
         self.precision = precision
@@ -107,7 +110,7 @@ class Tracer:
         self.summaries: dict[str, tuple[SummaryKind, Tensor]] = {}
 
     def __enter__(self) -> Self:
-        """The with block marks where the model is built."""
+        """Make this the tracer of nn.scope inside the with block."""
         self._before = _traced.set(self)
         return self
 
@@ -115,9 +118,9 @@ class Tracer:
         _traced.reset(self._before)
 
     def input(self, name: str, shape: Sequence[int], dtype: str) -> Tensor:
-        """One array of the batch, in the order of the calls.
+        """Declare an array of the batch; arrays are numbered in the order of the calls.
 
-        Shapes: the static shape, the batch first
+        Shapes: static, batch first
         """
         with located(f"input {name}"):
             kind = tensor_type(shape, dtype)
@@ -126,21 +129,21 @@ class Tracer:
         return Tensor(self, value)
 
     def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
-        """A weight tensor of the layer in whose scope this is called, named `<layer>/<name>`.
+        """Declare a parameter of the current layer, named `<layer>/<name>`.
 
-        Raises: TraceError for a name that is taken
+        Raises: TraceError if the name is taken
         """
         return self._stored(ParameterOp, name, shape, initializer)
 
     def state(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
-        """What training changes by `assign`, named and kept as the layer's parameters are.
+        """Declare a non-trained state of the current layer, updated in training by `assign`.
 
-        Raises: TraceError for a name that is taken
+        Raises: TraceError if the name is taken
         """
         return self._stored(StateOp, name, shape, initializer)
 
     def assign(self, state: Tensor, value: Tensor) -> None:
-        """The state's next value; it has an effect in training alone."""
+        """Set the next value of a state; ignored outside of training."""
         self.builder.effect(AssignOp, state.value, value.value)
 
     def _stored(
@@ -153,7 +156,7 @@ class Tracer:
         full_name = f"{self.builder.scope}/{name}"
         if full_name in self._parameters:
             raise TraceError(
-                f"{user_line()}: parameter names must be unique, {full_name!r} is taken"
+                f"{user_line()}: parameter name {full_name!r} is already used: choose another"
             )
         self._parameters.add(full_name)
         declared = tensor_type(shape, self.precision)
@@ -162,16 +165,16 @@ class Tracer:
         return Tensor(self, value)
 
     def emit(self, kind: type[CirhOp], *operands: Tensor, **properties: Plain) -> Tensor:
-        """Write an operator down and give its first result.
+        """Add an operator and return its first result.
 
-        Raises: TraceError for a tensor of another model, VerifyException when shapes do not fit
+        Raises: TraceError for a tensor of another model, VerifyException for mismatched shapes
         """
         return self.emit_all(kind, *operands, **properties)[0]
 
     def emit_all(
         self, kind: type[CirhOp], *operands: Tensor, **properties: Plain
     ) -> tuple[Tensor, ...]:
-        """Write an operator down and give all its results."""
+        """Add an operator and return all its results."""
         for operand in operands:
             if not isinstance(operand, Tensor) or operand.tracer is not self:
                 raise TraceError(f"{user_line()}: expected a tensor of this model, got {operand!r}")
@@ -179,38 +182,38 @@ class Tracer:
         return tuple(Tensor(self, value) for value in results)
 
     def dependence(self, tensor: Tensor) -> Dependence:
-        """How a tensor depends on the batch."""
+        """Return how a tensor depends on the batch."""
         return dependence_in(self._dependences, tensor.value)
 
     def valid_samples(self) -> Tensor:
-        """How many samples of this part of the batch count: those that fill it up do not."""
+        """Number of samples in this shard of the batch, without padding."""
         return Tensor(self, self.builder.leaf(ValidSamplesOp, tensor_type((), "int64")))
 
     def next_stream(self) -> int:
-        """A number for the next operator that draws, 0, 1, 2, …"""
+        """Return the stream number of the next random operator: 0, 1, 2, …"""
         return next(self._streams)
 
     @contextmanager
     def layer(self, base: str, name: str | None) -> Iterator[str]:
-        """The scope of a layer; `name` is the user's, `base` is numbered when there is none.
+        """Enter the scope of a layer, named by the user or else `base` with a number.
 
-        Both are within the scope that this is called in.
+        The name is relative to the current scope.
         """
         if name is None:
-            scope = self.names.unique(self._nested(base))
+            scope = self.names.unique(self._qualify(base))
         else:
-            scope = self.names.claim(self._nested(well_formed(name)))
+            scope = self.names.claim(self._qualify(require_name(name)))
         with self.builder.in_scope(scope), located(f"layer {scope}"):
             yield scope
 
     @contextmanager
     def in_scope(self, name: str) -> Iterator[str]:
-        """A scope of the user's around layers."""
-        scope = self._nested(well_formed(name))
+        """Enter a scope named by the user."""
+        scope = self._qualify(require_name(name))
         with self.builder.in_scope(scope):
             yield scope
 
-    def _nested(self, name: str) -> str:
+    def _qualify(self, name: str) -> str:
         return f"{self.builder.scope}/{name}" if self.builder.scope else name
 
     def finish(
@@ -220,9 +223,9 @@ class Tracer:
         train_op: TrainOp | None,
         outputs: Sequence[tuple[str, Tensor]],
     ) -> ModuleOp:
-        """The module: all that the compiler needs to know of the model.
+        """Add the results and return the verified module, the compiler's input.
 
-        Raises: TraceError when training lacks a loss or a train_op, or the loss is not one number
+        Raises: TraceError if training has no loss or no train_op, or the loss is not a scalar
         """
         self.module.attributes[RUN_MODE] = attribute(run_mode.value)
         with located("the model's results"):
@@ -237,10 +240,13 @@ class Tracer:
 
     def _minimize(self, loss: Tensor | None, train_op: TrainOp | None) -> None:
         if loss is None or train_op is None:
-            missing = "a loss" if loss is None else "a train_op, as of SGD(...).minimize(loss)"
+            missing = "a loss" if loss is None else "a train_op, as from SGD(...).minimize(loss)"
             raise TraceError(f"a model in mode train needs {missing}")
         if train_op.loss.value is not loss.value:
-            raise TraceError("the train_op must minimize the model's loss, it minimizes another")
+            raise TraceError(
+                "the train_op minimizes another tensor than the model's loss: pass that loss to "
+                "minimize"
+            )
         clipping = {} if train_op.clip_norm is None else {"clip_norm": train_op.clip_norm}
         algorithm = train_op.algorithm
         self.builder.effect(MinimizeOp, loss.value, algorithm=algorithm, **clipping)

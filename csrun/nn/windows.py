@@ -1,4 +1,4 @@
-"""What layers over images have in common: sizes of rows and columns."""
+"""Checks shared by the layers over images."""
 
 from csrun.cirh.types import text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, user_line
@@ -8,9 +8,9 @@ Sizes = int | tuple[int, int]
 
 
 def pair_of(layer: str, what: str, given: object, least: int = 1) -> tuple[int, int]:
-    """A number for rows and one for columns, from one for both, or two.
+    """Return a size for rows and columns, given as one number or a pair.
 
-    Raises: TraceError for anything else, and for a number below `least`
+    Raises: TraceError for anything else, or a number below `least`
     """
     sizes = given if isinstance(given, tuple | list) else (given, given)
     fit = all(isinstance(n, int) and not isinstance(n, bool) and n >= least for n in sizes)
@@ -22,7 +22,7 @@ def pair_of(layer: str, what: str, given: object, least: int = 1) -> tuple[int, 
 
 
 def require_images(x: Tensor, scope: str) -> None:
-    """Raises: ShapeError unless x has the axes of images."""
+    """Raise ShapeError unless x has the four axes of images."""
     if len(x.shape) != 4:
         raise ShapeError(
             f"{user_line()}: layer {scope}: the input must be images [batch, channels, rows, "

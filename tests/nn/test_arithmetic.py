@@ -34,7 +34,7 @@ def test_an_axis_that_is_not_there_or_there_twice_is_refused(x, axis):
 
 
 def test_a_mean_of_nothing_is_refused(x):
-    with pytest.raises(nn.ShapeError, match=r"test_arithmetic.py:\d+: mean: .* has no element"):
+    with pytest.raises(nn.ShapeError, match=r"test_arithmetic.py:\d+: mean: .* has no elements"):
         nn.mean(x[:, 1:1])
 
 

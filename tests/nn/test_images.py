@@ -35,7 +35,7 @@ def test_a_convolution_names_its_parameters_and_draws_by_what_a_value_sees():
         ({"stride": (1, 2, 3)}, "stride must be one or two integers >= 1"),
         ({"padding": -1}, "padding must be one or two integers >= 0, got -1"),
         ({"padding": "valid"}, "padding must be one or two integers >= 0, got 'valid'"),
-        ({"kernel_size": 2, "padding": "same"}, "padding 'same' is for a stride of 1 and windows"),
+        ({"kernel_size": 2, "padding": "same"}, "padding 'same' needs stride 1 and an odd window"),
         ({"groups": True}, "groups must be a positive integer, got True"),
         ({"activation": "wave"}, "wave"),
     ],
@@ -115,9 +115,9 @@ def test_a_batch_norm_has_parameters_and_a_state():
     with Tracer("float32") as tracer:
         x = tracer.input("features", (2, 3, 8, 6), "float32")
         assert nn.BatchNorm()(x).shape == x.shape
-        with pytest.raises(ShapeError, match="samples on the first axis"):
+        with pytest.raises(ShapeError, match="batch first"):
             nn.BatchNorm()(nn.transpose(x, (1, 0, 2, 3)))
-        with pytest.raises(ShapeError, match="samples on the first axis"):
+        with pytest.raises(ShapeError, match="batch first"):
             nn.BatchNorm()(nn.sum(x, axis=(1, 2, 3)))
     stored = {op.symbol.data: op.name for op in tracer.module.walk() if isinstance(op, StoredOp)}
     assert {name: kind for name, kind in stored.items() if name.startswith("batch_norm/")} == {
@@ -127,5 +127,5 @@ def test_a_batch_norm_has_parameters_and_a_state():
         "batch_norm/running_var": "cirh.state",
     }
     for shape in ((1, 3), (4, 3, 0)):
-        with pytest.raises(ShapeError, match="a channel needs several values to have a variance"):
+        with pytest.raises(ShapeError, match="the variance needs more than one value per channel"):
             shape_of(nn.BatchNorm(), shape)

@@ -29,9 +29,9 @@ def test_the_mean_of_nothing_is_not_a_number():
 
 
 def test_shapes_must_agree():
-    with pytest.raises(UsageError, match=r"one shape, got \[2\] and \[3\]"):
+    with pytest.raises(UsageError, match=r"equal shapes, got \[2\] and \[3\]"):
         nn.metrics.accuracy(np.zeros(2), np.zeros(3))
-    with pytest.raises(UsageError, match=r"nn.argmax\(logits\) .* \[2\] and predictions \[2, 10\]"):
+    with pytest.raises(UsageError, match=r"got shape \[2, 10\] for labels \[2\]: pass nn.argmax"):
         nn.metrics.accuracy(np.zeros(2), np.zeros((2, 10)))
 
 

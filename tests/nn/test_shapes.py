@@ -31,13 +31,13 @@ def test_parts_have_numpys_shapes(x, key):
 @pytest.mark.parametrize(
     ("key", "error", "message"),
     [
-        (4, nn.ShapeError, "index 4 is not on axis 0 of shape"),
-        ((0, 0, 0, 0), nn.ShapeError, ".* is no index of shape"),
-        ((..., 0, ...), nn.ShapeError, ".* is no index of shape"),
-        (slice(None, None, -1), nn.ShapeError, "a slice must go forwards, got a step of -1"),
-        ([0, 1], TraceError, "an index must be whole numbers, slices, ... or None"),
-        (True, TraceError, "an index must be whole numbers, slices, ... or None"),
-        (0.0, TraceError, "an index must be whole numbers, slices, ... or None"),
+        (4, nn.ShapeError, "index 4 is out of range for axis 0 of shape"),
+        ((0, 0, 0, 0), nn.ShapeError, "index .* does not match shape"),
+        ((..., 0, ...), nn.ShapeError, "index .* does not match shape"),
+        (slice(None, None, -1), nn.ShapeError, "a slice must have a positive step, got -1"),
+        ([0, 1], TraceError, "an index must consist of integers, slices, ... and None"),
+        (True, TraceError, "an index must consist of integers, slices, ... and None"),
+        (0.0, TraceError, "an index must consist of integers, slices, ... and None"),
     ],
     ids=str,
 )
@@ -63,15 +63,18 @@ def test_reshape_transpose_broadcast_and_concatenate_have_numpys_shapes(x):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: nn.reshape(x, (5, -1)), r"reshape: \[4, 3, 6\] cannot be viewed as \[5, -1\]"),
+        (
+            lambda x: nn.reshape(x, (5, -1)),
+            r"reshape: shape \[4, 3, 6\] cannot be viewed as \[5, -1\]",
+        ),
         (lambda x: nn.reshape(x, (-1, -1)), "reshape: .* cannot be viewed as"),
-        (lambda x: nn.transpose(x, (0, 1)), "transpose: axes must name each axis of"),
+        (lambda x: nn.transpose(x, (0, 1)), "transpose: axes must be a permutation of the 3 axes"),
         (lambda x: nn.broadcast_to(x, (4, 6)), r"broadcast_to: \[4, 3, 6\] does not broadcast"),
         (lambda x: nn.concatenate([]), "concatenate: at least one tensor is needed"),
         (lambda x: nn.concatenate([x, x[0]]), "concatenate: shapes may differ along axis 2 only"),
         (lambda x: nn.concatenate([x], axis=3), r"concatenate: dim must be in 0\.\.2, got 3"),
         (lambda x: x @ x, r"matmul: cannot multiply .*: inner sizes \d+ and \d+ differ"),
-        (lambda x: x[0, 0, 0] @ x, "matmul: a number is no matrix"),
+        (lambda x: x[0, 0, 0] @ x, "matmul: expected tensors with at least one axis"),
         (lambda x: x @ nn.transpose(x[:2], (0, 2, 1)), "matmul: shapes .* do not broadcast"),
     ],
 )

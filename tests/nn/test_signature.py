@@ -103,7 +103,7 @@ def test_a_layer_made_or_called_wrongly(x, name):
         call(lambda a=arguments, k=keywords: kind(*a, **k)(x))
     for value in WRONG:
         assert call(kind(*right), value), f"{name}(...)({value!r})"
-    assert "takes" in call(kind(*right), x, x, x)
+    assert "signature" in call(kind(*right), x, x, x)
 
 
 @pytest.mark.parametrize("kind", [*SCHEDULES.values(), *OPTIMIZERS.values()])
@@ -127,9 +127,12 @@ def test_a_schedule_or_an_optimizer_made_wrongly(kind):
         (lambda x: nn.Dense(3)(1), "nn.Dense(...): x must be a tensor of the model, got 1"),
         (lambda x: nn.Dense(3, use_bias="no"), "nn.Dense: use_bias must be True or False, got"),
         (lambda x: nn.Dense(3, name=5), "nn.Dense: name must be a string or None, got 5"),
-        (lambda x: nn.reshape(x, "ab"), "nn.reshape: shape must be a list, each an integer, got"),
-        (lambda x: nn.relu(), "nn.relu: missing a required argument: 'x'; it takes relu(x)"),
-        (lambda x: nn.Sequential([nn.relu], "block"), "a name is given as name='block'"),
+        (
+            lambda x: nn.reshape(x, "ab"),
+            "nn.reshape: shape must be a list, each item an integer, got",
+        ),
+        (lambda x: nn.relu(), "nn.relu: missing a required argument: 'x'; signature: relu(x)"),
+        (lambda x: nn.Sequential([nn.relu], "block"), "pass the name as name='block'"),
         (lambda x: nn.schedules.Cosine(), "the arguments are Cosine(initial_learning_rate, steps,"),
     ],
 )

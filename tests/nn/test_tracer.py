@@ -90,7 +90,7 @@ def test_a_name_is_unique_in_its_scope_alone():
 def test_a_parameter_of_a_name_that_is_taken_is_refused():
     with Tracer() as tracer, nn.scope("table"):
         tracer.parameter("weight", (2, 3), nn.initializers.ones((2, 3)))
-        with pytest.raises(TraceError, match="parameter names must be unique, 'table/weight'"):
+        with pytest.raises(TraceError, match="parameter name 'table/weight' is already used"):
             tracer.parameter("weight", (2, 3), nn.initializers.ones((2, 3)))
 
 
@@ -98,7 +98,7 @@ def test_a_parameter_of_a_name_that_is_taken_is_refused():
 def test_a_malformed_scope(name):
     with (
         Tracer(),
-        pytest.raises(TraceError, match="a name must be letters, digits"),
+        pytest.raises(TraceError, match="a layer name must consist of letters, digits"),
         nn.scope(name),
     ):
         pass
@@ -107,7 +107,7 @@ def test_a_malformed_scope(name):
 def test_a_scope_outside_a_model_says_so():
     with (
         pytest.raises(
-            TraceError, match=r"test_tracer.py:\d+: nn.scope\('h'\) must stand in a model"
+            TraceError, match=r"test_tracer.py:\d+: nn.scope\('h'\) is only valid inside a model"
         ),
         nn.scope("h"),
     ):

@@ -226,8 +226,7 @@ def require_scalar(kind: Tensor) -> None:
     """Raises: VerifyException unless the tensor is a scalar of floats."""
     if shape_of(kind) != () or not is_float(kind):
         raise VerifyException(
-            f"a loss must be one number, got a tensor of shape {text_of(kind)}: "
-            "take its mean over all axes, or over those that axis= names"
+            f"the loss must be a scalar, got shape {text_of(kind)}: reduce it, as by its mean"
         )
 
 

@@ -139,18 +139,18 @@ OPTIONS = {
     "amsgrad": "csrun's Adam has no such form",
 }
 
-_INDEX = "x[...] takes whole numbers, slices, ... and None (docs/nn.md)"
+_INDEX = "x[...] takes integers, slices, `...` and `None` (docs/nn.md)"
 _NUMBER = "a number has no axis; PyTorch takes 0 and -1 for one"
 _SECOND = "its kernel is along the second of up to three axes, as csrun.nn has them: the other row"
 _FUSED = "the backward operator and its kernel are a loss's: nn.softmax_cross_entropy's"
 
 #: Samples that csrun refuses, by row and what it says; and why that is as it is documented.
 REFUSED: dict[tuple[str, str], str] = {
-    ("__getitem__-item", "an index must be whole numbers, slices, ... or None"): _INDEX,
+    ("__getitem__-item", "an index must consist of integers, slices, ... and None"): _INDEX,
     ("cat-cat", "dim must be in 0..0, got 1"): "PyTorch still takes an empty list of any rank",
     ("sum-total", "does not fit shape []"): _NUMBER,
     ("mean-mean", "does not fit shape []"): _NUMBER,
-    ("argmax-argmax", "axis -1 is not one of ()"): _NUMBER,
+    ("argmax-argmax", "axis -1 is out of range for shape []"): _NUMBER,
     ("softmax-softmax", "no kernel for cirh.softmax"): _SECOND,
     ("softmax", "does not fit shape []"): _NUMBER,
     ("gather-gather", "does not fit shape []"): _NUMBER,
@@ -158,8 +158,8 @@ REFUSED: dict[tuple[str, str], str] = {
     ("index_select-index_select", "does not fit shape []"): _NUMBER,
     ("amax-found", "does not fit shape []"): _NUMBER,
     ("amin-found", "does not fit shape []"): _NUMBER,
-    ("max-reduction_with_dim-found", "is not one of ()"): _NUMBER,
-    ("min-reduction_with_dim-found", "is not one of ()"): _NUMBER,
+    ("max-reduction_with_dim-found", "is out of range for shape []"): _NUMBER,
+    ("min-reduction_with_dim-found", "is out of range for shape []"): _NUMBER,
     ("log_softmax", "does not fit shape []"): _NUMBER,
     ("log_softmax-log_softmax", "no kernel for cirh.log_softmax"): _SECOND,
     ("nn.functional.nll_loss-nll_loss", "no kernel for cirh.nll_loss_forward"): _FUSED,
