@@ -16,13 +16,14 @@ from result import Result, interleaved
 from support.kernels import bound
 from threadpoolctl import threadpool_limits
 
+from csrun.cirh.ops.activation import CUBE, INNER
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
 from csrun.compiler.kernels.softmax_cross_entropy import Parts, WideBackward, WideForward
-from csrun.compiler.lair.activation_code import CODES, CUBE, INNER
+from csrun.compiler.lair.functions import calls_of
 from csrun.kernels import attention, convolution, normalization, softmax, special
 from csrun.kernels.windows import taps
 
@@ -193,17 +194,18 @@ def gelu_calls(count: int = 1 << 15) -> dict[str, Call]:
     scope = {**vars(np), "special": special, **arrays}
 
     def call(form: str) -> Call:
-        cdf, slope = CODES[f"gelu_cdf{form}"], CODES[f"gelu_slope{form}"]
+        options = (("approximate", form),)
+        cdf, slope = calls_of("cirh.gelu_cdf", options), calls_of("cirh.gelu_slope", options)
         lines = [
-            *cdf.text({}, "x", "cdf", *"fh"[: len(cdf.scratch)]),
+            *(line.format("x", "cdf", "f", "h") for line in cdf.lines),
             "multiply(x, cdf, out=y)",
-            *slope.text({}, "x", "cdf", "y", "slope", "f"),
+            *(line.format("x", "cdf", "y", "slope", "f") for line in slope.lines),
             "multiply(x, slope, out=g)",
         ]
         program = compile("\n".join(lines), "gelu", "exec")
         return lambda: exec(program, scope)
 
-    return {"exact": call(""), "by tanh": call("_tanh")}
+    return {"exact": call("none"), "by tanh": call("tanh")}
 
 
 def activation_calls(torch: Any, block: FeedForward) -> dict[str, Call]:

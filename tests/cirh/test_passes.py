@@ -85,7 +85,7 @@ def test_what_the_module_computes_is_the_same(path):
     old, new = (run(parse_module(text), inputs, parameters) for text in (before, after))
     assert old.outputs.keys() == new.outputs.keys()
     for name, value in old.outputs.items():
-        np.testing.assert_allclose(new.outputs[name], value, rtol=1e-15)
+        np.testing.assert_allclose(new.outputs[name], value, rtol=1e-14)
     for name, value in old.gradients.items():
         np.testing.assert_array_equal(new.gradients[name], value)
 

@@ -65,6 +65,7 @@ class AddOp(BinaryOp):
     """lhs + rhs."""
 
     name = "cirh.add"
+    KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 0.0
     LINEAR_IN: ClassVar = (frozenset({0, 1}),)
@@ -73,7 +74,8 @@ class AddOp(BinaryOp):
         """(g, g)."""
         return [back.fit(i, back.grad) if back.wanted[i] else None for i in (0, 1)]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.add(lhs, rhs)
 
 
@@ -82,6 +84,7 @@ class SubOp(BinaryOp):
     """lhs - rhs."""
 
     name = "cirh.sub"
+    KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 0.0
     LINEAR_IN: ClassVar = (frozenset({0, 1}),)
@@ -91,7 +94,8 @@ class SubOp(BinaryOp):
         left = back.fit(0, back.grad) if back.wanted[0] else None
         return [left, back.fitted(1, NegOp, back.grad)]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.subtract(lhs, rhs)
 
 
@@ -100,6 +104,7 @@ class MulOp(BinaryOp):
     """lhs * rhs."""
 
     name = "cirh.mul"
+    KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 1.0
     LINEAR_IN: ClassVar = (frozenset({0}), frozenset({1}))
@@ -111,7 +116,8 @@ class MulOp(BinaryOp):
             back.fitted(1, MulOp, back.grad, self.lhs),
         ]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.multiply(lhs, rhs)
 
 
@@ -133,7 +139,8 @@ class DivOp(BinaryOp):
         slope = emit(NegOp, emit(DivOp, self.out, b))
         return [left, back.fit(1, emit(MulOp, back.grad, slope))]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.divide(lhs, rhs)
 
 
@@ -142,6 +149,7 @@ class NegOp(UnaryOp):
     """-x."""
 
     name = "cirh.neg"
+    KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     LINEAR_IN: ClassVar = (frozenset({0}),)
 
@@ -149,7 +157,8 @@ class NegOp(UnaryOp):
         """-g."""
         return [back.emit(NegOp, back.grad)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.negative(x)
 
 
@@ -164,7 +173,8 @@ class ExpOp(UnaryOp):
         """g e^x, from the saved result."""
         return [back.emit(MulOp, back.grad, self.out)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.exp(x)
 
 
@@ -179,7 +189,8 @@ class LogOp(UnaryOp):
         """g / x."""
         return [back.emit(DivOp, back.grad, self.x)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.log(x)
 
 
@@ -195,7 +206,8 @@ class SqrtOp(UnaryOp):
         emit = back.emit
         return [emit(DivOp, back.grad, emit(AddOp, self.out, self.out))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.sqrt(x)
 
 

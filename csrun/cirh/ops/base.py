@@ -9,6 +9,7 @@ from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 from xdsl.dialects.builtin import (
     BoolAttr,
     DenseArrayBase,
@@ -79,6 +80,17 @@ def whole(value: int) -> IntegerAttr:
 def real(value: str) -> FloatAttr:
     """An attribute of a number, by its text: 0.0 equals -0.0, and is another one."""
     return FloatAttr(float(value), f64)
+
+
+def plain(value: Attribute) -> float | str | None:
+    """The number or text that an attribute is, if it is one."""
+    match value:
+        case FloatAttr() | IntegerAttr():
+            return value.value.data
+        case StringAttr():
+            return value.data
+        case _:
+            return None
 
 
 class Lies(Enum):
@@ -178,6 +190,41 @@ def _text(types: Sequence[Attribute]) -> str:
 
 class ElementwiseOp(CirhOp):
     """Each number of the result is a function of one number of each operand; they broadcast."""
+
+    #: Whether the result on integers is no float.
+    KEEPS_INTEGERS: ClassVar[bool] = False
+
+    @staticmethod
+    def formula(*operands: Any, **options: Any) -> Any:
+        """The function in NumPy's ufuncs and `where`, and those of csrun.cirh.functions.
+
+        The reference computes with it, and the compiler traces it: its calls, in their order, are
+        those of the program. Options are the properties, by name.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def has_formula(cls) -> bool:
+        """Return whether the function is given as a formula."""
+        return cls.formula is not ElementwiseOp.formula
+
+    @classmethod
+    def computes(cls) -> bool:
+        return cls.has_formula() or cls.compute is not ElementwiseOp.compute
+
+    @property
+    def options(self) -> dict[str, float | str]:
+        """Properties that are numbers or texts, by name; without the scope."""
+        return {
+            name: found
+            for name, value in self.properties.items()
+            if name != "scope" and (found := plain(value)) is not None
+        }
+
+    def compute(self, *operands: Any) -> Any:
+        """The formula's value; of the operands' type, unless it is of booleans."""
+        found = np.asarray(self.formula(*operands, **self.options))
+        return found if found.dtype == bool else found.astype(operands[0].dtype, copy=False)
 
     @property
     def lies(self) -> Lies:
@@ -284,6 +331,7 @@ __all__ = [
     "integer",
     "ints",
     "number",
+    "plain",
     "require_rank",
     "require_same",
     "require_same_dtype",

@@ -24,6 +24,8 @@ from csrun.cirh.types import Tensor, dtype_of, tensor_type
 class ComparisonOp(BinaryOp):
     """Two operands that broadcast, of one element type; the result is of booleans."""
 
+    KEEPS_INTEGERS: ClassVar = True
+
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
         """The common shape, bool."""
@@ -37,7 +39,8 @@ class EqOp(ComparisonOp):
 
     name = "cirh.eq"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.equal(lhs, rhs)
 
 
@@ -47,7 +50,8 @@ class NeOp(ComparisonOp):
 
     name = "cirh.ne"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.not_equal(lhs, rhs)
 
 
@@ -57,7 +61,8 @@ class LtOp(ComparisonOp):
 
     name = "cirh.lt"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.less(lhs, rhs)
 
 
@@ -67,7 +72,8 @@ class LeOp(ComparisonOp):
 
     name = "cirh.le"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.less_equal(lhs, rhs)
 
 
@@ -77,7 +83,8 @@ class GtOp(ComparisonOp):
 
     name = "cirh.gt"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.greater(lhs, rhs)
 
 
@@ -87,7 +94,8 @@ class GeOp(ComparisonOp):
 
     name = "cirh.ge"
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.greater_equal(lhs, rhs)
 
 
@@ -142,12 +150,14 @@ class MaximumOp(BinaryOp):
     """The larger of two; NaN where one of them is."""
 
     name = "cirh.maximum"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """g to the larger one, half to each of equals."""
         return [_share(back, 0, LtOp), _share(back, 1, GtOp)]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.maximum(lhs, rhs)
 
 
@@ -156,12 +166,14 @@ class MinimumOp(BinaryOp):
     """The smaller of two; NaN where one of them is."""
 
     name = "cirh.minimum"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """g to the smaller one, half to each of equals."""
         return [_share(back, 0, GtOp), _share(back, 1, LtOp)]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.minimum(lhs, rhs)
 
 
@@ -170,6 +182,7 @@ class ClampOp(UnaryOp):
     """x cut to min_val..max_val; max_val where that is the smaller one."""
 
     name = "cirh.clamp"
+    KEEPS_INTEGERS: ClassVar = True
     min_val = prop_def(FloatAttr)
     max_val = prop_def(FloatAttr)
 
@@ -180,9 +193,9 @@ class ClampOp(UnaryOp):
         grad = back.emit(WhereOp, back.emit(GeOp, self.x, low), back.grad, zero)
         return [back.emit(WhereOp, back.emit(LeOp, self.x, high), grad, zero)]
 
-    def compute(self, x: Any) -> Any:
-        low, high = (number(self.properties, name) for name in ("min_val", "max_val"))
-        return np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high))
+    @staticmethod
+    def formula(x: Any, min_val: float, max_val: float) -> Any:
+        return np.minimum(np.maximum(x, min_val), max_val)
 
 
 OPS = (EqOp, NeOp, LtOp, LeOp, GtOp, GeOp, WhereOp, MaximumOp, MinimumOp, ClampOp)

@@ -1,6 +1,6 @@
 """Powers and logarithms, and what is left of a number without its sign."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -20,12 +20,14 @@ class AbsOp(UnaryOp):
     """|x|."""
 
     name = "cirh.abs"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """g times the sign, which is 0 at 0."""
         return [back.emit(MulOp, back.grad, back.emit(SignOp, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.abs(x)
 
 
@@ -34,14 +36,16 @@ class SignOp(UnaryOp):
     """-1, 0 or 1; 0 for NaN."""
 
     name = "cirh.sign"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """0."""
         zero = back.full(0.0, back.grad)
         return [back.emit(ExpandOp, zero, shape=shape_of(type_of(self.x)))]
 
-    def compute(self, x: Any) -> Any:
-        return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    @staticmethod
+    def formula(x: Any) -> Any:
+        return (x > 0).view("i1") - (x < 0).view("i1")  # NumPy's sign of NaN is NaN
 
 
 @irdl_op_definition
@@ -55,8 +59,9 @@ class ReciprocalOp(UnaryOp):
         square = back.emit(MulOp, self.out, self.out)
         return [back.emit(MulOp, back.grad, back.emit(NegOp, square))]
 
-    def compute(self, x: Any) -> Any:
-        return 1 / x
+    @staticmethod
+    def formula(x: Any) -> Any:
+        return np.reciprocal(x)
 
 
 @irdl_op_definition
@@ -71,7 +76,8 @@ class RsqrtOp(UnaryOp):
         slope = back.emit(MulOp, cube, back.full(-0.5, cube))
         return [back.emit(MulOp, back.grad, slope)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return 1 / np.sqrt(x)
 
 
@@ -85,7 +91,8 @@ class Log1pOp(UnaryOp):
         """g / (1 + x)."""
         return [back.emit(DivOp, back.grad, back.emit(AddOp, self.x, back.full(1.0, self.x)))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.log1p(x)
 
 
@@ -94,6 +101,7 @@ class PowOp(BinaryOp):
     """lhs to the power rhs."""
 
     name = "cirh.pow"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """(g b a^(b - 1), 0 where b is 0; g a^b log(a), 0 where a is 0 and b not below it)."""
@@ -122,7 +130,8 @@ class PowOp(BinaryOp):
         zero = back.full(0.0, back.grad)
         return back.emit(WhereOp, back.emit(EqOp, self.lhs, zero), zero, grad)
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.power(lhs, rhs)
 
 

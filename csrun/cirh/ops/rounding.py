@@ -1,6 +1,6 @@
 """Rounding to whole numbers, rounded quotients, and remainders."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -31,7 +31,8 @@ class FloorOp(RoundingOp):
 
     name = "cirh.floor"
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.floor(x)
 
 
@@ -41,7 +42,8 @@ class CeilOp(RoundingOp):
 
     name = "cirh.ceil"
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.ceil(x)
 
 
@@ -51,7 +53,8 @@ class TruncOp(RoundingOp):
 
     name = "cirh.trunc"
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.trunc(x)
 
 
@@ -61,7 +64,8 @@ class RoundOp(RoundingOp):
 
     name = "cirh.round"
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.rint(x)
 
 
@@ -70,6 +74,7 @@ class FloorDivideOp(BinaryOp):
     """Floor of the quotient lhs / rhs."""
 
     name = "cirh.floor_divide"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """(0, 0)."""
@@ -78,7 +83,8 @@ class FloorDivideOp(BinaryOp):
             for x, wanted in zip((self.lhs, self.rhs), back.wanted, strict=True)
         ]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.floor_divide(lhs, rhs)
 
 
@@ -87,13 +93,15 @@ class RemainderOp(BinaryOp):
     """lhs modulo rhs, with the sign of rhs."""
 
     name = "cirh.remainder"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """(g, -g floor(a / b))."""
         whole = back.emit(FloorDivideOp, self.lhs, self.rhs)
         return _of_remainder(back, whole)
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.remainder(lhs, rhs)
 
 
@@ -102,13 +110,15 @@ class FmodOp(BinaryOp):
     """lhs modulo rhs, with the sign of lhs."""
 
     name = "cirh.fmod"
+    KEEPS_INTEGERS: ClassVar = True
 
     def gradients(self, back: Backward) -> Gradients:
         """(g, -g trunc(a / b))."""
         whole = back.emit(TruncOp, back.emit(DivOp, self.lhs, self.rhs))
         return _of_remainder(back, whole)
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.fmod(lhs, rhs)
 
 

@@ -22,7 +22,8 @@ class SinOp(UnaryOp):
         """g cos(x)."""
         return [back.emit(MulOp, back.grad, back.emit(CosOp, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.sin(x)
 
 
@@ -36,7 +37,8 @@ class CosOp(UnaryOp):
         """-g sin(x)."""
         return [back.emit(MulOp, back.grad, back.emit(NegOp, back.emit(SinOp, self.x)))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.cos(x)
 
 
@@ -50,7 +52,8 @@ class TanOp(UnaryOp):
         """g (1 + y y), from the saved result."""
         return [back.emit(MulOp, back.grad, _one_plus_square(back, self.out))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.tan(x)
 
 
@@ -64,7 +67,8 @@ class AsinOp(UnaryOp):
         """g / sqrt(1 - x x)."""
         return [back.emit(MulOp, back.grad, _inverse_slope(back, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arcsin(x)
 
 
@@ -78,7 +82,8 @@ class AcosOp(UnaryOp):
         """-g / sqrt(1 - x x)."""
         return [back.emit(MulOp, back.grad, back.emit(NegOp, _inverse_slope(back, self.x)))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arccos(x)
 
 
@@ -92,7 +97,8 @@ class AtanOp(UnaryOp):
         """g / (1 + x x)."""
         return [back.emit(DivOp, back.grad, _one_plus_square(back, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arctan(x)
 
 
@@ -109,7 +115,8 @@ class Atan2Op(BinaryOp):
         share = back.emit(DivOp, back.grad, norm)
         return [back.fitted(0, MulOp, share, b), back.fitted(1, MulOp, back.emit(NegOp, share), a)]
 
-    def compute(self, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(lhs: Any, rhs: Any) -> Any:
         return np.arctan2(lhs, rhs)
 
 
@@ -123,7 +130,8 @@ class SinhOp(UnaryOp):
         """g cosh(x)."""
         return [back.emit(MulOp, back.grad, back.emit(CoshOp, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.sinh(x)
 
 
@@ -137,7 +145,8 @@ class CoshOp(UnaryOp):
         """g sinh(x)."""
         return [back.emit(MulOp, back.grad, back.emit(SinhOp, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.cosh(x)
 
 
@@ -152,7 +161,8 @@ class AsinhOp(UnaryOp):
         slope = back.emit(RsqrtOp, _one_plus_square(back, self.x))
         return [back.emit(MulOp, back.grad, slope)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arcsinh(x)
 
 
@@ -168,7 +178,8 @@ class AcoshOp(UnaryOp):
         slope = back.emit(RsqrtOp, back.emit(SubOp, square, back.full(1.0, self.x)))
         return [back.emit(MulOp, back.grad, slope)]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arccosh(x)
 
 
@@ -182,7 +193,8 @@ class AtanhOp(UnaryOp):
         """g / (1 - x x)."""
         return [back.emit(DivOp, back.grad, _one_minus_square(back, self.x))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.arctanh(x)
 
 
@@ -196,7 +208,8 @@ class Expm1Op(UnaryOp):
         """g (y + 1), from the saved result."""
         return [back.emit(MulOp, back.grad, back.emit(AddOp, self.out, back.full(1.0, self.out)))]
 
-    def compute(self, x: Any) -> Any:
+    @staticmethod
+    def formula(x: Any) -> Any:
         return np.expm1(x)
 
 

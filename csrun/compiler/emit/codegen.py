@@ -4,13 +4,14 @@ Every array is bound to a local variable once; a function a visit then calls Num
 nothing else. The update part is of `updates`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from csrun.compiler.emit.names import Names
 from csrun.compiler.emit.updates import Updates, update_functions
 from csrun.compiler.kernels import Kernel
-from csrun.compiler.lair.operators import CALLS
+from csrun.compiler.lair.tracing import is_ufunc
 from csrun.compiler.plan.layers import Layout
 from csrun.executable import Buffer, InputSpec
 from csrun.executable.bind import NO_LAYER
@@ -26,12 +27,8 @@ from csrun.executable import learning_rate as schedules
 from csrun.executable.update_factors import nesterov_factors, rectification
 from csrun.kernels import random
 '''
-#: NumPy's functions that kernels call, besides those that are an elementwise operator's.
-FUNCTIONS = (
-    "absolute, add, copyto, divide, dot, equal, exp, expm1, greater, greater_equal, inf, less, "
-    "less_equal, log, log1p, logical_not, matmul, maximum, minimum, multiply, negative, not_equal, "
-    "sqrt, subtract, tanh"
-)
+#: What programs call of NumPy by its bare name, besides ufuncs.
+OTHERS = frozenset({"copyto", "dot", "inf"})
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 
 
@@ -61,10 +58,15 @@ def generate(
         *_indented(functions),
         f"    return WaferProgram([{visits}])",
     ]
-    called = ", ".join(sorted({*FUNCTIONS.split(", "), *CALLS.values()}))
-    head = HEAD.format(version=version, checksum=checksum, functions=called)
-    update = update_functions(layout, updates)
-    return "\n".join([head, REDUCTIONS, "", *wafer, "", "", *update, ""])
+    body = "\n".join([REDUCTIONS, "", *wafer, "", "", *update_functions(layout, updates), ""])
+    called = ", ".join(sorted(_numpy_names(body)))
+    return HEAD.format(version=version, checksum=checksum, functions=called) + "\n" + body
+
+
+def _numpy_names(text: str) -> set[str]:
+    """Names of NumPy's in a program."""
+    words = set(re.findall(r"(?<![.\w])[a-z]\w*", text))
+    return {word for word in words if word in OTHERS or is_ufunc(word)}
 
 
 def layers_in_turn(layout: Layout) -> tuple[str, ...]:

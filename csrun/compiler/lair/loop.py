@@ -5,18 +5,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, i64
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 
+from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import rows
-from csrun.compiler.lair.activation import constants
-from csrun.compiler.lair.activation_code import CODES
+from csrun.compiler.lair.functions import FORMULAS, Extra, calls_of
 from csrun.compiler.lair.operators import (
-    CALLS,
     CAST,
     IDENTITY,
     LARGEST,
@@ -27,6 +27,7 @@ from csrun.compiler.lair.operators import (
 )
 from csrun.compiler.lair.scratch import Scratch
 from csrun.compiler.lair.text import Line, LoopText, Place
+from csrun.compiler.lair.tracing import is_ufunc
 from csrun.executable import nbytes_of
 
 #: What a tile of everything that a loop touches may take: about the cache of one core. Measured on
@@ -110,11 +111,10 @@ class Loop:
         ]
         summed = [d for d, kind in enumerate(op.iterators) if kind == lair.REDUCTION]
         function = call.function.data
-        self._count(op, function, summed=bool(summed))
+        self._count(op, call, summed=bool(summed))
         dying = self._dying(op, step)
         out = self._result(op, maps[-1], function, dying, step)
-        numbers = call.options.data.items()
-        options = {k: v.value.data for k, v in numbers if isinstance(v, FloatAttr)}
+        options = _options(call)
         match function:
             case _ if function == LARGEST:
                 self._needs_special = True
@@ -122,7 +122,7 @@ class Loop:
             case _ if function == PICK:
                 self._lines += rows.pick(args[0], args[1], out, self._scratch)
             case _ if function == OF_LABEL:
-                self._lines += rows.of_label(options["share"], args, out, self._scratch)
+                self._lines += rows.of_label(float(options["share"]), args, out, self._scratch)
             case _ if summed:
                 self._sum(op, args[0], out, tuple(summed), len(maps[-1].results))
             case _ if function == IDENTITY:
@@ -137,16 +137,19 @@ class Loop:
             case _ if function == MASKED:
                 self._add("multiply({1}, {2}, out={0})", out, *args)
                 self._add(f"multiply({{0}}, {options['scale']!r}, out={{0}})", out)
-            case _ if function in CALLS.values():
+            case _ if is_ufunc(function):
                 places = ", ".join(f"{{{i + 1}}}" for i in range(len(args)))
                 self._add(f"{function}({places}, out={{0}})", out, *args)
             case _:
-                self._activation(function, options, args, out)
+                self._formula(function, options, args, out)
         self._scratch.give_back(*dying)
 
-    def _count(self, op: lair.GenericOp, function: str, *, summed: bool) -> None:
-        code = CODES.get(function)
-        each = code.flops if code else int(function != IDENTITY or summed) + (function == MASKED)
+    def _count(self, op: lair.GenericOp, call: lair.ScalarOp, *, summed: bool) -> None:
+        function = call.function.data
+        if function in FORMULAS:
+            each = calls_of(function, tuple(_options(call).items())).flops
+        else:
+            each = int(function != IDENTITY or summed) + (function == MASKED)
         self.flops += each * prod(shape_of(type_of(op.ins[0] if summed else op.out)))
 
     def _sum(
@@ -174,34 +177,35 @@ class Loop:
         else:
             self._add(text, out, x)
 
-    def _activation(
-        self, function: str, options: Mapping[str, float], args: list[Place | str], out: Place
+    def _formula(
+        self,
+        function: str,
+        options: Mapping[str, float | str],
+        args: list[Place | str],
+        out: Place,
     ) -> None:
-        code = CODES[function]
-        self._needs_special |= code.needs_special
-        self._scratch.constants |= constants(out.array.dtype)
-        operands = [*args, out]
-        if _is_backward(function):  # its text changes the gradient in place
-            if args[0] != out:
-                self._add("copyto({0}, {1})", out, args[0])
-            operands = [out, *args[1:]]
-        own = [self._beside(out, kind) for kind in code.scratch]
-        texts = [f"{{{i}}}" for i in range(len(operands) + len(own))]
-        for line in code.text(options, *texts):
-            self._add(line, *operands, *own)
-        beside = [place.array for place in own if isinstance(place, Place)]
-        self._scratch.give_back(*(array for array in beside if array.name in self._scratch.tiles))
+        calls = calls_of(function, tuple(options.items()))
+        self._needs_special |= calls.needs_special
+        extras = [self._extra(kind, out) for kind in calls.extras]
+        for line in calls.lines:
+            self._add(line, *args, out, *extras)
+        tiles = [place.array for place in extras if isinstance(place, Place)]
+        self._scratch.give_back(*(array for array in tiles if array.name in self._scratch.tiles))
 
-    def _beside(self, out: Place, kind: str) -> Place | str:
-        """A scratch array like the result's: of its type, of booleans, or of zeros."""
-        dtype = "bool" if kind == "b" else out.array.dtype
+    def _extra(self, kind: Extra, out: Place) -> Place | str:
+        """Scratch array like the result's, or a constant of its type."""
+        dtype, tail = out.array.dtype, out.array.shape[1:]
+        match kind:
+            case Extra.BITS:
+                size = np.dtype(dtype).itemsize
+                return self._scratch.constant(f"bits_{8 * size}", f"np.dtype('i{size}')")
+            case Extra.ZEROS if out.tiled:
+                return self._scratch.fill(0, tail, dtype)
+            case Extra.ZERO | Extra.ZEROS:
+                return self._scratch.constant(f"zero_{dtype}", f"np.zeros((), '{dtype}')")
+        dtype = "bool" if kind is Extra.MASK else dtype
         if not out.tiled:
-            if kind == "z":
-                return "zero"
             return Place(self._scratch.part(out.array.shape, dtype), tiled=False)
-        tail = out.array.shape[1:]
-        if kind == "z":
-            return self._scratch.fill(0, tail, dtype)
         return Place(self._scratch.take(tail, dtype), tiled=True)
 
     def _add(self, text: str, *places: Place | str) -> None:
@@ -282,13 +286,13 @@ class Loop:
     ) -> Array | None:
         """The operand that the result may be written over.
 
-        Sums read it to their end; activations may write over their first one only; a choice is not
+        Sums read it to their end; formulas may write over their first one only; a choice is not
         made over what is chosen last.
         """
         if lair.REDUCTION in op.iterators:
             return None
         fitting = [a for a in dying if (a.shape[1:], a.dtype) == like]
-        if function in CODES:
+        if function in FORMULAS:
             first = self._places.get(op.ins[0])
             fitting = [a for a in fitting if first is not None and a == first.array]
         if function == WHERE:
@@ -327,6 +331,11 @@ def _call(op: lair.GenericOp) -> lair.ScalarOp:
     return next(o for o in op.body.block.ops if isinstance(o, lair.ScalarOp))
 
 
+def _options(call: lair.ScalarOp) -> dict[str, float | str]:
+    found = {name: plain(value) for name, value in call.options.data.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
     """The one operator that reads a value, if its result may be written over that."""
     uses = list(value.uses)
@@ -335,12 +344,8 @@ def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
         return None
     function = _call(reader).function.data
     is_first = not uses[0].index and function != WHERE
-    is_free = is_first or function in CALLS.values()
+    is_free = is_first or is_ufunc(function)
     return reader if is_free and lair.REDUCTION not in reader.iterators else None
-
-
-def _is_backward(function: str) -> bool:
-    return "_backward" in function
 
 
 def _is_of_rows(where: AffineMap) -> bool:

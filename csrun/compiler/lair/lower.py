@@ -7,16 +7,15 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
     DictionaryAttr,
-    FloatAttr,
     IntegerAttr,
     StringAttr,
     TensorType,
-    f64,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from csrun.cirh.ops.base import attribute
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
@@ -144,7 +143,7 @@ def _number(block: Block, text: str, value: SSAValue) -> SSAValue:
 def _body(block: Block, op: Operation, args: Sequence[SSAValue]) -> None:
     scalar = scalar_of(op)
     assert scalar is not None, f"{op.name} is none of lair's"
-    options = {name: FloatAttr(value, f64) for name, value in scalar.options}
+    options = {name: attribute(value) for name, value in scalar.options}
     call = lair.ScalarOp(
         operands=[args],
         properties={"function": StringAttr(scalar.function), "options": DictionaryAttr(options)},

@@ -4,87 +4,18 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops import comparison, powers, rounding, trigonometry
-from csrun.cirh.ops.arithmetic import (
-    AddOp,
-    AddProductOp,
-    DivOp,
-    ExpOp,
-    LogOp,
-    MulOp,
-    NegOp,
-    SqrtOp,
-    SubOp,
-    ToCopyOp,
-)
-from csrun.cirh.ops.base import ints
+from csrun.cirh.ops.arithmetic import AddProductOp, ToCopyOp
+from csrun.cirh.ops.base import ElementwiseOp, ints
 from csrun.cirh.ops.batch import MaskPaddingOp
+from csrun.cirh.ops.comparison import WhereOp
 from csrun.cirh.ops.random import MaskedScaleOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossPartBackwardOp
 from csrun.cirh.types import is_float, shape_of, type_of
-from csrun.compiler.lair.activation import activation_of
+from csrun.compiler.lair.functions import FORMULAS, calls_of
+from csrun.compiler.lair.tracing import Options
 
-#: NumPy's function for each operator; IDENTITY and SUM have none.
-CALLS: dict[type[Operation], str] = {
-    AddOp: "add",
-    SubOp: "subtract",
-    MulOp: "multiply",
-    DivOp: "divide",
-    NegOp: "negative",
-    ExpOp: "exp",
-    LogOp: "log",
-    SqrtOp: "sqrt",
-    powers.AbsOp: "absolute",
-    powers.ReciprocalOp: "reciprocal",
-    powers.Log1pOp: "log1p",
-    powers.PowOp: "power",
-    trigonometry.SinOp: "sin",
-    trigonometry.CosOp: "cos",
-    trigonometry.TanOp: "tan",
-    trigonometry.AsinOp: "arcsin",
-    trigonometry.AcosOp: "arccos",
-    trigonometry.AtanOp: "arctan",
-    trigonometry.Atan2Op: "arctan2",
-    trigonometry.SinhOp: "sinh",
-    trigonometry.CoshOp: "cosh",
-    trigonometry.AsinhOp: "arcsinh",
-    trigonometry.AcoshOp: "arccosh",
-    trigonometry.AtanhOp: "arctanh",
-    trigonometry.Expm1Op: "expm1",
-    rounding.FloorOp: "floor",
-    rounding.CeilOp: "ceil",
-    rounding.TruncOp: "trunc",
-    rounding.RoundOp: "rint",
-    rounding.FloorDivideOp: "floor_divide",
-    rounding.RemainderOp: "remainder",
-    rounding.FmodOp: "fmod",
-    comparison.EqOp: "equal",
-    comparison.NeOp: "not_equal",
-    comparison.LtOp: "less",
-    comparison.LeOp: "less_equal",
-    comparison.GtOp: "greater",
-    comparison.GeOp: "greater_equal",
-    comparison.MaximumOp: "maximum",
-    comparison.MinimumOp: "minimum",
-}
-#: Those whose results on integers are no floats.
-OF_INTEGERS = (
-    AddOp,
-    SubOp,
-    MulOp,
-    NegOp,
-    powers.AbsOp,
-    powers.SignOp,
-    powers.PowOp,
-    rounding.FloorDivideOp,
-    rounding.RemainderOp,
-    rounding.FmodOp,
-    comparison.ComparisonOp,
-    comparison.MaximumOp,
-    comparison.MinimumOp,
-)
 IDENTITY, CAST, WHERE, MASKED = "identity", "cast", "where", "masked_scale"
 #: Of rows: their largest number, that at their label's place, and what a loss's gradient takes off.
 LARGEST, PICK, OF_LABEL = "largest", "pick", "of_label"
@@ -93,10 +24,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Scalar:
-    """The body of an operator: a function of one number of each operand."""
+    """The body of an operator: a function of one number of each operand.
+
+    function: NumPy's, or the operator of the formula, or one of those above.
+    """
 
     function: str
-    options: tuple[tuple[str, float], ...] = ()
+    options: Options = ()
 
 
 def scalar_of(op: Operation) -> Scalar | None:
@@ -105,16 +39,17 @@ def scalar_of(op: Operation) -> Scalar | None:
         return Scalar(IDENTITY)
     if isinstance(op, ToCopyOp):
         return Scalar(CAST)
-    if isinstance(op, comparison.WhereOp):
+    if isinstance(op, WhereOp):
         return Scalar(WHERE)
     if isinstance(op, MaskedScaleOp):
         return Scalar(MASKED, (("scale", op.scale.value.data),))
-    if type(op) in CALLS:
-        whole = is_float(type_of(op.results[0])) or isinstance(op, OF_INTEGERS)
-        return Scalar(CALLS[type(op)]) if whole else None
-    if activation := activation_of(op):
-        return Scalar(activation.kind, activation.options)
-    return None
+    if not isinstance(op, ElementwiseOp) or op.name not in FORMULAS:
+        return None
+    if not op.KEEPS_INTEGERS and not is_float(type_of(op.results[0])):
+        return None
+    options = tuple(sorted(op.options.items()))
+    ufunc = calls_of(op.name, options).ufunc
+    return Scalar(op.name, options) if ufunc is None else Scalar(ufunc)
 
 
 def space_of(op: Operation) -> Shape:
@@ -141,8 +76,8 @@ def _repeated(value: SSAValue) -> SSAValue:
 def changeable_operands(op: Operation) -> list[SSAValue]:
     """The operands that the result of an operator may be written over, element by element.
 
-    Texts of several operands may be written over the first one only; a choice over what it takes
-    where the condition holds.
+    What is more than a lone ufunc may be written over the first one only; a choice over what it
+    takes where the condition holds.
     """
     operands = operands_of(op)
     match op:
@@ -154,8 +89,9 @@ def changeable_operands(op: Operation) -> list[SSAValue]:
             return [op.before]
         case EmbeddingPartOp():
             return list(op.before)
-        case comparison.WhereOp():
+        case WhereOp():
             return operands[1:2]
-        case _ if activation_of(op):
-            operands = operands[:1]
-    return [] if scalar_of(op) is None else operands
+    scalar = scalar_of(op)
+    if scalar is None:
+        return []
+    return operands[:1] if scalar.function in FORMULAS else operands

@@ -52,6 +52,11 @@ class Scratch:
         self.fixed[array] = text
         return Place(array, tiled=True)
 
+    def constant(self, name: str, text: str) -> str:
+        """The variable of a constant."""
+        self.constants[name] = text
+        return name
+
     def ones(self, count: int, as_column: bool, dtype: str) -> str:
         """The variable of so many ones."""
         shape = (count, 1) if as_column else (count,)

@@ -8,6 +8,9 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, compile_model
+from csrun.compiler.lair import Generated
+from csrun.compiler.matching import match_kernels
+from csrun.compiler.passes import run_passes
 from csrun.executable import Runtime, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.engine import make_compute
@@ -223,3 +226,18 @@ class Unmoved:
 
     def deliver(self, group, step):
         pass
+
+
+def test_a_program_computes_on_floats_and_on_integers(tmp_path):
+    """Each constant has one value in the whole program."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("x", (BATCH, IN), "float32")
+        labels = tracer.input("labels", (BATCH,), "int64")
+        loss = nn.sum(nn.relu(nn.Dense(HIDDEN, use_bias=False)(x)), axis=(0, 1))
+        train_op = nn.SGD(0.0).minimize(loss)
+        module = tracer.finish(RunMode.TRAIN, loss, train_op, [("sign", nn.sign(labels - 2))])
+    run_passes(module)
+    kernels = match_kernels(module).kernels
+    constants = [k.loop.text.constants for k in kernels if isinstance(k, Generated)]
+    names = [(name, text) for each in constants for name, text in each.items()]
+    assert len(dict(names)) == len(set(names)) > 2

@@ -1,0 +1,190 @@
+"""Elementwise functions as NumPy calls, from the formulas of the operators.
+
+    x * logistic(x)
+
+is traced, once for each operator and its options; each function that it calls becomes a line of
+text. A value takes the place of one that is read no more, so that no formula names scratch arrays.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from math import copysign, isfinite
+
+from csrun.cirh.dialect import FAMILIES
+from csrun.cirh.ops.base import ElementwiseOp
+from csrun.compiler.lair.tracing import (
+    COMPARISONS,
+    Call,
+    Number,
+    Options,
+    Symbol,
+    Trace,
+    is_ufunc,
+)
+
+#: Functions for which NumPy is faster with a 0 of the element type than with Python's.
+WITH_ZERO = COMPARISONS | {"maximum", "minimum"}
+#: Floating-point operations for each number, where it is not one.
+FLOPS = {"logistic": 4, "normal_cdf": 17}
+
+
+class Extra(Enum):
+    """Array or constant that calls need besides operands and result."""
+
+    ARRAY = auto()  # scratch, like the result
+    MASK = auto()  # scratch, of booleans
+    ZEROS = auto()  # array of zeros: NumPy's maximum with it is several times faster than with a 0
+    ZERO = auto()  # one 0 of the element type
+    BITS = auto()  # type of integers of the element type's size
+
+
+@dataclass(frozen=True)
+class Calls:
+    """NumPy calls that compute a function.
+
+    lines: {0}, {1} ... are the operands, then the result, then the extras. The result may be
+    written over the first operand; that of a lone ufunc over any.
+    """
+
+    lines: tuple[str, ...]
+    extras: tuple[Extra, ...]
+    flops: int
+    ufunc: str | None = None  # the function, if the formula is a lone one of NumPy's
+
+    @property
+    def needs_special(self) -> bool:
+        """Return whether it calls functions of csrun.kernels.special."""
+        return any("special." in line for line in self.lines)
+
+
+#: Operators that have a formula, by name.
+FORMULAS: dict[str, type[ElementwiseOp]] = {
+    op.name: op
+    for family in FAMILIES
+    for op in family.OPS
+    if issubclass(op, ElementwiseOp) and op.has_formula()
+}
+
+
+@cache
+def calls_of(operator: str, options: Options) -> Calls:
+    """The calls of an operator's formula."""
+    op = FORMULAS[operator]
+    return Writer(Trace(op.formula, len(op.get_irdl_definition().operands), options)).calls()
+
+
+class Writer:
+    """Lines of a trace. Places are operands, then the result, then extras as they are needed."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._out = trace.operands
+        self._extras: list[Extra] = []
+        self._free: list[int] = []
+        self._places = {number: number for number in range(trace.operands)}
+        self._last_read = {value: n for n, call in enumerate(trace.calls) for value in call.reads}
+
+    def calls(self) -> Calls:
+        """The lines, and what they need."""
+        lines = [line for n, call in enumerate(self._trace.calls) for line in self._write(n, call)]
+        flops = sum(FLOPS.get(call.function, 1) for call in self._trace.calls)
+        return Calls(tuple(lines), tuple(self._extras), flops, self._trace.ufunc)
+
+    def _write(self, number: int, call: Call) -> Iterator[str]:
+        dying = [v for v in call.reads if self._last_read[v] == number and self._is_written(v)]
+        out = self._place_of_result(number, call, dying)
+        args = [self._text(arg, call.function) for arg in call.args]
+        match call.function:
+            case "where":
+                yield from self._where(number, call, args, out)
+            case "normal_cdf":
+                yield self._normal_cdf(args[0], out)
+            case function if is_ufunc(function):
+                yield f"{function}({', '.join(args)}, out={{{out}}})"
+            case function:
+                yield f"special.{function}({', '.join(args)}, {{{out}}})"
+        self._places[call.result] = out
+        self._free += [self._places[v] for v in dying if self._places[v] not in (out, self._out)]
+
+    def _is_written(self, value: int) -> bool:
+        """Return whether a value is in the result's array or in scratch."""
+        return value >= self._trace.operands and value not in self._trace.zeros
+
+    def _place_of_result(self, number: int, call: Call, dying: Sequence[int]) -> int:
+        """Over a value that is read no more, else in the result's array, else in scratch."""
+        kind = Extra.MASK if call.is_mask else Extra.ARRAY
+        if call.result == self._trace.result:
+            return self._out
+        over = [self._places[v] for v in dying if self._kind(self._places[v]) is kind]
+        if over:
+            return over[0]
+        is_free = all(
+            self._last_read.get(value, -1) <= number
+            for value, place in self._places.items()
+            if place in (0, self._out)  # the result may be written over the first operand
+        )
+        return self._out if is_free and kind is Extra.ARRAY else self._take(kind)
+
+    def _kind(self, place: int) -> Extra:
+        return self._extras[place - self._out - 1] if place > self._out else Extra.ARRAY
+
+    def _take(self, kind: Extra) -> int:
+        """Scratch of a kind: some that is free, else more."""
+        free = [place for place in self._free if self._kind(place) is kind]
+        if free:
+            self._free.remove(free[0])
+            return free[0]
+        self._extras.append(kind)
+        return self._out + len(self._extras)
+
+    def _shared(self, kind: Extra) -> str:
+        """Place of something that nobody writes to."""
+        if kind not in self._extras:
+            self._extras.append(kind)
+        return f"{{{self._out + 1 + self._extras.index(kind)}}}"
+
+    def _text(self, arg: Symbol | Number, function: str) -> str:
+        if isinstance(arg, Symbol):
+            if arg.number in self._trace.zeros:
+                return self._shared(Extra.ZEROS)
+            return f"{{{self._places[arg.number]}}}{arg.suffix}"
+        if arg == 0 and copysign(1, arg) > 0 and function in WITH_ZERO:
+            return self._shared(Extra.ZERO)
+        return repr(arg) if isfinite(arg) else f"float('{arg!r}')"
+
+    def _normal_cdf(self, x: str, out: int) -> str:
+        """It takes two scratch arrays, the first of which may be the result's."""
+        first = self._take(Extra.ARRAY) if out == self._out else out
+        second = self._take(Extra.ARRAY)
+        self._free += [place for place in (first, second) if place != out]
+        return f"special.normal_cdf({x}, {{{out}}}, {{{first}}}, {{{second}}})"
+
+    def _where(self, number: int, call: Call, args: Sequence[str], out: int) -> Iterator[str]:
+        """A choice. NumPy's masked copies take 25 times as long as a product of bits.
+
+        The processor guesses each of their branches. Infinite and undefined numbers are bits, too.
+        """
+        mask, x, y = args
+        condition, first, second = call.args
+        is_last = isinstance(condition, Symbol) and self._last_read[condition.number] == number
+        assert is_last, "a condition is read once, for it is negated in place"
+        into = f"{{{out}}}"
+        is_over_y = isinstance(second, Symbol) and self._places[second.number] in (
+            (0, out) if out == self._out else (out,)
+        )
+        if not isinstance(first, Symbol) and not isinstance(second, Symbol):
+            yield f"{into}.fill({y})"
+            yield f"copyto({into}, {x}, where={mask})"
+        elif not isinstance(first, Symbol) and first == 0:
+            bits = self._shared(Extra.BITS)
+            yield f"logical_not({mask}, out={mask})"
+            yield f"multiply({y}.view({bits}), {mask}, out={into}.view({bits}))"
+        elif not isinstance(first, Symbol) and y == into:
+            yield f"copyto({into}, {x}, where={mask})"
+        elif is_over_y:
+            yield f"logical_not({mask}, out={mask})"
+            yield f"special.where({mask}, {y}, {x}, {into})"
+        else:
+            yield f"special.where({mask}, {x}, {y}, {into})"
