@@ -1,4 +1,4 @@
-"""Model and input function to a run: compile, lease a system, hand both to the runtime."""
+"""Estimator: compile a model function, lease a system, run it on the data of an input function."""
 
 from csrun.base.run_config import CSRunConfig, WarmStart
 from csrun.estimator.config import CSEstimatorSpec

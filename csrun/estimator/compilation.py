@@ -1,4 +1,4 @@
-"""A run's model function to an Executable in its model_dir."""
+"""Compilation of a run's model function to an Executable in its model_dir."""
 
 import logging
 from collections.abc import Callable
@@ -52,7 +52,7 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Compiled:
-    """An Executable, how long it took to get it, and what it was traced from."""
+    """An Executable, its compile time and the traced model."""
 
     executable: Executable
     seconds: float
@@ -62,9 +62,9 @@ class Compiled:
 def compile_run(
     run: Run, run_mode: RunMode, target: Target, last: int | None = None, runs: bool = True
 ) -> Compiled:
-    """Compile what a run needs, and report on its input function.
+    """Compile the model of a run, and report on its input function.
 
-    runs: whether a run follows at once, up to step `last`.
+    runs: True if a run up to step `last` follows at once.
     """
     check_batch_bytes(run.dataset)
     options = run_options(run, run_mode, target)
@@ -84,9 +84,9 @@ def compile_run(
 
 
 def check_batch_bytes(dataset: Dataset) -> None:
-    """Log the size of a batch that takes so long to make that the run seems to stand still.
+    """Log the size of a batch so large that making the first one may look like a hang.
 
-    Before the first one is made, where its size can be estimated, and after it elsewhere.
+    Called before the first batch where its size can be estimated, else after it.
 
     Raises: UsageError for an estimate above the machine's free memory
     """
@@ -96,18 +96,18 @@ def check_batch_bytes(dataset: Dataset) -> None:
         nbytes = sum(nbytes_of(spec.shape, str(spec.dtype)) for spec in specs)
     elif nbytes > (free := psutil.virtual_memory().available):
         raise UsageError(
-            f"input_fn: a batch of {size_text(nbytes)} does not fit this machine's free memory of"
-            f" {size_text(free)}: lower batch_size"
+            f"input_fn: a batch of {size_text(nbytes)} exceeds this machine's free memory of "
+            f"{size_text(free)}: lower batch_size"
         )
     if nbytes >= LARGE_BYTES:
-        log.info(f"Each batch has {si(nbytes, 'B')}: making the first one may take minutes")
+        log.info(f"A batch has {si(nbytes, 'B')}: the first one may take minutes")
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """What a compile is of, in whatever parts: trace gives the model of one of the options' parts.
+    """Source of a compile: `trace` traces the model for the micro-batch size of its options.
 
-    batch: samples of a batch
+    batch: samples per batch
     """
 
     config: CSRunConfig
@@ -115,7 +115,7 @@ class Tracing:
     trace: Callable[[CompileOptions], TracedModel]
 
     def asked(self, options: CompileOptions) -> CompileOptions:
-        """The options with the micro-batches that were asked for.
+        """Return the options with the configured micro-batches.
 
         Raises: UsageError for a micro-batch that does not divide the batch
         """
@@ -128,14 +128,14 @@ class Tracing:
 
 
 def tracing_of(run: Run) -> Tracing:
-    """That of a run's model function."""
+    """Return the Tracing of a run's model function."""
     return Tracing(run.config, batch_size_of(run), partial(_traced, run))
 
 
 def compile_fitting(
     tracing: Tracing, traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
-    """Compile what is traced for the options; in smaller parts where it does not fit and may be.
+    """Compile the traced model; in micro-batches if the batch does not fit and may be split.
 
     Raises: TooLargeError
     """
@@ -143,41 +143,41 @@ def compile_fitting(
         compiled = _compile_chosen(tracing, traced, model_dir, options, begin)
     else:
         compiled = compile_traced(traced, model_dir, options, begin)
-    _say_parts(compiled.executable.plan)
+    _log_split(compiled.executable.plan)
     return compiled
 
 
 def _compile_chosen(
     tracing: Tracing, traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
-    """The batch as one, or in the parts that are chosen where that does not fit.
+    """Compile the whole batch, or the chosen micro-batches if it does not fit.
 
-    Where a compile in parts lies that were chosen for this model, nothing is tried again. It is
-    not looked for where one of the whole batch lies: that fits.
+    A cached compile whose micro-batches were chosen for this model is reused without trying again.
+    It is not looked for if a compile of the whole batch is cached.
     """
     asked = msgspec.structs.replace(options, recompute=recomputes(tracing.config, options))
     whole, question = questions_of(traced.module, options, asked)
     fits = is_compiled(whole, model_dir)
-    if not fits and (plan := chosen_before(question, model_dir, _private())) is not None:
+    if not fits and (plan := chosen_before(question, model_dir, _private_cache())) is not None:
         parts, again = plan.micro_batches, bool(plan.recomputed)
         options = msgspec.structs.replace(options, micro_batches=parts, recompute=again)
     else:
         try:
             return compile_traced(traced, model_dir, options, begin)
         except TooLargeError as error:
-            options = _fitting(tracing, options, begin, error)
+            options = _choose_split(tracing, options, begin, error)
     options = msgspec.structs.replace(options, chosen_for=(*options.chosen_for, question))
     return compile_traced(tracing.trace(options), model_dir, options, begin)
 
 
-def _fitting(
+def _choose_split(
     tracing: Tracing, options: CompileOptions, begin: Begin, too_large: TooLargeError
 ) -> CompileOptions:
-    """Those of the fastest way to compute a batch that does not fit as one, by estimates.
+    """Return the options estimated fastest for a batch that does not fit as a whole.
 
-    That is in the largest micro-batches that fit, or in those that do with recomputation.
+    Candidates are the largest micro-batch that fits, and the largest that fits with recomputation.
 
-    Raises: TooLargeError where no part of the batch fits, or can be computed alone
+    Raises: TooLargeError if no micro-batch fits, or the batch cannot be split
     """
     batch = share_of(tracing.batch, options.systems)
     size = next_size(batch, options.micro_batches, too_large)
@@ -188,13 +188,15 @@ def _fitting(
         found += [each for each in made_again if each.plan.recomputed]
     if not found:
         raise too_large
-    log.info(f"A batch of {batch} samples takes {too_large.why}: {', '.join(map(str, found))}")
+    log.info(
+        f"A batch of {batch} samples takes {too_large.why}; estimates: {'; '.join(map(str, found))}"
+    )
     return max(found, key=lambda each: each.samples_per_sec).options
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Options of a compile that fits, and what it is estimated to reach."""
+    """Options of a compile that fits, and its plan with the estimated rate."""
 
     options: CompileOptions
     plan: Plan
@@ -204,17 +206,17 @@ class _Fitting:
         return self.plan.estimate.samples_per_sec
 
     def __str__(self) -> str:
-        again = "with recomputation" if self.plan.recomputed else "with all activations kept"
-        rate = f"{plain(self.samples_per_sec, 3)} samples/s are estimated"
+        recomputation = "recomputation" if self.plan.recomputed else "no recomputation"
+        rate = f"{plain(self.samples_per_sec, 3)} samples/s"
         if self.plan.micro_batches == 1:
-            return f"{rate} {again}"
-        return f"{rate} in {self.plan.micro_batches} micro-batches {again}"
+            return f"{rate} with {recomputation}"
+        return f"{rate} with {self.plan.micro_batches} micro-batches, {recomputation}"
 
 
 def _largest(
     tracing: Tracing, options: CompileOptions, begin: Begin, batch: int, size: int | None
 ) -> list[_Fitting]:
-    """The largest micro-batch up to a size that fits, if one does."""
+    """Return the largest micro-batch up to a size that fits, or an empty list."""
     with TemporaryDirectory() as folder:
         while size is not None:
             options = msgspec.structs.replace(options, micro_batches=batch // size)
@@ -223,32 +225,32 @@ def _largest(
                 plan = compile_model(module, Path(folder), options, watch_of(begin)).executable.plan
             except TooLargeError as error:
                 size = next_size(batch, options.micro_batches, error)
-            except CompileError:  # parts of the batch are not computed alone
+            except CompileError:  # the model mixes samples, so the batch cannot be split
                 return []
             else:
                 return [_Fitting(options, plan)]
     return []
 
 
-def _say_parts(plan: Plan) -> None:
-    """How the batch is computed, where it is not as one, or not with all activations kept."""
+def _log_split(plan: Plan) -> None:
+    """Log the micro-batches and recomputation of a plan, if any."""
     if plan.micro_batches > 1:
         size = plan.batch_size // plan.systems // plan.micro_batches
         log.info(f"Micro-batches: {plan.micro_batches} of {size} samples")
     if plan.recomputed:
         log.info(
-            f"Recomputation: {len(plan.recomputed)} segments are computed again before their "
-            f"backward pass, as their activations do not fit: {listed(plan.recomputed)}"
+            f"Recomputation: {len(plan.recomputed)} segments are recomputed in the backward pass "
+            f"because their activations do not fit: {listed(plan.recomputed)}"
         )
 
 
 def batch_size_of(run: Run) -> int:
-    """Samples of a batch of the run's input function."""
+    """Samples per batch of the run's input function."""
     return run.dataset.element_spec()[0].shape[0]
 
 
 def trace_run(run: Run, options: CompileOptions) -> TracedModel:
-    """Call the run's model function on tensors shaped as the options ask for."""
+    """Call the run's model function on tensors of the shapes of the options."""
     log.info(log_lines.RUNNING_CLIENT)
     log.info(log_lines.CALLING_MODEL_FN)
     traced = _traced(run, options)
@@ -270,12 +272,12 @@ def _traced(run: Run, options: CompileOptions) -> TracedModel:
 
 
 def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
-    """How many minibatches the batch is split into.
+    """Return the number of minibatches in flight.
 
-    One when the user leaves it to the compiler: the executor gains nothing from more, and with one
-    the run's bits are those of weight streaming.
+    The default is 1: more do not speed up this executor, and with 1 a pipelined run gives the same
+    bits as weight streaming.
 
-    Raises: UsageError for several in weight streaming, where the wafer holds one at a time
+    Raises: UsageError for more than 1 in weight streaming
     """
     count = config.minibatches_in_flight or 1
     if count > 1 and mode is ExecutionMode.WEIGHT_STREAMING:
@@ -287,13 +289,13 @@ def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:
 
 
 def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
-    """Options of a compile for the target, with one replica of the model.
+    """Return the options of a compile for the target, with one replica of the model.
 
-    Raises: UsageError for a configuration that weight streaming cannot have
+    Raises: UsageError for a configuration that weight streaming does not support
     """
     if config.multireplica and target.mode is ExecutionMode.WEIGHT_STREAMING:
         raise UsageError(
-            "runconfig.multireplica must be false in weight streaming, where each layer has the "
+            "runconfig.multireplica must be false in weight streaming, where each layer uses the "
             "whole wafer in turn: run the script with python on a PIPELINED system, or leave "
             "--multireplica out"
         )
@@ -310,7 +312,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
 
 
 def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
-    """Those of a run's compile, with the micro-batches that were asked for.
+    """Return the options of a run's compile, with the configured micro-batches.
 
     Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
     """
@@ -318,25 +320,25 @@ def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
 
 
 def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:
-    """Whether activations may be made again: of a training whose weights are streamed."""
+    """True if activations may be recomputed: in a training with streamed weights."""
     is_streamed = options.mode is ExecutionMode.WEIGHT_STREAMING
     return config.recompute == AUTO and is_streamed and options.run_mode is RunMode.TRAIN
 
 
 def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) -> CompileOptions:
-    """The options with as many replicas as pay of the module, which was traced for one.
+    """Return the options with the estimated best number of replicas of a module traced for one.
 
-    A compile that lies there has the number, if it was chosen for such a module and such options.
+    A cached compile chosen for an equal module and equal options has the number.
     """
     question = question_of(module, options)
-    plan = chosen_before(question, model_dir, _private())
+    plan = chosen_before(question, model_dir, _private_cache())
     if plan is None:
         choice = choose_replicas(module, options, Watch(verify=verifies()))
-        log.info(f"Multireplica: {_text(choice)}")
+        log.info(f"Multireplica: {_choice_text(choice)}")
         replicas = choice.replicas
     else:
         replicas = plan.replicas
-        log.info(f"Multireplica: {_replicas(replicas)}, as chosen before")
+        log.info(f"Multireplica: {_replicas(replicas)}, as chosen by the cached compile")
     return msgspec.structs.replace(options, replicas=replicas, chosen_for=(question,))
 
 
@@ -344,18 +346,16 @@ def _replicas(count: int) -> str:
     return f"{count} replicas of the model" if count > 1 else "one replica of the model"
 
 
-def _text(choice: Choice) -> str:
+def _choice_text(choice: Choice) -> str:
     if choice.replicas > 1:
-        return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f} x as fast as one"
+        return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f}x as fast as one"
     if choice.most > 1:
-        return (
-            f"one replica of the model: up to {choice.most} fit, and none is estimated to be faster"
-        )
-    return "one replica of the model: no more fit"
+        return f"one replica of the model: up to {choice.most} fit, but none is estimated faster"
+    return "one replica of the model: a second one does not fit"
 
 
 def show_stage(stage: Stage) -> None:
-    """Show on the console as much of a stage of the compiler as CSRUN_DEBUG asks for."""
+    """Log a stage of the compiler, in the detail set by CSRUN_DEBUG."""
     level = debug_level()
     if level >= DebugLevel.PASSES:
         for line in stage.log:
@@ -366,39 +366,37 @@ def show_stage(stage: Stage) -> None:
 
 
 def watch_of(begin: Begin) -> Watch:
-    """What `CSRUN_DEBUG` asks for of a compile, and who is told which stage begins."""
+    """Return the Watch of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
     level = debug_level()
     return Watch(show_stage, begin, verifies(), texts=level >= DebugLevel.STAGES)
 
 
 def verifies() -> bool:
-    """Whether modules are verified after each pass: for those who look for a bug of the passes."""
+    """True if modules are verified after each pass, to debug passes."""
     return debug_level() >= DebugLevel.PASSES
 
 
 def compile_traced(
     traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
-    """Compile, or take the artifacts of an equal compile from model_dir.
+    """Compile, or reuse the artifacts of an equal compile in model_dir.
 
-    Either way, compile_report.txt in the working directory then leads to theirs. `begin` gets the
-    name of each stage that begins.
+    Either way, compile_report.txt in the working directory links to their report. `begin` is called
+    with the name of each stage.
     """
     started = perf_counter()
-    private = _private()
+    private = _private_cache()
     result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory
     link_report(folder)
     if result.foreign:
         log.warning(
-            f"{model_dir / folder.name} is another account's, or others may write it: no program "
-            f"that lies there is run; the compile is kept in {private}"
+            f"{model_dir / folder.name} is owned or writable by another account, so its program is "
+            f"not run; the compile is kept in {private}"
         )
     if result.replaced:
-        log.info(
-            f"{folder} was of another version of csrun, or damaged: the model was compiled again"
-        )
+        log.info(f"{folder} was damaged or written by another version of csrun: compiled again")
     if result.cached:
         log.info(log_lines.compile_found(folder))
     else:
@@ -406,16 +404,16 @@ def compile_traced(
     return Compiled(result.executable, seconds, traced)
 
 
-def _private() -> Path:
-    """This account's own folder of compiles."""
+def _private_cache() -> Path:
+    """Cache of compiles of this account."""
     return cache_dir() / "compiles"
 
 
 def link_report(compiled: Path) -> None:
-    """Make the link lead into a compile directory, in place of where it led before.
+    """Point the compile_report.txt link to the report of a compile directory.
 
-    A file or folder of that name is left alone, and where no link can be made there is none: the
-    report itself lies in the compile directory.
+    A file or folder of that name is left alone, and errors are ignored: the report itself is in the
+    compile directory.
     """
     link = Path(TEXT_FILE)
     with suppress(OSError):

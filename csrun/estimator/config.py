@@ -1,4 +1,4 @@
-"""What the estimator is configured with, and what a model function returns."""
+"""Result of a model function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ HostFunction = Callable[..., Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class CSEstimatorSpec:
-    """What model_fn returns.
+    """Return value of model_fn.
 
-    mode: RunMode. loss: the scalar to minimise or to report; train_op: what `minimize` gave, for
-    training. predictions: what `predict` gives of each sample, by name. host_call: (function,
-    traced tensors): the function gets their values of each step as NumPy arrays, valid rows only,
-    and returns metrics by name.
+    mode: RunMode. loss: the scalar to minimize or report. train_op: result of `minimize`, for
+    training. predictions: tensors that `predict` returns for each sample, by name. host_call:
+    (function, traced tensors); the function gets their values at each step as NumPy arrays, without
+    padding, and returns metrics by name.
     """
 
     mode: RunMode
@@ -29,7 +29,7 @@ class CSEstimatorSpec:
     predictions: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Raises: UsageError, with the model's line, for what is of another type."""
+        """Raises: UsageError, with the model's line, for a field of another type"""
         wrong = next(filter(None, (self._wrong_train_op(), self._wrong_tensors())), None)
         if wrong:
             raise UsageError(f"{user_line()}: CSEstimatorSpec: {wrong}")
@@ -40,7 +40,7 @@ class CSEstimatorSpec:
         got, hint = type(self.train_op).__name__, "optimizer.minimize(loss)"
         if isinstance(self.train_op, Optimizer):
             hint = f"nn.{got}(...).minimize(loss)"
-        return f"train_op must be what minimize returns, got {got}: write train_op={hint}"
+        return f"train_op must be the result of minimize, got {got}: write train_op={hint}"
 
     def _wrong_tensors(self) -> str | None:
         if self.loss is not None and not isinstance(self.loss, Tensor):

@@ -1,4 +1,4 @@
-"""CerebrasEstimator: the user's handle on training and evaluation."""
+"""CerebrasEstimator: training, evaluation and prediction of a model function."""
 
 import logging
 import sys
@@ -38,15 +38,14 @@ Prediction = dict[str, npt.NDArray[Any]]
 
 
 class CerebrasEstimator:
-    """Trains and evaluates `model_fn(features, labels, mode, params)`.
+    """Training and evaluation of `model_fn(features, labels, mode, params)`.
 
-    Every task of a job makes the same estimator and calls the same methods; each call is a run, in
-    which the task plays its own role. All tasks get the run's results. Without a launcher the run
-    takes place in this process, on the CPU.
+    Every task of a job creates the same estimator and calls the same methods. Each call is a run,
+    in which a task has its own role; all tasks get its results. Without a launcher, the run takes
+    place in this process, on the CPU.
 
-    Where a launcher's command says compile_only or validate_only, the first run of a script that
-    does not read these words is compiled or validated instead, and the script ends there, as there
-    are no results for it to go on with.
+    If the launcher's command has compile_only or validate_only and the script does not handle them,
+    its first run is compiled or validated instead, and the script ends there, without results.
     """
 
     def __init__(
@@ -72,11 +71,11 @@ class CerebrasEstimator:
     ) -> Results:
         """Train on `input_fn(params)`: `steps` more, or up to global step `max_steps`.
 
-        Resumes from the newest checkpoint in model_dir, or starts from the one given. With neither
-        limit it ends with the data.
+        Resumes from the newest checkpoint in model_dir, or from the given one. Without a limit,
+        training ends with the data.
 
-        Raises: UsageError for both limits at once, or one below 1; CsrunError for what goes wrong
-        with model_dir, system, data or loss.
+        Raises: UsageError for both limits, or one below 1; CsrunError for a failure of model_dir,
+        system, data or loss.
         """
         _require_positive("train", steps=steps, max_steps=max_steps)
         if steps is not None and max_steps is not None:
@@ -94,9 +93,9 @@ class CerebrasEstimator:
         steps: int | None = None,
         checkpoint_path: str | Path | None = None,
     ) -> Results:
-        """Loss and host_call's metrics over `steps` batches of `input_fn(params)`, or all of them.
+        """Return loss and metrics over `steps` batches of `input_fn(params)`, or all of them.
 
-        Takes the newest checkpoint in model_dir, or the one given.
+        Uses the newest checkpoint in model_dir, or the given one.
 
         Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
         of another model.
@@ -106,11 +105,11 @@ class CerebrasEstimator:
         return self._run(input_fn, RunMode.EVAL, lambda run: evaluate.evaluate(run, steps, path))
 
     def evaluate_all(self, input_fn: InputFunction, steps: int | None = None) -> list[Results]:
-        """`evaluate` for every checkpoint that model_dir keeps, oldest first.
+        """Evaluate every checkpoint in model_dir, oldest first.
 
-        Which these are is what the chief finds first: a training may go on beside it.
+        The chief lists them once, as a training may be running at the same time.
 
-        Raises: as `evaluate`; CsrunError for a checkpoint that is gone when its turn comes.
+        Raises: as `evaluate`; CsrunError for a checkpoint that has been removed meanwhile.
         """
         _require_positive("evaluate_all", steps=steps)
         names = list(self._learn(self._kept))
@@ -125,9 +124,9 @@ class CerebrasEstimator:
         max_steps: int | None,
         eval_steps: int | None = None,
     ) -> Results:
-        """Train up to global step `max_steps`, and evaluate after each checkpoint that is due.
+        """Train up to global step `max_steps`, and evaluate after each checkpoint.
 
-        Checkpoints are due at multiples of save_checkpoints_steps, wherever the training resumes.
+        Checkpoints are saved at multiples of save_checkpoints_steps, wherever the training resumes.
         Returns the last evaluation's results. Ends early with the training data.
 
         Raises: UsageError without max_steps; else as `train` and `evaluate`.
@@ -155,12 +154,12 @@ class CerebrasEstimator:
         steps: int | None = None,
         checkpoint_path: str | Path | None = None,
     ) -> list[Prediction]:
-        """The model's predictions for each sample of `steps` batches of `input_fn(params)`, or all.
+        """Return the predictions for each sample of `steps` batches of `input_fn(params)`, or all.
 
-        Takes the newest checkpoint in model_dir, or the one given. In a job the chief gets the
-        predictions, the other tasks an empty list.
+        Uses the newest checkpoint in model_dir, or the given one. In a job, the chief gets the
+        predictions and the other tasks an empty list.
 
-        Shapes: each prediction without its batch axis, or with the sample's own rows of it
+        Shapes: each prediction without its batch axis, or with the rows of its sample
         Raises: UsageError without a checkpoint, or for `steps` below 1; CsrunError for a checkpoint
         of another model.
         """
@@ -175,17 +174,17 @@ class CerebrasEstimator:
         return found
 
     def validate(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
-        """See whether every operator of the model has a kernel, and stop there; needs no system."""
+        """Check that every operator of the model has a kernel; needs no system."""
         return self._play(input_fn, lambda run: prepare.validate_only(run, mode))
 
     def compile(self, input_fn: InputFunction, mode: RunMode = RunMode.TRAIN) -> Results:
-        """Compile the model for `mode` and leave the artifacts in model_dir; needs no system."""
+        """Compile the model for `mode` into model_dir; needs no system."""
         return self._play(input_fn, lambda run: prepare.compile_only(run, mode))
 
     def _run(
         self, input_fn: InputFunction, mode: RunMode, lead: Callable[[Run], Results]
     ) -> Results:
-        """A run that takes steps, or what the launcher's command asks for in its place."""
+        """Run `body`, or compile or validate instead if the launcher's command asks for it."""
         only = preparation()
         if only is None:
             return self._play(input_fn, lead)
@@ -200,10 +199,9 @@ class CerebrasEstimator:
         sys.exit(0)
 
     def _play(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
-        """This task's part of one run.
+        """Play this task's role in one run.
 
-        A job that is to feed only does that in the place of its first run, and then ends; data that
-        end begin anew in it.
+        A job that only feeds does so instead of its first run, repeating the data, and then ends.
         """
         analysis = analysis_dir()
         if analysis is None or (asked := FeedRequest.read(analysis)) is None:
@@ -250,7 +248,7 @@ class CerebrasEstimator:
         )
 
     def _learn(self, find: Callable[[], Results]) -> Results:
-        """What the chief finds, in every task: a run that needs no machine."""
+        """Distribute a value found by the chief to every task, as a run without a machine."""
         context = current()
         folder = roles.next_run(context)
         if context is None or folder is None or roles.role_in_training(context) is Role.CHIEF:
@@ -258,13 +256,13 @@ class CerebrasEstimator:
         return rendezvous.learn(folder, f"rank {context.rank}")
 
     def _kept(self) -> Results:
-        """The names and steps of the checkpoints that model_dir keeps, oldest first."""
+        """Names and steps of the checkpoints in model_dir, oldest first."""
         kept = checkpoints.kept_steps(self._model_dir)
         return {checkpoints.name_of(step): float(step) for step in kept}
 
 
 def _led(folder: rendezvous.RunFolder | None, lead: Callable[[], Results]) -> Results:
-    """The chief's part of a run; the other tasks learn how it ended, either way."""
+    """Play the chief's role in a run; the other tasks are sent its result or failure."""
     if folder is None:
         return lead()
     try:

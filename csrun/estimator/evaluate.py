@@ -1,4 +1,4 @@
-"""What a trained checkpoint is good for: evaluation, and prediction."""
+"""Evaluation and prediction with a trained checkpoint."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ log = logging.getLogger("csrun")
 
 
 def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
-    """Evaluate a checkpoint: the one given, or the newest there is when a system is free."""
+    """Evaluate the given checkpoint, or the newest one at the time a system is free."""
     _trained(run, path)
     target = target_of(run)
     log.info(log_lines.saving_to(run.model_dir))
@@ -41,7 +41,7 @@ def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
 def predict(
     run: Run, batches: int | None, path: Path | None, take: Callable[[StepResult], None]
 ) -> Results:
-    """Give the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
+    """Pass the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
     _trained(run, path)
     target = target_of(run)
     with model_dir.opened(run.model_dir):
@@ -56,20 +56,20 @@ def predict(
 
 
 def _trained(run: Run, path: Path | None) -> checkpoints.Checkpoint:
-    """The checkpoint given, or the newest.
+    """Return the given checkpoint, or the newest.
 
-    Raises: UsageError when there is none
+    Raises: UsageError if there is none
     """
     found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
     if found is None:
         raise UsageError(
-            f"{run.model_dir}: no checkpoint to evaluate; train first, or give a checkpoint_path"
+            f"{run.model_dir}: no checkpoint to evaluate; train first, or set checkpoint_path"
         )
     return found
 
 
 def _restore(run: Run, machine: Machine, path: Path | None) -> checkpoints.Checkpoint:
-    """Chosen only now: a training beside us removes old ones while we compile and wait."""
+    """Restore the checkpoint, chosen only now: a concurrent training removes old ones meanwhile."""
     found = _trained(run, path)
     log.info(log_lines.restoring(found.path))
     found.restore(machine.state)
@@ -77,11 +77,11 @@ def _restore(run: Run, machine: Machine, path: Path | None) -> checkpoints.Check
 
 
 def _write_events(folder: Path, results: Results) -> None:
-    """An evaluation's events, beside the training's; its results stand without them, too."""
+    """Write an evaluation's events; if that fails, its results are returned anyway."""
     values = dict(results)
     step = int(values.pop("global_step"))
     try:
         with closing(events.EventWriter(folder, RunMode.EVAL)) as writer:
             writer.scalars(values, step)
     except CsrunError as error:
-        log.warning(f"The results of the evaluation are not among the events: {error}")
+        log.warning(f"cannot write the evaluation's event file: {error}")

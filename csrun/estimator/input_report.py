@@ -1,4 +1,4 @@
-"""The Input Function Report of a run: kept with its compile, and said once in its log."""
+"""Input Function Report of a run: written to its compile directory, and logged once."""
 
 import logging
 import os
@@ -30,9 +30,9 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Readers:
-    """How many tasks stream, and the CPUs that each has at least; None before a job is planned.
+    """Number of streaming tasks, and the least CPUs of each; None before a job is planned.
 
-    have_rings: whether they are streamers, not this process's own steps.
+    have_rings: True for streamers, False for the process that runs the steps.
     """
 
     streamers: int | None
@@ -41,17 +41,17 @@ class Readers:
 
 
 class InputReports:
-    """The reports of an estimator's runs; what one has said, none says again."""
+    """Reports of an estimator's runs, each finding logged once."""
 
     def __init__(self) -> None:
         self._said: set[tuple[bool, str, str]] = set()
 
     def give(self, pipeline: Pipeline, folder: Path | None) -> None:
-        """Keep a pipeline's report in a compile directory, if there is one, and say what is new."""
+        """Write a pipeline's report to a compile directory, if any, and log new findings."""
         findings = examine(pipeline)
         if folder is not None:
             text = report_text(pipeline, findings)
-            # the compile stands without it
+            # the report is optional
             with suppress(OSError, UsageError), open_folder(folder, make=False) as place:
                 write_whole(place / TEXT_FILE, text.encode(), durable=False)
         new = tuple(finding for finding in findings if self._is_new(pipeline, finding))
@@ -70,14 +70,14 @@ class InputReports:
 
 
 class NoReports(InputReports):
-    """For a run that is not about the input function's text."""
+    """Reports of a run that does not report on its input function."""
 
     def give(self, pipeline: Pipeline, folder: Path | None) -> None:
-        """Say nothing."""
+        """Ignore the report."""
 
 
 def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None) -> None:
-    """In one record, so that no other line comes between."""
+    """Log the report as one record, so that no other line comes in between."""
     warns = any(finding.severity is Severity.WARNING for finding in findings)
     where = f"Input Function Report: {folder / TEXT_FILE}" if folder is not None else ""
     lines = [suggestions_text(findings), rate_text(pipeline), where]
@@ -85,9 +85,9 @@ def _say(pipeline: Pipeline, findings: tuple[Finding, ...], folder: Path | None)
 
 
 def readers(context: TaskContext | None, runs: bool) -> Readers:
-    """The tasks that stream, when this process's job is the run.
+    """Return the streaming tasks, if this process's job is the run.
 
-    runs: whether a run follows the compile; without a launcher this process then streams.
+    runs: True if a run follows the compile; without a launcher, this process streams then.
     """
     if context is not None and context.mode is not None:
         tasks = [context.job.tasks[rank] for rank in context.streamers]
@@ -109,7 +109,7 @@ def describe(
     wanted_per_s: float | None = None,
     seen: Probe | None = None,
 ) -> Pipeline:
-    """What is known of a data set's pipeline in the chief; without measurements it takes a look."""
+    """Describe a data set's pipeline, probing it if there are no measurements."""
     seen = seen or probe(dataset)
     return Pipeline(
         dataset.operators,

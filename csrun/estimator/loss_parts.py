@@ -1,7 +1,7 @@
-"""The parts of a loss that are means over labels of different kinds.
+"""Terms of a loss that are means over different labels.
 
-The loss of a batch is their sum. Over the batches of an evaluation each is a mean over its own
-labels: a batch that has many of one kind need not have many of another.
+The loss of a batch is their sum. Over the batches of an evaluation, each term is averaged over its
+own labels, since a batch with many labels of one kind may have few of another.
 """
 
 from collections import defaultdict
@@ -25,23 +25,23 @@ Outputs = list[tuple[str, Tensor]]
 
 @dataclass(frozen=True)
 class LossParts:
-    """The parts as outputs of the program, and what makes means of them."""
+    """Terms of a loss as outputs of the program, and the host call that averages them."""
 
     outputs: Outputs
     means: HostCall
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the loss, and the number of labels that it is a mean over; None for samples."""
+class Term:
+    """Term of a loss, and the number of labels it is a mean over; None for samples."""
 
     value: Tensor
     count: Tensor | None
 
 
 def loss_parts(loss: Tensor) -> LossParts | None:
-    """The parts of a loss; None for one that is a mean over labels of one kind, or over samples."""
-    parts = _parts(loss)
+    """Return the terms of a loss; None for a mean over one kind of labels, or over samples."""
+    parts = _terms_of(loss)
     if len(parts) < 2:
         return None
     outputs: Outputs = []
@@ -63,8 +63,8 @@ def _mean(values: Iterator[Any]) -> Mean:
     return Mean(value * count if count else 0.0, count)
 
 
-def _parts(loss: Tensor) -> list[Part]:
-    """The addends, those with labels of one kind together."""
+def _terms_of(loss: Tensor) -> list[Term]:
+    """Group the addends of a loss by their labels."""
     ranges = label_ranges(list(loss.tracer.module.walk()))
     addends: dict[frozenset[Hashable], list[Tensor]] = defaultdict(list)
     counts: dict[frozenset[Hashable], list[LabelCountOp]] = {}
@@ -74,8 +74,8 @@ def _parts(loss: Tensor) -> list[Part]:
         addends[kind].append(addend)
         counts[kind] = found
     return [
-        # What has labels of several kinds, and is no sum, is a mean over samples.
-        Part(
+        # An addend with several kinds of labels counts as a mean over samples.
+        Term(
             reduce(add, values),
             Tensor(loss.tracer, counts[kind][0].out) if len(kind) == 1 else None,
         )
@@ -84,13 +84,13 @@ def _parts(loss: Tensor) -> list[Part]:
 
 
 def _kind(op: LabelCountOp, ranges: Ranges) -> Hashable:
-    """Equal for equal labels; labels that no streamer counts are of a kind of their own."""
+    """Key of a label count: equal for equal labels, unique if no streamer counts them."""
     place = place_of_count(op, ranges)
     return op if place is None else place
 
 
 def _counts(value: SSAValue) -> list[LabelCountOp]:
-    """All counts of labels that a value is made of."""
+    """Return all label counts that a value depends on."""
     pending, seen = [value.owner], {value.owner}
     while pending:
         owner = pending.pop()
@@ -102,7 +102,7 @@ def _counts(value: SSAValue) -> list[LabelCountOp]:
 
 
 def _addends(x: Tensor) -> list[Tensor]:
-    """What a scalar is the sum of, also behind a factor."""
+    """Split a scalar into its addends, constant factors multiplied in."""
 
     def of(value: SSAValue) -> list[Tensor]:
         return _addends(Tensor(x.tracer, value))

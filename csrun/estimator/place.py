@@ -1,4 +1,4 @@
-"""Where a run takes place: a leased CS system with the job's tasks, or this process."""
+"""Placement of a run: leased CS systems with the job's tasks, or this process."""
 
 import logging
 from collections.abc import Iterator
@@ -35,11 +35,11 @@ NO_EFFECT = "has no effect without csrun_wse: running in this process on the CPU
 
 @dataclass(frozen=True)
 class Target:
-    """What a run is compiled for and takes place on.
+    """Systems that a run is compiled for and runs on.
 
-    site: None on the CPU, which stands for the first system of the site at hand. others: those that
-    share each batch with it. is_open: nobody has named the system, so that another one of its kind
-    does as well.
+    site: None on the CPU, compiled for as the first system of the site. others: systems that share
+    each batch with `system`. is_open: True if no system was named, so that an equal one may replace
+    it.
     """
 
     context: TaskContext | None
@@ -51,30 +51,30 @@ class Target:
 
     @property
     def systems(self) -> tuple[System, ...]:
-        """All that the run takes place on."""
+        """All systems of the run."""
         return self.system, *self.others
 
 
 def target_of(run: Run) -> Target:
-    """The systems that the run will use; `find_target`, for a job of as many MemoryX tasks.
+    """Return the systems of a run as `find_target`, and check its number of MemoryX tasks.
 
-    Raises: UsageError for another number, too
+    Raises: UsageError as `find_target`, and for another number of MemoryX tasks
     """
     asked, context = run.config.num_wgt_servers, run.context
     if asked is not None and context is not None and context.memoryx not in (0, asked):
         least = streaming_single_task_nodes(asked, len(context.swarmx))
         raise UsageError(
-            f"num_wgt_servers: {asked} MemoryX tasks, and the job has {context.memoryx}: start it"
-            f" with csrun_wse --num-wgt-servers {asked}, with at least --total-nodes {least + 1}"
-            f" and --single-task-nodes {least}"
+            f"num_wgt_servers must be the job's number of MemoryX tasks {context.memoryx}, got "
+            f"{asked}: start it with csrun_wse --num-wgt-servers {asked}, and at least "
+            f"--total-nodes {least + 1} --single-task-nodes {least}"
         )
     return find_target(context, run.config)
 
 
 def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
-    """The systems that the run will use, checked before anything runs.
+    """Return the systems of a run, checked before anything runs.
 
-    Raises: UsageError for an unknown system or one in the wrong mode, or for too few of them.
+    Raises: UsageError for an unknown system, one in the wrong mode, or too few systems
     """
     cs_ip = config.cs_ip
     if context is None or context.mode is None:
@@ -96,7 +96,7 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     if others and context.job.hosts is Hosts.SEPARATE:
         _require_swarmx(context, config.num_csx)
     if cs_ip is None:
-        _say_taken(found, _why_taken(here, found, context.mode) if is_open else "the job's own")
+        _log_system(found, _reason(here, found, context.mode) if is_open else "the job's own")
     target = Target(context, here, found, context.mode, is_open, others)
     if others:
         log.info(f"{len(target.systems)} CS systems share each batch: {_names(target)}")
@@ -104,35 +104,35 @@ def find_target(context: TaskContext | None, config: CSRunConfig) -> Target:
 
 
 def _require_given(context: TaskContext, first: System, config: CSRunConfig) -> None:
-    """Where a scheduler has given the job its systems, they are those that the run asks for."""
+    """Check that the run asks for systems that the scheduler has allocated to the job."""
     given = context.job.systems
     if not given:
         return
     names = ", ".join(given)
     if first.name not in given:
         raise UsageError(
-            f"cs_ip {config.cs_ip}: the job was given {names}, not {first.name}: name the"
-            " system on the command line of csrun_wse, as --cs_ip after the script"
+            f"cs_ip {config.cs_ip}: {first.name} is not allocated to the job, which has {names}: "
+            "pass --cs_ip after the script on the command line of csrun_wse"
         )
     if config.num_csx > len(given) and context.mode is ExecutionMode.WEIGHT_STREAMING:
         raise UsageError(
-            f"num_csx must be at most {len(given)}, got {config.num_csx}: the job was given {names}"
-            f": give --num_csx {config.num_csx} among the words behind the script's name, by which"
-            " csrun_wse asks for as many"
+            f"num_csx must be at most {len(given)}, the systems of the job ({names}), got "
+            f"{config.num_csx}: pass --num_csx {config.num_csx} after the script on the command "
+            "line "
+            "of csrun_wse"
         )
 
 
 def _require_swarmx(context: TaskContext, num_csx: int) -> None:
-    """Between machines the tree of as many systems needs its tasks, each on a node of its own."""
+    """Check that a job on separate machines has the SwarmX tasks of so many systems."""
     needed, there = swarmx_tasks(num_csx), len(context.swarmx)
     if there >= needed:
         return
     least = streaming_single_task_nodes(context.memoryx, needed)
     raise UsageError(
-        f"num_csx: {num_csx} CS systems need SwarmX tasks where nodes are machines of their own: "
-        f"{needed}, and the job has {there}: give --num_csx {num_csx} among the words behind the "
-        f"script's name, by which csrun_wse lays it out, with at least --total-nodes {least + 1} "
-        f"and --single-task-nodes {least}"
+        f"num_csx: {num_csx} CS systems need {needed} SwarmX tasks on separate nodes, the job has "
+        f"{there}: pass --num_csx {num_csx} after the script on the command line of csrun_wse, and "
+        f"at least --total-nodes {least + 1} --single-task-nodes {least}"
     )
 
 
@@ -140,11 +140,11 @@ def _names(target: Target) -> str:
     return ", ".join(each.name for each in target.systems)
 
 
-def _say_taken(taken: System, why: str) -> None:
+def _log_system(taken: System, why: str) -> None:
     log.info(f"No --cs_ip given: using {taken.name} ({taken.address}), {why}")
 
 
-def _why_taken(site: Site, taken: System, mode: ExecutionMode) -> str:
+def _reason(site: Site, taken: System, mode: ExecutionMode) -> str:
     if len(system.in_mode(site, mode)) == 1:
         return f"the only system in {mode} mode"
     if not system.users_of(site, taken):
@@ -153,12 +153,12 @@ def _why_taken(site: Site, taken: System, mode: ExecutionMode) -> str:
 
 
 def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
-    """The system that a compile without a run is for.
+    """Return the systems of a compile without a run.
 
-    In a job it is the run's. Outside, where no run follows at once, its mode and power state do not
-    matter: the compile is for its geometry, in the mode of the interpreter.
+    In a job they are those of the run. Outside of a job, their mode and power state do not matter:
+    the compile is for their geometry, in the mode of the interpreter.
 
-    Raises: UsageError for an unknown system, or where a run would have too few
+    Raises: UsageError for an unknown system, or too few systems for a run
     """
     if context is not None and context.mode is not None:
         return find_target(context, config)
@@ -167,14 +167,14 @@ def compile_target(context: TaskContext | None, config: CSRunConfig) -> Target:
     others = system.others_like(here, found, config.num_csx - 1, mode)
     log.info(f"Compiling for {found.name} ({found.address}) in {mode} mode")
     if system.load_state(here, found).mode is not mode:
-        log.warning(f"{found.name} is not in {mode} mode now; it must be when this is to run")
+        log.warning(f"{found.name} is not in {mode} mode; switch it before running this compile")
     return Target(context, None, found, mode, others=others)
 
 
 def on_freest(target: Target) -> Target:
-    """The target on another system like its own, when fewer jobs have that or wait for it by now.
+    """Return the target on an equal system with fewer jobs, if there is one by now.
 
-    The first choice was made before the compile, by whose end another job may have the system.
+    The first choice was made before the compile; another job may have leased the system meanwhile.
     """
     site, mode = target.site, target.mode
     if site is None or not target.is_open:
@@ -182,7 +182,7 @@ def on_freest(target: Target) -> Target:
     alike = [each for each in system.in_mode(site, mode) if each.is_like(target.system)]
     freest = min((target.system, *alike), key=lambda each: system.users_of(site, each))
     if freest.name != target.system.name:
-        _say_taken(freest, _why_taken(site, freest, mode))
+        _log_system(freest, _reason(site, freest, mode))
     others = system.others_like(site, freest, len(target.others), mode)
     return replace(target, system=freest, others=others)
 
@@ -197,10 +197,10 @@ def machine_for(
     told: bytes = b"",
     batch: int | None = None,
 ) -> Iterator[tuple[Machine, Show]]:
-    """The Executable loaded, ready to run from step `first`, and what shows how far that is.
+    """Load the Executable, ready to run from step `first`, and yield it with its progress display.
 
-    told: what streamers must know of the order of the run's data set. batch: the one that comes
-    first, if its number is not the step's.
+    told: the order of the run's data set, sent to streamers. batch: number of the first batch, if
+    it is not that of the step.
     """
     target = on_freest(target)
     in_job = target.context if target.site else None
@@ -228,21 +228,21 @@ def loaded_machine(
     told: bytes,
     batch: int | None,
 ) -> Iterator[Machine]:
-    """The Executable on its systems, which are leased meanwhile, or in this process."""
+    """Load the Executable on its systems, leased for the time of the block, or in this process."""
     if target.site is None or target.context is None or run.folder is None:
         sram_bytes = target.system.sram_bytes
         first = first if batch is None else batch
-        _warn_of_resident(run, "in this process")
+        _warn_of_store_options(run, "in this process")
         yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes)
         return
     if executable.plan.store_in_arena:
-        _warn_of_resident(run, "in pipelined mode")
+        _warn_of_store_options(run, "in pipelined mode")
     holder = f"job {target.context.job.job_id}"
     uses = UseLog(target.context.telemetry_dir)
     with ExitStack() as stack:
         uses.ask(*(each.name for each in target.systems))
         for lease in system.acquire_all(
-            target.site, target.systems, target.mode, holder, _say_waiting
+            target.site, target.systems, target.mode, holder, _log_waiting
         ):
             stack.enter_context(lease)
         stack.enter_context(uses.held())
@@ -251,26 +251,26 @@ def loaded_machine(
         yield cluster.start(request, partial(_spawn_wafers, target, run.folder), log.info)
 
 
-def _warn_of_resident(run: Run, where: str) -> None:
-    """Tell who chose a place for the store that there is none."""
+def _warn_of_store_options(run: Run, where: str) -> None:
+    """Warn that options of the weight store have no effect on a run without one."""
     config = run.config
     for name in ("weight_store", "weight_store_dir", "weight_store_memory", "num_wgt_servers"):
         if (value := getattr(config, name)) is not None:
             log.warning(
-                f"runconfig.{name}: {value} has no effect {where}, where the weights are on the "
-                "wafer: run it with csrun_wse and python-ws"
+                f"runconfig.{name}: {value} has no effect {where}, with the weights on the wafer: "
+                "run it with csrun_wse and python-ws"
             )
 
 
 def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
-    """The peers of the run, with the streamer of this process if it is one."""
+    """Connect the peers of a run, including this process's streamer if it is one."""
     context = _context(target)
     if run.folder is None:
         raise ValueError("a cluster needs a job")
-    cluster = Cluster(run.folder)  # listens from here on: a streamer waits for that without end
+    cluster = Cluster(run.folder)  # listens from here on; streamers wait for it without a timeout
     if context.rank in context.streamers:
         stack.enter_context(OwnStreamer(run.folder, run.datasets))
-    # left first: that ends the streamer, which is waited for
+    # exited first: that ends the streamer, which is joined afterwards
     return stack.enter_context(cluster)
 
 
@@ -283,7 +283,7 @@ def run_request(
     told: bytes = b"",
     batch: int | None = None,
 ) -> RunRequest:
-    """What a cluster must know of the run."""
+    """Return the request that starts a run on a cluster."""
     context = _context(target)
     nodes = (target.site or load_site(context.job.site)).nodes
     return RunRequest(
@@ -309,11 +309,11 @@ def run_request(
 
 
 def checkpoint_space(run: Run, plan: Plan, first: int, last: int | None) -> CheckpointSpace | None:
-    """What the training's checkpoints take besides those that are there; None where it has none."""
+    """Estimate the disk space of a training's future checkpoints; None if it saves none."""
     if plan.run_mode is not RunMode.TRAIN:
         return None
     every, there = run.config.save_checkpoints_steps, len(checkpoints.kept_steps(run.model_dir))
-    most = run.config.keep_checkpoint_max + 1  # the oldest goes when the newest is whole
+    most = run.config.keep_checkpoint_max + 1  # the oldest is removed after the newest is complete
     if last is not None:
         initial = first == 0 and run.config.save_initial_checkpoint
         saves = initial + last // every - first // every + (last % every > 0)
@@ -329,7 +329,7 @@ def _context(target: Target) -> TaskContext:
     return target.context
 
 
-def _say_waiting(name: str, obstacle: str) -> None:
+def _log_waiting(name: str, obstacle: str) -> None:
     log.info(f"Waiting for {name}, {obstacle}")
 
 

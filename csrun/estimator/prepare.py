@@ -1,4 +1,4 @@
-"""Without steps: match kernels, compile, feed; an analysis of the input measures then, too."""
+"""Runs without steps: validate, compile, feed; an input analysis also measures the pipeline."""
 
 import logging
 from contextlib import ExitStack
@@ -25,11 +25,11 @@ from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")
 
-MODEL_DIR = "model_dir"  # of an analysis whose command keeps nothing
+MODEL_DIR = "model_dir"  # for an analysis whose command has no model_dir
 
 
 def validate_only(run: Run, mode: RunMode) -> Results:
-    """Match kernels, and leave nothing; no system is needed."""
+    """Match kernels without writing anything; needs no system."""
     target = compile_target(run.context, run.config)
     compilation.check_batch_bytes(run.dataset)
     traced = compilation.trace_run(run, compilation.run_options(run, mode, target))
@@ -41,10 +41,10 @@ def validate_only(run: Run, mode: RunMode) -> Results:
 
 
 def compile_only(run: Run, mode: RunMode) -> Results:
-    """Compile and leave the artifacts; no system is needed."""
+    """Compile into model_dir; needs no system."""
     target = compile_target(run.context, run.config)
     folder = _to_measure()
-    # an analysis reports once, with the numbers that it measures, and not with a first look's
+    # an analysis reports once, from its measurements instead of a probe
     compiling = run if folder is None else replace(run, reports=NoReports())
     with model_dir.opened(run.model_dir):
         compiled = compilation.compile_run(compiling, mode, target, runs=False)
@@ -56,7 +56,7 @@ def compile_only(run: Run, mode: RunMode) -> Results:
 def prepare_traced(
     run: Run, tracing: compilation.Tracing, options: CompileOptions, only: Preparation
 ) -> None:
-    """Validate or compile a model that is traced already, as a loop is by its first step."""
+    """Validate or compile a model already traced, as by the first step of a PyTorch loop."""
     folder = _to_measure()
     if only is Preparation.VALIDATE_ONLY:
         _validate(run, tracing.trace(options))
@@ -71,7 +71,7 @@ def prepare_traced(
 
 
 def say_prepared(only: Preparation, mode: RunMode) -> None:
-    """Say what was done in the place of a run."""
+    """Log what was done instead of a run."""
     done = "compiled" if only is Preparation.COMPILE_ONLY else "validated"
     log.info(f"{only}: the model was {done} for {mode}; no step was run")
 
@@ -84,17 +84,17 @@ def _validate(run: Run, traced: TracedModel) -> None:
 
 
 def _to_measure() -> Path | None:
-    """The folder of the analysis of the input that this is a part of; None without one.
+    """Folder of the input analysis that this run is part of, or None.
 
-    The first compile is measured: it is in its first run, too, that a job for the analysis feeds.
+    Only the first compile is measured, as a job of the analysis feeds in its first run.
     """
     folder = analysis_dir()
     return None if folder is None or Measurements.read(folder) is not None else folder
 
 
 def _measure(run: Run, compiled: compilation.Compiled, mode: RunMode, folder: Path) -> None:
-    """Measure the input pipeline, report on it, and leave both in the analysis's folder."""
-    from csrun.advice.sweep import measure_pipeline  # only an analysis pays
+    """Measure the input pipeline, and write measurements and report to the analysis folder."""
+    from csrun.advice.sweep import measure_pipeline  # imported only by an analysis
 
     executable = compiled.executable
     measured = measure_pipeline(executable, run.make, run.settings, folder)
@@ -112,18 +112,18 @@ def _measure(run: Run, compiled: compilation.Compiled, mode: RunMode, folder: Pa
 
 
 def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
-    """Take what this job's streamers deliver, without a system and without a step.
+    """Measure the rate of this job's streamers, without a system or steps.
 
-    Raises: UsageError where there is no job
+    Raises: UsageError outside of a job
     """
     if run.context is None or run.folder is None:
-        raise UsageError("a job's streamers feed: run it with csrun_wse")
+        raise UsageError("feeding needs the streamers of a job: run it with csrun_wse")
     streamers = len(run.context.streamers)
-    kept = analysis / MODEL_DIR  # there when the analysis has compiled a command that keeps nothing
+    kept = analysis / MODEL_DIR  # exists if the command of the analysis has no model_dir
     run = replace(run, model_dir=kept if kept.exists() else run.model_dir, reports=NoReports())
     target = target_of(run)
     executable = compilation.compile_run(run, RunMode.TRAIN, target).executable
-    log.info(f"Taking what {streamers} streamer(s) deliver for {asked.seconds:g} seconds")
+    log.info(f"Feeding from {streamers} streamer(s) for {asked.seconds:g} seconds")
     with ExitStack() as stack:
         cluster = cluster_for(stack, run, target)
         samples, seconds = drain(
@@ -132,5 +132,5 @@ def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
         cluster.stop({})
     rate = samples / seconds if seconds else 0.0
     Fed(rate, seconds, streamers).write(analysis)
-    log.info(f"The streamers delivered {rate:,.0f} samples/s")
+    log.info(f"Streamers delivered {rate:,.0f} samples/s")
     return {}

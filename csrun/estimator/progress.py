@@ -1,4 +1,4 @@
-"""Where a run shows how far it is: its launcher, this terminal, and its system's admin shell."""
+"""Progress of a run: to its launcher, this terminal, and the system's admin shell."""
 
 import sys
 import time
@@ -12,8 +12,8 @@ from csrun.context import Progress, TaskContext, Telemetry
 from csrun.context.job import TELEMETRY_FILE
 
 LEAST_INTERVAL_S = 0.2
-TELEMETRY_INTERVAL_S = 0.5  # of a file that a person watches
-APPEARS_AFTER_S = 0.4  # a compile that is done sooner would only flicker
+TELEMETRY_INTERVAL_S = 0.5  # updates of a file that a person reads
+APPEARS_AFTER_S = 0.4  # a shorter compile would only flicker
 
 Show = Callable[[Progress], None]
 Begin = Callable[[str], None]
@@ -21,14 +21,14 @@ Begin = Callable[[str], None]
 
 @contextmanager
 def progress_display(context: TaskContext | None) -> Iterator[Show]:
-    """A function that shows progress, at most a few times a second."""
+    """Return a function that shows progress, at most a few times per second."""
     with _display(context) as show:
         yield _seldom(show)
 
 
 @contextmanager
 def compile_display(context: TaskContext | None) -> Iterator[Begin]:
-    """A function that shows which stage of a compile begins, once the compile is no short one."""
+    """Return a function that shows the current stage of a long compile."""
     with _display(context) as show:
         stages = _Stages(show)
         timer = Timer(APPEARS_AFTER_S, stages.appear)
@@ -42,7 +42,7 @@ def compile_display(context: TaskContext | None) -> Iterator[Begin]:
 
 
 class _Stages:
-    """The stage of a compile that runs; nothing is shown before `appear`, which a timer calls."""
+    """Display of the current stage of a compile, hidden until a timer calls `appear`."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -104,10 +104,10 @@ def _seldom(show: Show) -> Show:
 def telemetry_published(
     show: Show, job_dir: Path | None, systems: tuple[str, ...], arena_bytes: Callable[[], int]
 ) -> Iterator[Show]:
-    """A function that shows progress and leaves it in the job's folder, too, if there is one.
+    """Return a function that shows progress and publishes it in the job's folder, if any.
 
-    There the admin shell of a system finds it, while the run holds the system. arena_bytes: those
-    of each wafer by then.
+    The admin shell of the system reads it there while the run holds the system. arena_bytes:
+    current arena of each wafer.
     """
     if job_dir is None:
         yield show
@@ -117,7 +117,7 @@ def telemetry_published(
     def show_and_publish(progress: Progress) -> None:
         show(progress)
         if (telemetry := meter.read(progress, time.time())) is not None:
-            with suppress(OSError):  # a full disk is no reason to end a run
+            with suppress(OSError):  # a full disk must not end the run
                 telemetry.write(job_dir)
 
     try:
@@ -127,7 +127,7 @@ def telemetry_published(
 
 
 class _Meter:
-    """Progress now and then as telemetry, with the rate since the time before."""
+    """Telemetry of a run, with the rate since the previous reading."""
 
     def __init__(self, systems: tuple[str, ...], arena_bytes: Callable[[], int]) -> None:
         self._systems = systems

@@ -1,4 +1,4 @@
-"""Which part of a run a task plays: the chief leads it, the others serve until it is over."""
+"""Role of a task in a run: the chief leads it, the others serve until it ends."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -13,25 +13,25 @@ from csrun.runtime.wire import rendezvous
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results
 
-_run_numbers = count()  # every task runs the same script, so all count their runs alike
+_run_numbers = count()  # all tasks run the same script, so their run counts agree
 
 
 def next_run(context: TaskContext | None) -> rendezvous.RunFolder | None:
-    """Where the tasks of the script's next run meet; None where there is only this one."""
+    """Rendezvous folder of the script's next run; None outside of a job."""
     return run_folder(context) if context and context.mode else None
 
 
 def run_folder(context: TaskContext) -> rendezvous.RunFolder:
-    """The folder of the script's next run."""
+    """Create the folder of the script's next run."""
     path = context.job_dir / RUNS_DIR / str(next(_run_numbers))
     ended = {_peer_name(task): ended_file(context.job_dir, task.rank) for task in context.job.tasks}
     return rendezvous.RunFolder(path, str(context.job.job_id), context.secret, ended, context.host)
 
 
 def role_in_training(context: TaskContext | None) -> Role:
-    """The task's role; a script that runs alone is its own chief.
+    """Return the task's role; a script without a launcher is its own chief.
 
-    Raises: UsageError for tasks of a command that cannot train together
+    Raises: UsageError for several tasks of a command that cannot train together
     """
     if context is None:
         return Role.CHIEF
@@ -46,7 +46,7 @@ def serve(
     datasets: Sequence[Dataset],
     hear: Hear = lambda number, told: None,
 ) -> Results:
-    """The part of a task that is not the chief, until the run is over.
+    """Serve as a task other than the chief, until the run ends.
 
     datasets, hear: of a streamer, as of `streamer.serve`
     """
@@ -64,7 +64,7 @@ def serve(
 
 
 def _role_of_plain_task(context: TaskContext) -> Role:
-    """A command that is no interpreter of csrun's trains on the CPU when it is alone."""
+    """Role of a task of another command than csrun's interpreters: alone, it trains on the CPU."""
     tasks = len(context.job.tasks)
     if tasks > 1:
         raise UsageError(

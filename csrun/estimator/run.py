@@ -1,4 +1,4 @@
-"""One run, that is one call of the estimator, as its chief sees it."""
+"""Run: one call of the estimator, as seen by its chief."""
 
 import os
 import socket
@@ -23,12 +23,12 @@ from csrun.runtime.wire.rendezvous import RunFolder
 
 @dataclass(frozen=True)
 class Run:
-    """What the chief was given; each mode is a function of it.
+    """Inputs of a run; each mode is a function of them.
 
-    context, folder: None without a launcher. reports: what the estimator's runs have said of their
-    input functions. dataset: what input_fn gave; make: makes it anew. others: further data sets,
-    for programs that are loaded later. data: the number of the first one's among all, which are in
-    one order in all tasks.
+    context, folder: None without a launcher. reports: Input Function Reports of the estimator.
+    dataset: result of input_fn; make: calls it again. others: further data sets, for programs
+    loaded later. data: index of `dataset` among all data sets, whose order is the same in all
+    tasks.
     """
 
     model_fn: ModelFunction
@@ -45,26 +45,26 @@ class Run:
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
-        """All of them, in the order that all tasks have them in."""
+        """All data sets, in the order common to all tasks."""
         return (*self.others[: self.data], self.dataset, *self.others[self.data :])
 
     @property
     def settings(self) -> RunSettings:
-        """What the tasks go by of the configuration."""
+        """Settings sent to the tasks."""
         return msgspec.convert(self.config, RunSettings, from_attributes=True)
 
     @property
     def holder(self) -> str:
-        """How this run is named to another that wants its model_dir."""
+        """Name of this run for another run that waits for its model_dir."""
         job = f"job {self.context.job.job_id}, " if self.context else ""
         return f"{job}process {os.getpid()} on {socket.gethostname()}"
 
     def identity(self, plan: Plan) -> dict[str, str]:
-        """What a checkpoint says of the run that wrote it: all that its bits depend on.
+        """Identity of the run in a checkpoint: everything that its bits depend on.
 
-        Another BLAS core adds up in another order, and so does another number of threads: the same
-        command then gives other last digits (OPENBLAS_CORETYPE chooses the core). And which of
-        the tensors are the optimizer's.
+        Another BLAS core or number of threads sums in another order, so the same command gives
+        different last digits (OPENBLAS_CORETYPE selects the core). Also names the optimizer's
+        tensors.
         """
         return {
             "seed": str(self.config.seed),

@@ -1,4 +1,4 @@
-"""What a training starts from: initial weights, part of another's, or a checkpoint of its own."""
+"""Start of a training: initial weights, a warm start, or a checkpoint to resume from."""
 
 import logging
 import re
@@ -32,12 +32,12 @@ REMEDY = {
 def load_weights(
     run: Run, machine: Machine, found: Checkpoint | None, warm: "WarmTensors | None"
 ) -> None:
-    """Fill a machine's state: from the checkpoint, or initial weights and what is warm started."""
+    """Load a machine's state from the checkpoint, or initialize it and apply the warm start."""
     started = perf_counter()
     if found is not None:
         log.info(log_lines.restoring(found.path))
         if found.manifest.is_converted:
-            _begin(run, machine, found)
+            _load_converted(run, machine, found)
             return
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
@@ -50,25 +50,25 @@ def load_weights(
         log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
 
 
-def _begin(run: Run, machine: Machine, found: Checkpoint) -> None:
-    """Weights of another program's model; first values for what it has none of, told by name."""
+def _load_converted(run: Run, machine: Machine, found: Checkpoint) -> None:
+    """Load the weights of a converted checkpoint, and initialize those it lacks."""
     started = perf_counter()
     machine.initialize()
     found.begin({p.name: machine.state[p.name] for p in tensors_of(machine.plan)})
     log.info(log_lines.weights_loaded(perf_counter() - started))
-    log.info(f"{found.name} is converted: the optimizer's state starts anew")
+    log.info(f"{found.name} is a converted checkpoint: the optimizer's state starts from zero")
     if undrawn := found.manifest.undrawn:
-        log.warning(f"not in {found.path}, and drawn by the seed: {', '.join(undrawn)}")
+        log.warning(f"{found.path} lacks {', '.join(undrawn)}: initialized from the seed")
 
 
 def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
-    """What a resumed run trains on depends on these; tensors' types show the precision."""
+    """Warn of a changed seed, batch size, library or number of threads since the checkpoint."""
     for name in ("seed", "batch_size"):
         then = found.manifest.identity.get(name)
         if then is not None and then != now[name]:
             log.warning(
                 f"{name} was {then} when {found.name} was written and is {now[name]} now: "
-                "the training goes on with other data than without the change"
+                "the training continues with different data"
             )
     changes = [
         f"{name} was {then} and is {now[name]}"
@@ -77,32 +77,32 @@ def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
     ]
     if changes:
         log.warning(
-            f"{found.name} was written elsewhere: {'; '.join(changes)}: the training goes on, but "
-            "its last digits are not those of one that was never interrupted"
+            f"{found.name} was written in another environment: {'; '.join(changes)}: the training "
+            "continues, but its results differ in the last digits from an uninterrupted run"
         )
 
 
 class WarmTensors:
-    """The tensors that a warm start takes, found and checked before anything runs."""
+    """Tensors of a warm start, found and checked before anything runs."""
 
     def __init__(self, start: WarmStart, plan: Plan) -> None:
         tensors = tensors_of(plan)
-        self._names = _chosen(start.tensors, [p.name for p in tensors])
+        self._names = _matching_names(start.tensors, [p.name for p in tensors])
         self.checkpoint: Checkpoint = open_checkpoint(Path(start.checkpoint_path))
         shapes = {p.name: (p.shape, p.dtype) for p in tensors}
         if lines := self.checkpoint.unlike({name: shapes[name] for name in self._names}):
             raise UsageError(
-                f"warm start from {self.checkpoint.path}: {'; '.join(lines)}; choose the tensors "
-                "to take with warm_start.tensors"
+                f"warm start from {self.checkpoint.path}: {'; '.join(lines)}; select the tensors "
+                "to load with warm_start.tensors"
             )
 
     def take(self, state: Mapping[str, Any]) -> int:
-        """Put the tensors into `state`, and return how many they are."""
+        """Load the tensors into `state`, and return their number."""
         self.checkpoint.take({name: state[name] for name in self._names})
         return len(self._names)
 
 
-def _chosen(patterns: tuple[str, ...], names: list[str]) -> list[str]:
+def _matching_names(patterns: tuple[str, ...], names: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for pattern in patterns:
         try:
@@ -113,7 +113,7 @@ def _chosen(patterns: tuple[str, ...], names: list[str]) -> list[str]:
             ) from error
         if not matches:
             raise UsageError(
-                f"warm_start.tensors: {pattern!r} is found in no parameter; the model has "
+                f"warm_start.tensors: {pattern!r} matches no parameter; the model has "
                 f"{', '.join(names)}"
             )
         found.update(dict.fromkeys(matches))
@@ -122,11 +122,11 @@ def _chosen(patterns: tuple[str, ...], names: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class DataSplit:
-    """How a training's data is split among its streamers, as far as a checkpoint depends on it.
+    """Split of a training's data among its streamers, as far as a checkpoint depends on it.
 
-    Sharded by batch, what is trained does not depend on the number of streamers. Otherwise each
-    has data of its own, at its own batch: step s of N streamers has consumed the first
-    ceil((s - i) / N) batches of streamer i, and only N streamers can go on from there.
+    Sharded by batch, the training does not depend on the number of streamers. Otherwise each reads
+    its own data: at step s, the first ceil((s - i) / N) batches of streamer i of N are consumed,
+    and only N streamers can resume from there.
     """
 
     sharding: Sharding
@@ -138,20 +138,20 @@ class DataSplit:
         return DataSplit(dataset.sharding, shard_info()[1])
 
     @property
-    def apart(self) -> bool:
-        """Whether each streamer has data of its own."""
+    def is_split(self) -> bool:
+        """True if each streamer reads its own data."""
         return self.sharding is not Sharding.BATCH
 
     def identity(self) -> dict[str, str]:
-        """What a checkpoint keeps of it."""
+        """Entries of the checkpoint's identity."""
         kept = {"sharding": str(self.sharding), "order": self.order}
-        return {**kept, "streamers": str(self.streamers)} if self.apart else kept
+        return {**kept, "streamers": str(self.streamers)} if self.is_split else kept
 
     def require_same(self, found: Checkpoint, target: Target) -> None:
-        """See whether this run can go on with the data of the checkpoint's.
+        """Check that this run can resume the data of a checkpoint.
 
-        Raises: UsageError when the data was, or is, split among another number of streamers, or
-            shuffled in another order
+        Raises: UsageError if the data is split among another number of streamers, or shuffled in
+            another order
         """
         identity = found.manifest.identity
         sharding = Sharding(identity.get("sharding", Sharding.BATCH))
@@ -161,22 +161,23 @@ class DataSplit:
             return
         if then.order != self.order:
             raise UsageError(
-                f"{found.path}: its run shuffled its data in another order ({then.order}) than "
-                f"this csrun does ({self.order}): go on with the csrun that wrote it, or train in "
-                "another model_dir, from its weights with runconfig.warm_start"
+                f"{found.path}: its data order {then.order} differs from {self.order} of this "
+                "csrun: "
+                "resume with the csrun that wrote it, or start in another model_dir from its "
+                "weights (runconfig.warm_start)"
             )
         raise UsageError(
-            f"{found.path}: its run had its data {then._text()}, this one has it {self._text()}: "
+            f"{found.path}: its data was {then._description()}, now it is {self._description()}: "
             f"{then._remedy(self, target)}, or train in another model_dir"
         )
 
-    def _text(self) -> str:
-        of = f" among {self.streamers} streamers" if self.apart else ""
+    def _description(self) -> str:
+        of = f" among {self.streamers} streamers" if self.is_split else ""
         return f"sharded by {self.sharding}{of}"
 
     def _remedy(self, now: "DataSplit", target: Target) -> str:
         if self.sharding is not now.sharding:
-            return f"let input_fn shard by {self.sharding} again"
+            return f"change input_fn back to shard by {self.sharding}"
         if target.context is None or target.site is None:
             return f"run it with csrun_wse and {self.streamers} streamers"
         layout = LayoutAdvice.of(target.context.job, target.site.nodes)

@@ -1,4 +1,4 @@
-"""A model function to CIRH."""
+"""Tracing of a model function to CIRH."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ ModelFunction = Callable[..., CSEstimatorSpec]
 
 @dataclass(frozen=True)
 class TracedModel:
-    """The CIRH of a model and the host's part of it.
+    """CIRH of a model, and the part that runs on the host.
 
-    losses: of an evaluation whose loss has means over labels of different kinds, these means
+    losses: terms of an evaluation's loss that are means over different labels
     """
 
     module: ModuleOp
@@ -36,7 +36,7 @@ class TracedModel:
     losses: HostCall | None = None
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
-        """An array like each weight tensor, by its name; it takes no memory and has no values."""
+        """Placeholder array of each weight tensor by name, without memory or values."""
         kinds = {
             op.symbol.data: type_of(op.out) for op in self.module.walk() if isinstance(op, StoredOp)
         }
@@ -56,9 +56,9 @@ def trace_model(
     micro_batches: int = 1,
     systems: int = 1,
 ) -> TracedModel:
-    """Call the model function on traced tensors shaped like a minibatch of the first batch.
+    """Call the model function on traced tensors of the shape of a minibatch.
 
-    Raises: UsageError when the model function does not return what the mode needs, or the batch
+    Raises: UsageError if the model function does not return what the mode needs, or the batch
     or a micro-batch of it, does not split into so many minibatches, or over so many systems.
     """
     with Tracer(precision=precision) as tracer:
@@ -96,34 +96,34 @@ def trace_model(
 
 
 def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
-    """A batch is features and labels. To predict, features may stand alone; so may a dict.
+    """Check that a batch is features and labels; prediction needs features only.
 
-    Raises: UsageError for a batch that is not made of these
+    Raises: UsageError for another number of arrays
     """
     alone = run_mode is RunMode.PREDICT or isinstance(batch[0], dict)
     if not (1 if alone else 2) <= len(batch) <= 2:
         raise UsageError(
-            f"input_fn: a batch must be features and labels for mode {run_mode}, "
-            f"got {len(batch)} of them: several arrays go in a tuple or dict, as ((a, b), labels)"
+            f"input_fn: a batch must be (features, labels) in mode {run_mode}, got {len(batch)} "
+            "arrays: put several features in a tuple or dict, as ((a, b), labels)"
         )
 
 
 def _share(shape: tuple[int, ...], systems: int) -> tuple[int, ...]:
-    """What each system has of an array."""
+    """Shard of an array on each system."""
     return (share_of(shape[0], systems), *shape[1:])
 
 
 def share_of(batch: int, systems: int) -> int:
-    """How many samples of a batch each system has.
+    """Return the samples per system of a batch.
 
-    Raises: UsageError with the nearest batches that so many divide
+    Raises: UsageError with the nearest batch sizes that the systems divide
     """
     if batch % systems:
         below, above = batch // systems * systems, -(-batch // systems) * systems
-        nearest = f"do are {below} and {above}" if below else f"does is {above}"
+        nearest = f"{below} or {above}" if below else str(above)
         raise UsageError(
-            f"runconfig.num_csx must divide batch_size, which is {batch}, got {systems}: the "
-            f"nearest batch_size that {systems} {nearest}"
+            f"runconfig.num_csx must divide batch_size {batch}, got {systems}: "
+            f"use batch_size {nearest}"
         )
     return batch // systems
 
@@ -136,7 +136,7 @@ def _minibatch(shape: tuple[int, ...], minibatches: int, micro_batches: int) -> 
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:
-    """Floats get the run's precision; integers are signed, which holds the padding label."""
+    """Dtype on the wafer: floats in the run's precision, integers signed to hold ignore_index."""
     if dtype.kind == "f":
         return precision
     if dtype.kind == "b":

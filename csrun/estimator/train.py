@@ -1,4 +1,4 @@
-"""Training: to the last step, from the newest checkpoint or initial weights."""
+"""Training, from the newest checkpoint or initial weights to the last step."""
 
 import logging
 from contextlib import suppress
@@ -24,7 +24,7 @@ log = logging.getLogger("csrun")
 
 
 def train(run: Run, steps: int | None, max_steps: int | None, path: Path | None) -> Results:
-    """Train from the checkpoint given, the newest one, or initial weights."""
+    """Train from the given checkpoint, the newest one, or initial weights."""
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
         try:
@@ -49,7 +49,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
     last = min((limit for limit in limits if limit is not None), default=None)
     target = target_of(run)
     if found is not None and last is not None and first >= last:
-        # traced all the same: another model's checkpoint is an error, not a training that is done
+        # traced even so: a checkpoint of another model is an error, not a finished training
         check_batch_bytes(run.dataset)
         traced = trace_run(run, run_options(run, RunMode.TRAIN, target))
         found.require_same(traced.weights())
@@ -74,7 +74,7 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
             compiled.seconds,
             run.settings,
             compiled.traced.summaries,
-            apart=split.apart,
+            apart=split.is_split,
             saves_initial=run.config.save_initial_checkpoint,
             grace_s=run.context.job.grace_s if run.context else None,
         )
@@ -85,15 +85,15 @@ def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None
 
 def _where_to_resume(folder: Path) -> str:
     newest = None
-    with suppress(CsrunError):  # a damaged one: the next run tells of it, this one has its cause
+    with suppress(CsrunError):  # a damaged checkpoint is reported by the next run
         newest = checkpoints.latest(folder)
     if newest is None:
-        return f"Training interrupted: {folder} has no checkpoint, the next run starts anew"
+        return f"Training interrupted: {folder} has no checkpoint, the next run starts from step 0"
     return f"Training interrupted: the next run in {folder} resumes from {newest.name}"
 
 
 def _nothing_to_train(folder: Path, step: int, last: int) -> str:
     return (
-        f"{folder} is at global step {step}, and max_steps is {last}: nothing to train; "
+        f"{folder} is at global step {step}, max_steps is {last}: nothing to train; "
         "raise max_steps or choose another model_dir"
     )

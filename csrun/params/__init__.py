@@ -1,4 +1,4 @@
-"""The command line and the params file of a run.py."""
+"""Command line and params file of a run.py."""
 
 from csrun.base.mode import Mode
 from csrun.base.run_config import RunConfig

@@ -1,4 +1,4 @@
-"""The command line of a run.py, as in the original's model zoo, and its params file."""
+"""Command line of a run.py, as in Cerebras Model Zoo, and its params file."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from csrun.base.mode import Mode
 
 
 def count(value: str) -> int:
-    """A whole number from 1 on.
+    """Parse an integer >= 1.
 
     Raises: click.BadParameter
     """
@@ -25,12 +25,12 @@ def count(value: str) -> int:
 
 
 def text(value: str) -> str:
-    """Text that is not empty.
+    """Parse a non-empty string.
 
     Raises: click.BadParameter
     """
     if not value:
-        raise click.BadParameter("must not be empty; is a variable of the shell unset?")
+        raise click.BadParameter("must not be empty; is a shell variable unset?")
     return value
 
 
@@ -46,14 +46,14 @@ MODES_OF_NO_ONE_CHECKPOINT = (Mode.EVAL_ALL, Mode.TRAIN_AND_EVAL)
 
 
 class Arguments(msgspec.Struct, Generic[P], frozen=True):
-    """A parsed command line: what to do, and the params with the command line's values in them."""
+    """Parsed command line: the mode, and the params with the command line's overrides."""
 
     mode: Mode
     params: P
 
 
 def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None) -> P:
-    """Read a params file; `overrides` are values of its `runconfig` section that beat the file's.
+    """Read a params file; `overrides` take precedence over its `runconfig` section.
 
     Raises: UsageError with file, key, rule and value when something is missing or wrong.
     """
@@ -74,12 +74,12 @@ def _kind(raw: Any) -> str:
 
 
 def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -> Arguments[P]:
-    """Parse a run.py's command line; its values beat those of the params file.
+    """Parse a run.py's command line, which takes precedence over the params file.
 
-    default_params: the file to read where --params names none, or what would be in it.
+    default_params: params file, or its content, if there is no --params.
 
-    Raises: UsageError for an unknown option (with a suggestion), options that exclude each other or
-    mean nothing in the mode, a missing or malformed file.
+    Raises: UsageError for an unknown option (with a suggestion), conflicting options, options
+    without effect in the mode, or a missing or malformed file
     """
     script = Path(sys.argv[0]).name
     path = default_params if isinstance(default_params, Path) else None
@@ -90,7 +90,7 @@ def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -
         overrides = _overrides(mode, values)
         if given is not None:
             return Arguments(mode, load(schema, Path(given), overrides))
-        # a copy, as a file would give: the command line's values go in
+        # a copy, to which the command line's values are added
         raw = msgspec.to_builtins(own)
         return Arguments(mode, _convert(schema, raw, Path(script), overrides))
 
@@ -107,26 +107,27 @@ def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -
 
 
 def _overrides(mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
-    """What the command line says of the run, for the `runconfig` section."""
+    """Return the command line's values for the `runconfig` section."""
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
-    if any(limit in overrides for limit in LIMITS):  # the file's other limit would hold as well
+    if any(limit in overrides for limit in LIMITS):  # or the file's other limit would apply as well
         overrides = {**dict.fromkeys(LIMITS), **overrides}
     return overrides
 
 
 def _mode(values: dict[str, Any]) -> Mode:
-    """What is to be done, of --mode and the two flags."""
+    """Return the mode, from --mode and the two flags."""
     mode = Mode(values.pop("mode"))
     flags = [flag for flag in COMPILING if values.pop(flag.value)]
     if len({*flags, *({mode} & set(COMPILING))}) > 1:
         raise UsageError(
-            "give validate_only or compile_only, not both: the first stops where kernels are "
-            "matched, the second leaves the whole compile"
+            "give validate_only or compile_only, not both: validate_only only matches kernels, "
+            "compile_only writes the whole compile"
         )
     if flags and mode not in (Mode.TRAIN, *COMPILING):
         raise UsageError(
-            f"--{flags[0]} compiles the training, got --mode {mode} with it: leave one of them out"
+            f"--{flags[0]} compiles for training and cannot be combined with --mode {mode}: "
+            "remove one of them"
         )
     return next(iter(flags), mode)
 
@@ -139,8 +140,8 @@ def _check(mode: Mode, given: dict[str, Any]) -> None:
         )
     if mode in MODES_OF_NO_ONE_CHECKPOINT and "checkpoint_path" in given:
         raise UsageError(
-            f"--checkpoint_path means nothing with --mode {mode}, got {given['checkpoint_path']}: "
-            "leave it out, or choose --mode train, eval or predict"
+            f"--checkpoint_path has no effect with --mode {mode}, got {given['checkpoint_path']}: "
+            "remove it, or use --mode train, eval or predict"
         )
 
 
@@ -158,7 +159,7 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
             type=Choice([mode.value for mode in Mode], case_sensitive=False),
             default=Mode.TRAIN.value,
             show_default=True,
-            help="What to do.",
+            help="Action of the run.",
         ),
         click.Option(
             ["-o", "--model_dir"], type=text, help="Folder of checkpoints, events and reports."
@@ -167,17 +168,19 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
         click.Option(["--max_steps"], type=count, help="Train up to this global step."),
         click.Option(["--steps"], type=count, help="Train this many steps more."),
         click.Option(["--eval_steps"], type=count, help="Evaluate this many batches."),
-        click.Option(["--checkpoint_path"], type=text, help="Checkpoint, or folder of them."),
+        click.Option(
+            ["--checkpoint_path"], type=text, help="Checkpoint, or folder of checkpoints."
+        ),
         click.Option(["--num_wgt_servers"], type=count, help="MemoryX tasks of the job, M."),
         click.Option(["--num_csx"], type=count, help="CS systems that share each batch."),
         click.Option(
             ["--multireplica"],
             is_flag=True,
             default=None,
-            help="As many replicas of the model as fit the system and pay.",
+            help="Use the fastest number of model replicas that fit.",
         ),
-        click.Option(["--compile_only"], is_flag=True, help="Compile, and run nothing."),
-        click.Option(["--validate_only"], is_flag=True, help="Match kernels, and stop there."),
+        click.Option(["--compile_only"], is_flag=True, help="Compile without running."),
+        click.Option(["--validate_only"], is_flag=True, help="Match kernels without compiling."),
     ]
     return click.Command(
         "run.py", params=options, callback=callback, context_settings=BOTH_SPELLINGS

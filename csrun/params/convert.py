@@ -1,4 +1,4 @@
-"""The command line of a reference model's convert.py: Hugging Face's folders and model_dir.
+"""Command line of a reference model's convert.py: between Hugging Face folders and model_dir.
 
 python convert.py from_huggingface FOLDER --params configs/params_small.yaml
 python convert.py to_huggingface FOLDER --params model_dir/params.yaml
@@ -30,21 +30,21 @@ from csrun.records.tensor_files import Array
 log = logging.getLogger("csrun")
 
 PARAMS_FILE = "params.yaml"
-SHOWN = 20  # names in a line of the log
+SHOWN = 20  # names in a log line
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """How a reference model's params and tensors are those of a class of transformers.
+    """Mapping between a reference model and a class of transformers.
 
     schema, default_params: of its params file. model_fn; example: a data set of its features.
-    model_type: config.json's. sizes: config.json's keys, and those of the params' section model.
-    fixed: keys of config.json that the model has at one value, when they are there.
-    alike: keys that have another's value in the model, which is told where they have not there.
-    rules: of its tensors. prefix: what base classes' names go without. spellings: endings of older
-    files. ignored: endings of tensors that hold no weight. tied: tensors that are others again.
-    may_lack: beginnings of names of weights that may be drawn.
-    from_config: more of the params' section model; to_config: more of config.json.
+    model_type: of config.json. sizes: keys of config.json, and of the params' section model.
+    fixed: keys of config.json for which the model supports one value.
+    alike: pairs of keys for which the model has a single value; a difference is logged.
+    rules: of its tensors. prefix: absent from names of base classes. spellings: suffixes in older
+    files. ignored: suffixes of tensors without weights. tied: tensors equal to others.
+    may_lack: name prefixes of weights that may be initialized instead.
+    from_config: further keys of the params' section model; to_config: of config.json.
     """
 
     schema: type[Any]
@@ -65,14 +65,14 @@ class Conversion:
     may_lack: tuple[str, ...] = ()
 
     def spelled(self, name: str) -> list[str]:
-        """What one of their tensors may be called."""
+        """Return the possible names of a tensor in Hugging Face files."""
         older = (name.replace(now, then) for now, then in self.spellings.items())
         names = dict.fromkeys((name, *older))
         return [*names, *(one.removeprefix(self.prefix) for one in names)]
 
 
 def convert(conversion: Conversion) -> None:
-    """Do what the command line says; a user's mistake ends the process with one line."""
+    """Run the command line; a user error ends the process with one line."""
     log_lines.configure()
     group = click.Group("convert.py", help="Convert checkpoints from and to Hugging Face's layout.")
     for name, function in (("from_huggingface", _from), ("to_huggingface", _to)):
@@ -104,9 +104,9 @@ _OPTIONS: dict[str, list[click.Parameter]] = {
 
 
 def _from(conversion: Conversion, folder: Path, file: Path | None, target: Path | None) -> None:
-    """Make a checkpoint of the model in FOLDER, and a params file that trains it.
+    """Convert the model in FOLDER to a checkpoint, and write a params file that trains it.
 
-    Sizes are those of its config.json; all else in the params file is that of --params.
+    Sizes are taken from its config.json, everything else from --params.
     """
     params = load(conversion.schema, file or conversion.default_params)
     from_huggingface(conversion, folder, params, target or Path(params.runconfig.model_dir))
@@ -128,12 +128,12 @@ def _to(
 
 
 def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Path) -> Any:
-    """Make a checkpoint of a saved model; the params with its sizes, as written beside it.
+    """Convert a saved model to a checkpoint, and return the params with its sizes.
 
-    Raises: UsageError naming what does not fit; CsrunError for damage
+    Raises: UsageError for a mismatch, by name; CsrunError for a damaged file
     """
     if checkpoints.has_any(target):
-        raise UsageError(f"{target}: has checkpoints already: choose another model_dir")
+        raise UsageError(f"{target} already has checkpoints: choose another model_dir")
     folder = huggingface.open_folder(path)
     params = _sized(conversion, folder, params, target)
     shapes, dtype = _weights(conversion, params)
@@ -150,19 +150,22 @@ def from_huggingface(conversion: Conversion, path: Path, params: Any, target: Pa
     log.info(f"{len(found.tensors)} tensors of {path}: {written}; params: {target / PARAMS_FILE}")
     passed = (*conversion.ignored, *conversion.tied)
     if unused := [name for name in found.unused if not name.endswith(passed)]:
-        log.warning(f"{path}: not of this model, and left out: {_shown(unused)}")
+        log.warning(f"{path}: skipped, not in this model: {_shown(unused)}")
     for line in _unlike(conversion, folder.config):
         log.warning(f"{path}: {line}")
     if found.absent:
-        log.warning(f"{path}: lacks what a training will draw: {_shown(found.absent)}")
+        log.warning(f"{path}: missing, initialized by the training: {_shown(found.absent)}")
     return params
 
 
 def _require_own(path: Path, text: bytes) -> None:
-    """Raises: UsageError where there is a file of other params, which may be the user's"""
+    """Refuse to overwrite a params file with other content.
+
+    Raises: UsageError
+    """
     with files.writing(path):
         if path.exists() and path.read_bytes() != text:
-            raise UsageError(f"{path}: is there already: move it, or choose another model_dir")
+            raise UsageError(f"{path} already exists: move it, or choose another model_dir")
 
 
 def to_huggingface(
@@ -172,9 +175,9 @@ def to_huggingface(
     checkpoint: checkpoints.Checkpoint,
     max_shard_bytes: int,
 ) -> None:
-    """Write a checkpoint as a model of transformers.
+    """Write a checkpoint as a transformers model.
 
-    Raises: UsageError when it is none of these params' model, or there is a model already
+    Raises: UsageError if it does not match the params, or the folder already has a model
     """
     shapes, dtype = _weights(conversion, params)
     if lines := checkpoint.unlike({name: (shape, dtype.name) for name, shape in shapes.items()}):
@@ -196,7 +199,7 @@ def to_huggingface(
 
 
 def _weights(conversion: Conversion, params: Any) -> tuple[dict[str, tuple[int, ...]], Any]:
-    """The shapes of the model's weights, and their type."""
+    """Return the shapes of the model's weights, and their dtype."""
     precision = params.runconfig.precision
     dataset = conversion.example(params)
     traced = trace_model(conversion.model_fn, dataset, RunMode.PREDICT, params, precision)
@@ -204,9 +207,9 @@ def _weights(conversion: Conversion, params: Any) -> tuple[dict[str, tuple[int, 
 
 
 def _sized(conversion: Conversion, folder: Folder, params: Any, target: Path) -> Any:
-    """The params with the sizes of a config.json.
+    """Return the params with the sizes of a config.json.
 
-    Raises: UsageError for another model, or what the model cannot be
+    Raises: UsageError for another model, or an unsupported value
     """
     config, where = folder.config, folder.path / "config.json"
     wanted = {"model_type": conversion.model_type, **conversion.fixed}
@@ -239,17 +242,20 @@ def _is_number(value: Any) -> bool:
 
 
 def _unlike(conversion: Conversion, config: Mapping[str, Any]) -> list[str]:
-    """What is another there than it will be here."""
+    """List the keys that differ although the model has a single value for them."""
     return [
-        f"{key} is {_plain(config[key])}, and will be {_plain(config[other])}: "
-        f"the model has one number for it and {other}"
+        f"{key} {_plain(config[key])} becomes {_plain(config[other])}: "
+        f"the model has one value for {key} and {other}"
         for key, other in conversion.alike.items()
         if config.get(key) not in (None, config[other])
     ]
 
 
 def _require_tied(conversion: Conversion, folder: Folder) -> None:
-    """Raises: UsageError where a tensor differs from the one that stands for it in the model"""
+    """Check that tied tensors are equal.
+
+    Raises: UsageError for one that differs
+    """
     for name, other in conversion.tied.items():
         spelled = (one for one in conversion.spelled(other) if one in folder.tensors)
         model_has = next(spelled, None)
@@ -257,9 +263,7 @@ def _require_tied(conversion: Conversion, folder: Folder) -> None:
             continue
         first, second = (folder.tensors[one].read().raw for one in (name, model_has))
         if not np.array_equal(first, second):
-            raise UsageError(
-                f"{folder.path}: {name} differs from {other}, and the model has one for both"
-            )
+            raise UsageError(f"{folder.path}: {name} differs from {other}, but the model ties them")
 
 
 def _plain(value: Any) -> str:

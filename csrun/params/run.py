@@ -1,4 +1,4 @@
-"""The frame of a run.py's main function, and a main function for whoever needs no own."""
+"""Entry point of a run.py, and a default main function."""
 
 import sys
 from collections.abc import Callable
@@ -21,12 +21,12 @@ Main = Callable[[Arguments[Any]], None]
 def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = None) -> None:
     """Parse the command line into `schema`, then call `main`.
 
-    default_params: the params file where --params names none, or what it would hold:
+    default_params: params file, or its content, if there is no --params:
     `{"runconfig": {"max_steps": 300}}`.
 
-    A mistake of the user's ends the process with one line and its exit code, Ctrl-C with 130; of a
-    task that has a role in a training, it is the launcher that shows it. A full disk for its
-    output is one line, too; where nobody reads that any more (`| head`), it ends as by SIGPIPE.
+    A user error ends the process with one line and its exit code, Ctrl-C with 130; for a task with
+    a role in a training, the launcher shows the line. A full disk for the output is one line, too;
+    a closed pipe (`| head`) ends it as by SIGPIPE.
     """
     try:
         main(parse(schema, default_params, sys.argv[1:]))
@@ -39,7 +39,7 @@ def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = 
 
 
 def _exit_code(error: CsrunError | KeyboardInterrupt | OSError) -> int | None:
-    """The exit code of a run that ends so, with a line on what the user can mend; None of a bug."""
+    """Print the line of a user error and return the exit code; None for a bug."""
     failed = streams.failed_output(error)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
@@ -63,9 +63,10 @@ def main_for(
     train_input_fn: InputFunction,
     eval_input_fn: InputFunction | None = None,
 ) -> Main:
-    """A main function that does what --mode says, with one model.
+    """Return a main function that runs --mode for one model.
 
-    Its params have a section `runconfig`, a `RunConfig`. Predictions are printed, a line a sample.
+    The params have a section `runconfig`, a `RunConfig`. Predictions are printed, one line per
+    sample.
     """
 
     def main(arguments: Arguments[Any]) -> None:
@@ -80,7 +81,7 @@ def main_for(
             case Mode.VALIDATE_ONLY, _:
                 estimator.validate(train_input_fn)
             case mode, None:
-                raise UsageError(f"--mode {mode}: this script gives no eval_input_fn to main_for")
+                raise UsageError(f"--mode {mode}: this script passes no eval_input_fn to main_for")
             case Mode.EVAL, data:
                 estimator.evaluate(data, config.eval_steps, path)
             case Mode.EVAL_ALL, data:
@@ -104,7 +105,7 @@ def _show(line: str) -> None:
 
 
 def _text(sample: Prediction) -> str:
-    """A sample's predictions in one line; the name of an only one says nothing new."""
+    """Format a sample's predictions as one line, without the name of a single one."""
     if len(sample) == 1:
         return " ".join(str(*sample.values()).split())
     return ", ".join(f"{name} = {' '.join(str(value).split())}" for name, value in sample.items())

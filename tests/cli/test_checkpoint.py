@@ -296,7 +296,7 @@ def test_hugging_faces_layout_by_a_models_own_script(tmp_path: Path) -> None:
     (own / "params.yaml").write_text("mine")
     done = converted("saved", "own", "--from")
     assert done.returncode == 2
-    assert "params.yaml: is there already: move it" in done.stderr
+    assert "params.yaml already exists: move it" in done.stderr
     assert {path.name: path.read_text() for path in own.iterdir()} == {"params.yaml": "mine"}
 
 

@@ -26,7 +26,7 @@ def test_a_batch_of_many_bytes_is_named_by_its_size(samples, said, estimated, ca
         data = Dataset.from_batches(list(data))
     caplog.set_level(logging.INFO, "csrun")
     compilation.check_batch_bytes(data)
-    line = "Each batch has 10 MB: making the first one may take minutes"
+    line = "A batch has 10 MB: the first one may take minutes"
     assert caplog.messages == [line] * said
 
 
@@ -40,7 +40,7 @@ def test_a_batch_above_the_memory_is_refused_before_it_is_made(monkeypatch):
         return np.zeros((len(number), 28, 28), np.float32), number.astype(np.int32)
 
     data = Dataset.from_arrays(np.arange(60)).repeat().batch(8_000_000).map(load)
-    said = "a batch of 25.1 GB does not fit this machine's free memory of 23.5 GB: lower batch_size"
+    said = "a batch of 25.1 GB exceeds this machine's free memory of 23.5 GB: lower batch_size"
     with pytest.raises(UsageError, match=f"^input_fn: {said}$"):
         compilation.check_batch_bytes(data)  # 4 (28 * 28 + 1) bytes a sample: 25.12 GB
     assert max(sizes) < 10

@@ -116,7 +116,9 @@ def test_an_evaluation_whose_events_cannot_be_written_stands(trained, tmp_path, 
     assert results["loss"] == pytest.approx(mean_loss(weights(trained, 30)), rel=1e-5)
     assert caplog.messages[-2].startswith("Saving dict for global step 30: ")
     (notice,) = warnings(caplog)
-    assert f"are not among the events: {folder / 'eval'}: is not a folder; " in notice
+    assert (
+        f"cannot write the evaluation's event file: {folder / 'eval'}: is not a folder; " in notice
+    )
 
 
 def test_anothers_checkpoints_are_evaluated_without_a_trace_in_their_folder(trained, tmp_path):

@@ -41,7 +41,7 @@ def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
         ((1, 1, 0, False), 2, "--tasks-per-node 3"),
         ((3, 2, 2, True), 33, "--total-nodes 5 --tasks-per-node 16"),  # 64 CPUs, 4 a task
         ((3, 2, 2, True), 224, "--total-nodes 16 --tasks-per-node 16"),
-        ((3, 2, 2, True), 225, "the site's 16 nodes have no room for them: make it quicker"),
+        ((3, 2, 2, True), 225, "the 16 nodes of the site are too few: speed up input_fn"),
     ],
 )
 def test_the_next_run_has_enough_streamers(layout, streamers, options):
@@ -67,8 +67,6 @@ def test_a_run_of_another_number_of_memoryx_tasks_is_told_how_to_start() -> None
     of_job = job(3, 1, 2, True)
     context = TaskContext(Path(), of_job, of_job.tasks[0])
     run = SimpleNamespace(config=CSRunConfig(num_wgt_servers=2), context=context)
-    options = (
-        "csrun_wse --num-wgt-servers 2, with at least --total-nodes 4 and --single-task-nodes 3"
-    )
-    with pytest.raises(UsageError, match=f"the job has 1: start it with {options}"):
+    options = "csrun_wse --num-wgt-servers 2, and at least --total-nodes 4 --single-task-nodes 3"
+    with pytest.raises(UsageError, match=f"MemoryX tasks 1, got 2: start it with {options}"):
         target_of(run)

@@ -115,9 +115,7 @@ def test_three_parts_are_told_where_to_go(tmp_path: Path) -> None:
     def batches(params: Any) -> Any:
         yield A, B, SIGN
 
-    with pytest.raises(
-        CsrunError, match=r"features and labels .* got 3 of them: .*\(\(a, b\), lab"
-    ):
+    with pytest.raises(CsrunError, match=r"features, labels.* got 3 arrays: .*\(\(a, b\), lab"):
         CerebrasEstimator(nested_model, tmp_path).train(batches, max_steps=STEPS)
 
 

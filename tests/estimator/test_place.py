@@ -85,7 +85,7 @@ def test_why_a_system_was_taken_is_said(
     with ExitStack() as leases:
         for each in held:
             leases.enter_context(acquire(site, each, MODE, "job 1"))
-        assert place._why_taken(site, FIRST, MODE) == why
+        assert place._reason(site, FIRST, MODE) == why
 
 
 def test_another_kind_of_system_is_no_choice() -> None:
@@ -108,10 +108,13 @@ def test_a_job_that_was_given_systems_has_no_others() -> None:
     assert taken() == given[:1]
     assert taken(num_csx=2) == given
     assert taken(num_csx=2, cs_ip="cs2-05") == given[::-1]
-    with pytest.raises(UsageError, match="the job was given cs2-03, cs2-05, not cs2-01: name the"):
+    with pytest.raises(
+        UsageError, match="cs2-01 is not allocated to the job, which has cs2-03, cs2-05"
+    ):
         taken(num_csx=2, cs_ip="cs2-01")
     with pytest.raises(
-        UsageError, match=r"at most 2, got 3: .* cs2-03, cs2-05: give --num_csx 3 among"
+        UsageError,
+        match=r"at most 2, the systems of the job \(cs2-03, cs2-05\), got 3: pass --num_csx 3",
     ):
         taken(num_csx=3)
     site = load("streaming-8")
@@ -130,7 +133,7 @@ def test_a_job_that_was_given_systems_has_no_others() -> None:
             STREAMING,
             Hosts.SEPARATE,
             3,
-            "2, and the job has 1: give --num_csx 5 .* --total-nodes 7 and --single-task-nodes 6",
+            "2 SwarmX tasks .* has 1: pass --num_csx 5 .* --total-nodes 7 --single-task-nodes 6",
         ),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_warm_start_from_another_model_names_the_tensors(trained, tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ({"tensors": ("conv",)}, "'conv' is found in no parameter; the model has hidden/kernel, "),
+        ({"tensors": ("conv",)}, "'conv' matches no parameter; the model has hidden/kernel, "),
         ({"tensors": ("(",)}, "must be regular expressions, got '('"),
         ({"checkpoint_path": "nowhere/model-ckpt-1"}, "nowhere/model-ckpt-1: no checkpoint"),
     ],

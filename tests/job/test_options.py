@@ -23,5 +23,5 @@ def test_predictions_of_the_checkpoint_that_was_given(trained: FcMnist) -> None:
 def test_a_checkpoint_that_would_not_be_used_is_refused(place: FcMnist, mode: str) -> None:
     done = place.cpu("--mode", mode, "--checkpoint_path", "model_dir/model-ckpt-5")
     assert done.returncode == 2
-    assert f"--checkpoint_path means nothing with --mode {mode}" in done.stderr
+    assert f"--checkpoint_path has no effect with --mode {mode}" in done.stderr
     assert not place.model_dir.exists()

@@ -47,8 +47,8 @@ def test_a_resumed_run_has_the_same_streamers_and_goes_on_exactly(
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error: " in line]
     said = (
-        r"model_dir/model-ckpt-7\.safetensors: its run had its data sharded by user among 3 "
-        r"streamers, this one has it sharded by user among 2 streamers: run it with "
+        r"model_dir/model-ckpt-7\.safetensors: its data was sharded by user among 3 "
+        r"streamers, now it is sharded by user among 2 streamers: run it with "
         r"--total-nodes 3 --tasks-per-node 3, or shard by batch"
     )
     assert re.search(said, line), line

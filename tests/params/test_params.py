@@ -152,19 +152,22 @@ def test_a_wrong_file_is_refused_with_its_name_key_and_value(path, text, message
         (["--max_steps", "0"], "'--max_steps': must be a whole number >= 1, got 0"),
         (["--steps=-1"], "'--steps': must be a whole number >= 1, got -1"),
         (["--eval_steps", "1e3"], "'--eval_steps': must be a whole number >= 1, got 1e3"),
-        (["-o", ""], "'--model_dir': must not be empty; is a variable of the shell unset?"),
+        (["-o", ""], "'--model_dir': must not be empty; is a shell variable unset?"),
         (["--cs_ip="], "'--cs_ip': must not be empty"),
         (["--num_csx", "0"], "'--num_csx': must be a whole number >= 1, got 0"),
-        (["-m", "eval", "--compile_only"], "--compile_only compiles the training, got --mode eval"),
+        (
+            ["-m", "eval", "--compile_only"],
+            "--compile_only compiles for training and cannot be combined",
+        ),
         (["--compile_only", "--validate_only"], "give validate_only or compile_only, not both"),
         (["-m", "compile_only", "--validate_only"], "not both"),
-        (["-m", "predict", "--validate_only"], "--validate_only compiles the training, got --mode"),
+        (["-m", "predict", "--validate_only"], "--validate_only compiles for training and cannot"),
         (
             ["--steps=3", "--max_steps=4"],
             "give --steps or --max_steps, not both: got --steps 3 and",
         ),
-        (["-m", "eval_all", "--checkpoint_path=c"], "means nothing with --mode eval_all, got c"),
-        (["-m", "train_and_eval", "--checkpoint_path=c"], "nothing with --mode train_and_eval"),
+        (["-m", "eval_all", "--checkpoint_path=c"], "has no effect with --mode eval_all, got c"),
+        (["-m", "train_and_eval", "--checkpoint_path=c"], "no effect with --mode train_and_eval"),
         (["stray"], "unexpected extra argument"),
         (["-p", "nowhere.yaml"], "nowhere.yaml: cannot be read: No such file"),
     ],
@@ -306,5 +309,5 @@ def test_a_script_without_data_to_evaluate_says_so(script, capsys):
         script("--mode", "eval", eval_input=None)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
-        "error: --mode eval: this script gives no eval_input_fn to main_for\n"
+        "error: --mode eval: this script passes no eval_input_fn to main_for\n"
     )

@@ -137,7 +137,7 @@ def test_a_step_of_several_batches_has_parts_of_each(tmp_path):
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_size_that_does_not_divide_the_batch_is_refused(tmp_path, size):
     kit = Kit()
-    expected = rf":\d+: .*micro_batch_size must divide batch_size 8, got {size}: the nearest that"
+    expected = rf":\d+: .*micro_batch_size must divide batch_size 8, got {size}: use "
     with pytest.raises(UsageError, match=expected), kit.session(tmp_path, micro_batch_size=size):
         kit.train_once()
 

@@ -101,7 +101,7 @@ def shapes(model):
 
 
 def test_sizes_that_do_not_fit_are_refused(params):
-    with pytest.raises(ShapeError, match=r"wpe: .* up to 24 positions, got shape \[4, 25, 32\]"):
+    with pytest.raises(ShapeError, match=r"wpe: .* at most 24 positions, got shape \[4, 25, 32\]"):
         traced(changed(params, "model", sequence_length=25))
     with pytest.raises(ShapeError, match=r"layer h/0/attn: .* a multiple of num_heads 5"):
         traced(changed(params, "model", num_heads=5))

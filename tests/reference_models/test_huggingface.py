@@ -178,7 +178,7 @@ def test_dropout_goes_there_and_back(own_folder, case, conversion, caplog):
     given = params_of(conversion)
     params = from_huggingface(conversion, own_folder / "theirs", given, own_folder / "ours")
     assert (params.model.dropout, params.model.attention_dropout) == (0.1, 0.25)
-    said = f"{lacking} is 0.3, and will be 0.1: the model has one number for it and {keys[0]}"
+    said = f"{lacking} 0.3 becomes 0.1: the model has one value for {lacking} and {keys[0]}"
     assert said in caplog.text
     found = checkpoints.latest(own_folder / "ours")
     to_huggingface(conversion, own_folder / "back", params, found, 10**9)
@@ -268,12 +268,14 @@ def test_a_head_is_drawn_and_a_converted_bert_learns_classes(own_folder, bert, c
     with caplog.at_level("INFO", "csrun"):
         params = from_huggingface(conversion, own_folder / "theirs", given, own_folder / "ours")
         said = caplog.text
-        assert "lacks what a training will draw: classifier/kernel, classifier/bias" in said
-        assert "not of this model, and left out: cls.predictions.bias, cls.pred" in said
+        assert "missing, initialized by the training: classifier/kernel, classifier/bias" in said
+        assert "skipped, not in this model: cls.predictions.bias, cls.pred" in said
         model, data = import_module("model"), import_module("data")
         estimator = CerebrasEstimator(model.model_fn, own_folder / "ours", params=params)
         estimator.train(data.train_input_fn, max_steps=30)
-    drawn = "model-ckpt-0.safetensors, and drawn by the seed: classifier/kernel, classifier/bias"
+    drawn = (
+        "model-ckpt-0.safetensors lacks classifier/kernel, classifier/bias: initialized from the"
+    )
     assert drawn in caplog.text
     assert estimator.evaluate(data.eval_input_fn)["accuracy"] > 0.9
     converted = load_file(own_folder / "ours" / "model-ckpt-0.safetensors")
@@ -314,7 +316,7 @@ def test_all_that_does_not_fit_is_named_at_once(own_folder, gpt2, caplog):
     with caplog.at_level("INFO", "csrun"):
         path = damaged(own_folder / "more", add)
         from_huggingface(conversion, path, params_of(conversion), own_folder / "ours")
-    assert "not of this model, and left out: transformer.h.0.adapter.weight" in caplog.text
+    assert "skipped, not in this model: transformer.h.0.adapter.weight" in caplog.text
 
 
 def test_a_tied_tensor_that_is_another_is_refused(own_folder, gpt2):
