@@ -145,6 +145,23 @@ def test_every_link_and_every_path_leads_somewhere(page: Path) -> None:
     assert not missing
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_anchor_is_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]*)\)", page.read_text())
+    missing = [
+        f"{to}#{anchor}"
+        for to, anchor in links
+        if anchor not in anchors(page.parent / to if to else page)
+    ]
+    assert not missing
+
+
 def test_the_readme_leads_to_every_page() -> None:
     text = README.read_text()
     pages = {str(page.relative_to(CHECKOUT)) for page in PAGES if page.parent == CHECKOUT / "docs"}

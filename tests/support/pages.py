@@ -1,4 +1,4 @@
-"""The pages that people read: README.md, CONTRIBUTING.md, docs/, and what stands in them."""
+"""The documentation pages and their contents: sections, blocks, table cells."""
 
 import re
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ README = CHECKOUT / "README.md"
 PAGES = (
     README,
     CHECKOUT / "CONTRIBUTING.md",
+    CHECKOUT / "SECURITY.md",
     *sorted((CHECKOUT / "docs").glob("*.md")),
     *sorted((CHECKOUT / "reference_models").glob("**/*.md")),
 )
