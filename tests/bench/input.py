@@ -275,7 +275,7 @@ def bench_sleep(folder: Path) -> None:
     for name, share in shares.items():
         Result(
             "input", "pipeline of sleep", f"waits for {name}", "of the step", share,
-            "bound from 0.2 on", share / BOUND, 1, **wanted[name],
+            "limit, 0.2", share / BOUND, 1, **wanted[name],
         ).print()  # fmt: skip
 
 

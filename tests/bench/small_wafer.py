@@ -150,12 +150,12 @@ if __name__ == "__main__":
     what = f"GPT, {weights / 1e6:,.0f} MB of weights in {len(small.plan['groups'])} groups, AdamW"
     if again := len(small.plan["recomputed"]):
         what += f", {small.plan['micro_batches']} micro-batches, {again} segments computed again"
-    side, baseline = f"a wafer of {SRAM / 1e6:.1f} MB", "a CS-2 that cuts alike"
+    side, baseline = f"a wafer of {SRAM / 1e6:.1f} MB", "a CS-2 with the same cuts"
     Result(
         "small_wafer", what, side, "s a step",
         small.step_s, baseline, small.step_s / large.step_s, 1,
     ).print()  # fmt: skip
     Result(
         "small_wafer", what, side, "MB of arena",
-        small.arena_bytes / 1e6, "what it has", small.arena_bytes / SRAM, 1, at_most=1.0,
+        small.arena_bytes / 1e6, "its memory", small.arena_bytes / SRAM, 1, at_most=1.0,
     ).print()  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from result import Result
 
-HEAD = ["| workload | side | median | beside | ratio | wanted |", "|---|---|---|---|---|---|"]
+HEAD = ["| workload | side | median | baseline | ratio | target |", "|---|---|---|---|---|---|"]
 
 
 def table(results: list[Result]) -> str:
