@@ -1,4 +1,4 @@
-"""Input pipelines: lazy chains of operations, of which a task reads the batches it is to stream."""
+"""Input pipelines: lazy chains of operations, from which a task reads the batches it streams."""
 
 from csrun.data import formats
 from csrun.data.dataset import AUTOTUNE, Dataset

@@ -1,4 +1,4 @@
-"""Dataset: a lazy chain of operations, read a batch at a time."""
+"""Dataset: a lazy chain of operations, read batch by batch."""
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -27,22 +27,22 @@ from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
 from csrun.data.spec import ArraySpec, specs_of
 from csrun.data.structure import Elements
 
-AUTOTUNE = -1  # as many calls at a time as the task has CPUs
+AUTOTUNE = -1  # one call per CPU of the task
 FEW_SAMPLES, MANY_SAMPLES = 2, 1024  # of a batch whose size is estimated, and that is worth it
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Batches of samples; every operation gives a new data set and touches no data.
+    """Lazy chain of operations on samples; every operation returns a new data set.
 
-    Operations mean what they mean in tf.data, in the order in which they are called:
-    `shuffle().repeat()` shuffles anew each pass, and `repeat().batch()` fills batches across the
-    border of two passes. Functions given to it must depend on their arguments alone.
+    Operations have the semantics of tf.data, in the order of the calls: `shuffle().repeat()`
+    reshuffles in each pass, `repeat().batch()` fills batches across passes. Functions passed to it
+    must depend only on their arguments.
 
-    A chain is indexable when any batch can be read without those before it: it is made of arrays,
-    or of files that hold arrays, and not filtered. All others are streams, read from their start.
+    A chain is indexable if any batch can be read without those before it: arrays, or files of
+    arrays, without a filter. All others are streams, read from the start.
 
-    operators: the chain as it was written, for reports. clock: what its stages cost in this task.
+    operators: the chain as written, for reports. clock: times of its stages in this task.
     """
 
     _source: Source
@@ -59,7 +59,7 @@ class Dataset:
 
     @staticmethod
     def from_arrays(*arrays: Any) -> "Dataset":
-        """Samples along the first axis of equally long arrays (memory-mapped ones too).
+        """Create a data set from arrays of equal length (also memory-mapped), samples along axis 0.
 
         Features first, then labels; each is an array, or a tuple or dict of arrays.
 
@@ -79,14 +79,14 @@ class Dataset:
 
     @staticmethod
     def from_files(paths: Paths, format: Format | None = None) -> "Dataset":
-        """Samples of files, one file after the other.
+        """Create a data set from files, read one after the other.
 
         paths: a path, a pattern such as `data/train-*.npy` (its files sorted by name), or several.
-        format: one of csrun.data.formats; None for what the first file's suffix says.
+        format: one of csrun.data.formats; None to infer it from the first file's suffix.
 
-        Raises: DataError for a path or pattern without a file, and for files of no known format
+        Raises: DataError for a path or pattern that matches no file, or an unknown format
         """
-        from csrun.data import formats  # its formats import what only they need
+        from csrun.data import formats  # formats import optional libraries
 
         paths = found(paths)
         files = FileSet(paths, format or formats.of(paths[0]))
@@ -99,15 +99,14 @@ class Dataset:
 
     @staticmethod
     def from_batches(batches: Iterable[Any]) -> "Dataset":
-        """Batches as an iterable gives them: arrays or torch tensors, in tuples and dicts.
+        """Create a data set from batches: arrays or torch tensors, in tuples and dicts.
 
-        A tuple, or a dict of these keys, has `features` and `labels`; each may be a tuple or dict
-        of arrays. A dict of other keys is features alone.
+        A batch is (features, labels), or a dict of these two keys; each may be a tuple or dict of
+        arrays. A dict of other keys is features only.
 
-        A grain MapDataset is read by number, as long as it is not filtered, and so is a torch
-        DataLoader of torch's own samplers, without workers; all others are read in turn. A torch
-        DataLoader that shuffles without a seed has one order in all tasks, another one each pass:
-        those of the run's seed.
+        A grain MapDataset without a filter, and a torch DataLoader with torch's own samplers and
+        without workers, are read by index; all others in sequence. A torch DataLoader that shuffles
+        without a seed is shuffled by the run's seed, differently in each pass.
         """
         options = {"iterable": type(batches).__name__}
         operator = Operator("from_batches", Level.BATCH, options, call_site())
@@ -121,10 +120,10 @@ class Dataset:
     def interleave(
         self, cycle_length: int, block_length: int = 1, num_parallel_calls: int | None = None
     ) -> "Dataset":
-        """Read `cycle_length` files side by side, `block_length` samples of each in turn.
+        """Interleave `cycle_length` files, `block_length` samples of each at a time.
 
-        Right after `from_files`, for files that can only be read in turn. num_parallel_calls: how
-        many of these are read ahead, each on a thread of its own; AUTOTUNE for all of them.
+        Must follow `from_files`, of a streamed format. num_parallel_calls: number of files read
+        ahead, one thread each; AUTOTUNE for all of them.
         """
         require(cycle_length > 0, "interleave", "cycle_length must be positive", cycle_length)
         require(block_length > 0, "interleave", "block_length must be positive", block_length)
@@ -138,16 +137,18 @@ class Dataset:
         return self._then("interleave", flow, options, _files=self._files)
 
     def shard_files(self) -> "Dataset":
-        """Every streamer reads files of its own: file i, i + N, i + 2N, … of N streamers.
+        """Shard by file: streamer i of N reads the files i, i + N, i + 2N, …
 
-        Before any other operation but `interleave`. The number of streamers is then part of the
-        run: a checkpoint goes on with the same number.
+        Must precede all operations except `interleave`. A checkpoint then only resumes with the
+        same number of streamers.
 
         Raises: DataError for fewer files than streamers
         """
         index, count = shard_info()
         if self._files is None:
-            raise DataError("shard_files: comes right after from_files, before all but interleave")
+            raise DataError(
+                "shard_files: must follow from_files, before all operations except interleave"
+            )
         files = self._files.shard(index, count)
         source = (
             replace(self._source, files=files.paths)
@@ -159,11 +160,11 @@ class Dataset:
         return self._then("shard_files", source, options, _files=files, _shards=shards)
 
     def shuffle(self, seed: int = 0, window: int | None = None) -> "Dataset":
-        """Another order each pass, fixed by the seed.
+        """Shuffle, in another order each pass, fixed by the seed.
 
-        An indexable chain is shuffled as a whole, by a permutation that is computed where it is
-        read: no list of all samples is held. A stream needs a `window`: so many elements are held,
-        and a random one of them comes next.
+        An indexable chain is shuffled globally, by a permutation computed on demand, without a list
+        of all samples. A stream needs a `window`: that many elements are buffered, and a random one
+        is next.
         """
         require(0 <= seed < 2**64, "shuffle", "seed must be in 0..2^64-1", seed)
         require(window is None or window > 0, "shuffle", "window must be positive", window)
@@ -171,15 +172,15 @@ class Dataset:
         return self._then("shuffle", source, {"seed": seed, "window": needed})
 
     def repeat(self, count: int | None = None) -> "Dataset":
-        """`count` passes over the data, endless when None."""
+        """Repeat the data `count` times, or without end for None."""
         require(count is None or count > 0, "repeat", "count must be positive", count)
         return self._then("repeat", repeated(self._source, count), {"count": count})
 
     def shard(self, count: int, index: int) -> "Dataset":
-        """Every `count`-th element (sample, or batch after `batch`), from `index` on.
+        """Keep every `count`-th element (sample, or batch after `batch`), from `index` on.
 
-        It turns sharding by batch off: every streamer streams all batches of its own data set.
-        `index, count = csrun.data.shard_info()` tells which part is whose.
+        Replaces sharding by batch: every streamer streams all batches of its own data set.
+        `index, count = csrun.data.shard_info()` is the shard of this task.
         """
         require(0 <= index < count, "shard", f"index must be in 0..{count - 1}", index)
         shards = self._shards.and_by(Sharding.USER, (index, count))
@@ -193,14 +194,14 @@ class Dataset:
         padded_shapes: Sequence[Any] | None = None,
         padding_values: Any = 0,
     ) -> "Dataset":
-        """Consecutive samples in batches; an incomplete last one is kept unless dropped.
+        """Combine consecutive samples into batches.
 
-        padded_shapes: for samples that differ, the shape that each of their arrays is filled up to
-        (None for one that stays as it is), with padding_values: one value, or one an array.
+        padded_shapes: for samples of different shapes, the shape to pad each array to (None to
+        leave one unchanged), with padding_values: one value, or one per array.
         """
         require(batch_size > 0, "batch", "batch_size must be positive", batch_size)
         once = self._level is Level.SAMPLE
-        require(once, "batch", "a data set is batched once", "a second batch()")
+        require(once, "batch", "batch must be called once", "a second batch()")
         padding = None if padded_shapes is None else padding_of(padded_shapes, padding_values)
         options = {
             "batch_size": batch_size,
@@ -211,13 +212,12 @@ class Dataset:
         return self._then("batch", source, options, _level=Level.BATCH)
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = None) -> "Dataset":
-        """Apply a function of the arrays: after `batch` to whole batches, before it to each sample.
+        """Apply a function: after `batch` to whole batches, before it to each sample.
 
-        It gets features and labels, nested as they came, and gives what comes of them, as an array,
-        a tuple or a dict.
+        It gets features and labels in their structure, and returns an array, a tuple or a dict.
 
-        Mapping whole batches is many times faster. num_parallel_calls: so many calls at a time, on
-        threads; AUTOTUNE for as many as the task has CPUs. The order stays.
+        Mapping whole batches is many times faster. num_parallel_calls: number of concurrent calls,
+        on threads; AUTOTUNE for one per CPU of the task. The order is preserved.
         """
         rule = "num_parallel_calls must be positive, or AUTOTUNE"
         fine = num_parallel_calls in (None, AUTOTUNE) or num_parallel_calls > 0
@@ -234,58 +234,58 @@ class Dataset:
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
         """Keep the samples (batches after `batch`) for which a function of the arrays is true.
 
-        The chain cannot be indexed from here on: nobody knows how many are left out before a batch.
+        The chain is not indexable from here on, as the number of removed elements is unknown.
         """
         operator = self._operator("filter", {"function": name_of(predicate)})
         flat = self._elements.function(predicate)
         return self._with(filtered(self._source, flat, operator), operator)
 
     def cache(self) -> "Dataset":
-        """Keep what lies below in this task's memory once it was made; every pass is the first."""
+        """Cache the elements in this task's memory; all passes repeat the first."""
         return self._then("cache", cached(self._source))
 
     def prefetch(self, ahead: int) -> "Dataset":
-        """Produce up to `ahead` batches on a thread before they are asked for."""
+        """Produce up to `ahead` batches in advance, on a thread."""
         require(ahead > 0, "prefetch", "the number of batches must be positive", ahead)
         return self._then("prefetch", self._source, {"ahead": ahead}, _ahead=ahead)
 
     @property
     def indexable(self) -> bool:
-        """Whether a batch can be read without those before it."""
+        """True if a batch can be read without those before it."""
         return isinstance(self._source, Indexed)
 
     @property
     def parallel(self) -> bool:
-        """Whether the chain uses several CPUs where the task has them."""
+        """True if the chain uses several CPUs of the task."""
         return any(
             operator.options.get("num_parallel_calls") is not None for operator in self.operators
         )
 
     @property
     def sharding(self) -> Sharding:
-        """How it is split among the streamers."""
+        """Sharding among the streamers."""
         return self._shards.sharding
 
     @property
     def replayed(self) -> bool:
-        """Whether each of several streamers makes all batches, the others' included."""
+        """True if each of several streamers makes all batches, including those of others."""
         return not self.indexable and self.sharding is Sharding.BATCH
 
     @property
     def most_streamers(self) -> int | None:
-        """How many streamers it can be split among; None for any number."""
+        """Maximum number of streamers; None for any number."""
         by_file = (op for op in self.operators if op.name == "shard_files")
         return next((op.options["of"] for op in by_file), None)
 
     @property
     def cardinality(self) -> int | None:
-        """Batches of the data set; None when endless, or not known beforehand."""
+        """Number of batches; None if endless or unknown."""
         return self._source.cardinality if isinstance(self._source, Indexed) else None
 
     def element_spec(self) -> tuple[ArraySpec, ...]:
-        """Shapes and dtypes of the first batch, which is read once, and which a reader still gets.
+        """Return shapes and dtypes of the first batch, which is read once and kept for the reader.
 
-        Raises: DataError when there is none, or its arrays do not count the same samples.
+        Raises: DataError if there is none, or its arrays differ in length
         """
         if not self._specs:
             self._specs.append(self._first_spec())
@@ -300,9 +300,9 @@ class Dataset:
         return specs_of(first, self.names(len(first)))
 
     def estimated_batch_bytes(self) -> int | None:
-        """Bytes of the largest batch, from a few samples; None where none is made of few samples.
+        """Estimate the bytes of the largest batch from a few samples; None if that is not possible.
 
-        Functions of the user's are called on a few samples only where a batch has many.
+        User functions are only called for this if a batch has many samples.
         """
         source, few = self._source, FEW_SAMPLES
         if not isinstance(source, Indexed) or source.reader is None:
@@ -313,37 +313,37 @@ class Dataset:
             return None
         try:
             batch = arrays_of(source.read_few(few), StageClock())
-        except Exception:  # the first batch is to tell what is wrong
+        except Exception:  # left to the first batch to report
             return None
         if any(array.shape[:1] != (few,) for array in batch):
-            return None  # what a function makes of a batch does not grow with it
+            return None  # the function's result does not scale with the batch
         return sum(array.nbytes for array in batch) * samples // few
 
     def names(self, arrays: int) -> list[str]:
-        """The names of a batch's arrays, so many: `features`, `features/ids`, `labels`, …
+        """Return the names of a batch's arrays: `features`, `features/ids`, `labels`, …
 
-        They are known from the first batch on.
+        Available after the first batch.
         """
         return self._elements.names(arrays)
 
     def nested(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Values, one for each array of a batch, as the batch nests: (features, labels)."""
+        """Nest one value per array in the structure of a batch: (features, labels)."""
         return self._elements.given(values)
 
     def held(self, batch: Sequence[Any]) -> "Dataset":
-        """One batch of this data set, its arrays in their order, again and again."""
+        """Return a data set that repeats one batch."""
         again = Dataset.from_batches(repeat({f"array_{n}": x for n, x in enumerate(batch)}))
         return Dataset(again._source, Level.BATCH, again.operators, self._elements)
 
     def deliveries(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None
     ) -> Iterator[Delivery]:
-        """Batches start, start + stride, … of a run's, each with where its samples come from.
+        """Yield batches start, start + stride, … of a run, each with the origins of its samples.
 
-        Rows of arrays are not copied before the delivery is asked for them. clock: times this
-        reader in the place of the data set's own.
+        Rows of arrays are copied when the delivery is written. clock: replaces the data set's own
+        for this reader.
 
-        Raises: DataError when the data set is empty, not batched, or sharded for other streamers
+        Raises: DataError if the data set is empty, not batched, or sharded for other streamers
         """
         start, stride = self._shards.local(start, stride)
         keep_freed_memory()
@@ -360,7 +360,7 @@ class Dataset:
     def batches(
         self, start: int = 0, stride: int = 1, clock: StageClock | None = None
     ) -> Generator[Batch]:
-        """Batches start, start + stride, start + 2·stride, … of a run's.
+        """Yield batches start, start + stride, start + 2·stride, … of a run.
 
         Raises: as `deliveries`
         """
@@ -368,7 +368,7 @@ class Dataset:
         return (arrays_of(delivery.batch, clock or self.clock) for delivery in deliveries)
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches, from the first."""
+        """Iterate over all batches."""
         return self.batches()
 
     def _then(

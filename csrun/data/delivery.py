@@ -1,4 +1,4 @@
-"""A batch on its way to who asked for it: read only where it is wanted, its samples known."""
+"""Delivery of a batch: arrays that are read when written, and the origins of the samples."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from csrun.data.errors import DataError, Origin
 from csrun.data.operators import StageClock
 from csrun.data.samples import ArraySamples, Batch, JoinedSamples, Rows
 
-COPY_STAGE = "copy"  # of what a pipeline spends its time on: from its arrays to the wafer's
+COPY_STAGE = "copy"  # a stage of the pipeline: copying into the wafer's arrays
 
-KEPT_BYTES = 256 << 20  # the largest array, and the most that stays free for the next one
-LEAST_BYTES = 32 << 20  # what every glibc accepts; some refuse more
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt
+KEPT_BYTES = 256 << 20  # largest array kept, and most memory kept free
+LEAST_BYTES = 32 << 20  # accepted by every glibc; some refuse more
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of mallopt
 
 
 class Kind(NamedTuple):
@@ -29,14 +29,14 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class LazyBatch:
-    """Rows of arrays that nobody has copied yet."""
+    """Batch of array rows, not copied yet."""
 
     samples: ArraySamples | JoinedSamples
     rows: Rows
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Of the arrays that it will be."""
+        """Kinds of its arrays."""
         shapes = self.samples.shapes(len(self.rows))
         return tuple(map(Kind, shapes, self.samples.dtypes))
 
@@ -44,7 +44,7 @@ class LazyBatch:
         return self.samples.gather(self.rows, clock)
 
     def write(self, outs: Batch, clock: StageClock) -> Batch:
-        """Copy the rows from where they lie right into `outs`, by way of a copy if converted."""
+        """Copy the rows directly into `outs`, through a temporary copy if converted."""
         pairs = zip(outs, self.samples.dtypes, strict=True)
         alike = [out if out.dtype == dtype else None for out, dtype in pairs]
         arrays = self.samples.gather(self.rows, clock, alike)
@@ -58,23 +58,22 @@ class LazyBatch:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A batch of a data set as its reader hands it over. `origins` tells of its samples."""
+    """Batch of a data set, with the origins of its samples."""
 
     batch: Batch | LazyBatch
     origins: Callable[[], Sequence[Origin]]
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Of its arrays, before any of them is read."""
+        """Kinds of its arrays, without reading them."""
         if isinstance(self.batch, LazyBatch):
             return self.batch.kinds
         return tuple(Kind(array.shape, array.dtype) for array in self.batch)
 
     def write(self, outs: Batch, clock: StageClock) -> Batch:
-        """Write the batch into the arrays that are handed in, converted where their dtype differs.
+        """Write the batch into `outs`, converted to their dtypes.
 
-        The answer is the values before the conversion: what does not fit a smaller type is still
-        seen in them.
+        Returns the values before conversion, to detect those out of range of a smaller type.
 
         Shapes: outs[i] kinds[i].shape; of a dtype that kinds[i].dtype casts to as the same kind
         """
@@ -87,29 +86,28 @@ class Delivery:
 
 
 def arrays_of(batch: Batch | LazyBatch, clock: StageClock) -> Batch:
-    """The arrays of a batch, in memory of their own."""
+    """Return the arrays of a batch in new memory."""
     return batch.arrays(clock) if isinstance(batch, LazyBatch) else batch
 
 
 def require_numbers(batch: Batch) -> Batch:
-    """The batch.
+    """Return the batch.
 
     Raises: DataError for an array of Python objects
     """
     for part in batch:
         if part.dtype == object:
             held = type(next(iter(part.flat), None)).__name__
-            raise DataError(f"input_fn: a batch is made of arrays of numbers, got {held}")
+            raise DataError(f"input_fn: a batch must consist of numeric arrays, got {held}")
     return batch
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to `KEPT_BYTES`, and make new arrays there.
+    """Make malloc keep up to `KEPT_BYTES` of freed memory for new arrays.
 
-    Without it the C library gives large arrays back to the kernel, and each batch of a `map` waits
-    for new pages, which are filled with zeros first. Of another C library than glibc nothing is
-    asked.
+    Otherwise glibc returns large arrays to the kernel, and each batch of a `map` waits for new,
+    zeroed pages. No effect with other C libraries.
 
     Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
     """

@@ -1,4 +1,4 @@
-"""Which files a data set is made of, and their samples."""
+"""Files of a data set, and their samples."""
 
 import glob
 import resource
@@ -15,15 +15,15 @@ from csrun.data.indexed import Indexed, Range
 from csrun.data.ops.interleave import STAGE, FileFlow
 from csrun.data.samples import ArraySamples, JoinedSamples, read_only, require_equally_long
 
-OTHER_DESCRIPTORS = 512  # of sockets, rings, logs and libraries
+OTHER_DESCRIPTORS = 512  # for sockets, rings, logs and libraries
 
 Paths = str | Path | Sequence[str | Path]
 
 
 def found(paths: Paths) -> tuple[Path, ...]:
-    """The files that paths or patterns (`data/train-*.tfrecord`) name; a pattern's sorted by name.
+    """Return the files of paths or patterns (`data/train-*.tfrecord`), sorted within a pattern.
 
-    Raises: DataError for a path or pattern without a file
+    Raises: DataError for a path or pattern that matches no file
     """
     asked = [paths] if isinstance(paths, str | Path) else list(paths)
     files: list[Path] = []
@@ -34,7 +34,7 @@ def found(paths: Paths) -> tuple[Path, ...]:
         matching = sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
         if not matching:
             rule = "no file matches" if glob.has_magic(path) else "no such file"
-            raise DataError(f"from_files: {path}: {rule}, looked for from {Path.cwd()}")
+            raise DataError(f"from_files: {path}: {rule} (working directory {Path.cwd()})")
         files += map(Path, matching)
     require(bool(files), "from_files", "at least one file is needed", "none")
     return tuple(files)
@@ -48,18 +48,18 @@ class FileSet:
     format: Format
 
     def shard(self, index: int, count: int) -> "FileSet":
-        """Every `count`-th file, from `index` on.
+        """Return every `count`-th file, from `index` on.
 
         Raises: DataError for fewer files than shards
         """
-        rule = f"{count} streamers need a file each at least: use fewer streamers, or split files"
+        rule = f"{count} streamers need at least one file each: use fewer streamers, or split files"
         require(len(self.paths) >= count, "shard_files", rule, f"{len(self.paths)} files")
         return replace(self, paths=self.paths[index::count])
 
     def source(self) -> Source:
-        """Their samples: by number where the files hold arrays, else in turn.
+        """Return their samples: indexed if the files hold arrays, else streamed.
 
-        Raises: DataError for files that are not alike, or without any sample
+        Raises: DataError for files of different structure, or without samples
         """
         if isinstance(self.format, IndexedFormat):
             samples = self._samples()
@@ -67,14 +67,14 @@ class FileSet:
         return FileFlow(self.paths, self.format)
 
     def _samples(self) -> ArraySamples | JoinedSamples:
-        """The samples of files that hold arrays.
+        """Return the samples of files of arrays.
 
-        Raises: DataError for files that are not alike, or without any sample
+        Raises: DataError for files of different structure, or without samples
         """
         _let_open(len(self.paths))
         parts = [ArraySamples(self._arrays(path), STAGE, str(path)) for path in self.paths]
         filled = [part for part in parts if len(part)]
-        count = f"{len(parts)} files without a sample"
+        count = f"{len(parts)} files without samples"
         require(bool(filled), "from_files", "the data set must not be empty", count)
         return filled[0] if len(filled) == 1 else JoinedSamples(filled)
 
@@ -86,7 +86,7 @@ class FileSet:
 
 
 def _let_open(files: int) -> None:
-    """Raise this process's limit of descriptors, as far as it may: a mapped file keeps one."""
+    """Raise the limit of open files as far as possible, as a mapped file keeps a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + OTHER_DESCRIPTORS
     if resource.RLIM_INFINITY != soft < wanted:

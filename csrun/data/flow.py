@@ -1,7 +1,7 @@
-"""Streams: elements that come in turn, from their first on, a chunk at a time.
+"""Streams: elements in sequence from the first one, in chunks.
 
-A flow can be opened again for each pass over it; a chunk is a few samples, or one batch, so that a
-stage's time is taken once a chunk and not once a sample.
+A flow can be reopened for each pass. A chunk is a few samples, or one batch, so that stages are
+timed per chunk instead of per sample.
 """
 
 import logging
@@ -20,32 +20,32 @@ from csrun.data.operators import StageClock
 from csrun.data.prefetch import prefetched
 from csrun.data.structure import Elements
 
-CHUNK = 64  # samples that a stage works on at a time
+CHUNK = 64  # samples per chunk
 
-Item = tuple[tuple[Origin, ...], Sample]  # a sample or a batch, and the samples that it is made of
+Item = tuple[tuple[Origin, ...], Sample]  # a sample or batch, and the origins of its samples
 Chunks = Iterator[list[Item]]
 
 log = logging.getLogger("csrun")
 
 
 class Flow(Protocol):
-    """Elements in turn."""
+    """Stream of elements."""
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The elements of one pass, from the first."""
+        """Open a pass."""
 
 
-Source = Indexed | Flow  # what a chain is made of, in either form
+Source = Indexed | Flow  # a chain in either form
 
 
 @dataclass(frozen=True)
 class IndexedFlow:
-    """An indexed chain, read in its order."""
+    """Stream of an indexed chain in its order."""
 
     below: Indexed
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """Its samples, or its batches."""
+        """Iterate over its samples or batches."""
         order, below = self.below.outer_order, self.below
         for start in count(0, CHUNK):
             stop = start + CHUNK if order.length is None else min(start + CHUNK, order.length)
@@ -63,16 +63,15 @@ class IndexedFlow:
 
 
 def in_turn(source: Source) -> Flow:
-    """A chain as a stream, whatever its form."""
+    """Convert a chain to a stream."""
     return IndexedFlow(source) if isinstance(source, Indexed) else source
 
 
 @dataclass(frozen=True)
 class BatchesFlow:
-    """Batches of an iterable; one that is its own iterator gives one pass only.
+    """Batches of an iterable; an iterator allows a single pass.
 
-    begin: begins the pass of a number. elements: how they nest. stage: what the time that they take
-    is labelled by.
+    begin: called at the start of a pass. elements: their structure. stage: label of their time.
     """
 
     iterable: Iterable[Any]
@@ -101,48 +100,48 @@ class BatchesFlow:
 
 @dataclass
 class Opening:
-    """A stream that was opened to look at its first batch, kept for who reads next."""
+    """Stream opened for its first batch, kept for the next reader."""
 
     items: list[Iterator[Item]] = field(default_factory=list)
     warned: bool = False
 
     def first(self, flow: Flow, clock: StageClock) -> Item:
-        """The first batch; it is still there for the reader.
+        """Return the first batch, which the reader still gets.
 
-        Raises: DataError when there is none
+        Raises: DataError if there is none
         """
         items = self._take(flow, clock)
         for item in items:
             self.items.append(chain([item], items))
             return item
-        raise DataError("input_fn: the data set must not be empty, and it gives no batch")
+        raise DataError("input_fn: the data set must not be empty, got no batch")
 
     def deliveries(
         self, flow: Flow, start: int, stride: int, ahead: int, clock: StageClock
     ) -> Iterator[Delivery]:
-        """Batches start, start + stride, … of the stream; all others are made and thrown away."""
+        """Yield batches start, start + stride, … of the stream; all others are made and dropped."""
         items = islice(self._take(flow, clock), start, None, stride)
         deliveries = map(_delivery, items)
         return prefetched(deliveries, ahead) if ahead else deliveries
 
     def warn_of_replay(self, why: str, remedy: str) -> None:
-        """Say once that batches are made for nothing."""
+        """Warn once that batches are made and dropped."""
         if not self.warned:
             self.warned = True
             log.warning(
-                "input_fn: %s, which cannot be indexed: the batches before and between those "
-                "wanted are produced and thrown away; this does not scale; %s",
+                "input_fn: %s and cannot be indexed: the batches before and between those "
+                "needed are produced and dropped; this does not scale; %s",
                 why,
                 remedy,
             )
 
     def _take(self, flow: Flow, clock: StageClock) -> Iterator[Item]:
-        """All batches, from the first."""
+        """Yield all batches."""
         return self.items.pop() if self.items else chain.from_iterable(flow.open(0, clock))
 
 
 def in_chunks(items: Iterator[Item], size: int) -> Chunks:
-    """So many items at a time; fewer at the end."""
+    """Group items into chunks; the last one may be shorter."""
     while chunk := list(islice(items, size)):
         yield chunk
 

@@ -1,9 +1,9 @@
-"""Samples in an order, a batch at a time: any batch can be read without those before it.
+"""Indexed chains: samples in an order, of which any batch can be read without those before it.
 
-An order is pure arithmetic on positions, no data touched: it is asked for the elements at some
-positions of one pass (epoch) over it. Element e of pass p over a `Range` of n has the number
-p·n + e, so that a number names both what is read and in which pass; what lies below (the batches of
-a shuffled data set) needs both.
+An order is pure arithmetic on positions, without data: it returns the elements at some positions of
+one pass (epoch). Element e of pass p over a `Range` of n has the number p·n + e, so that a number
+identifies both the element and the pass; the source (as the batches of a shuffled data set) needs
+both.
 """
 
 from collections.abc import Iterator
@@ -23,57 +23,57 @@ from csrun.data.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows
 from csrun.data.structure import Elements
 
-ITEM_STAGE = "source"  # of what is read by number from another library
+ITEM_STAGE = "source"  # stage of items of another library
 
 
 class Order(Protocol):
-    """A sequence of element numbers. `length` is None for an endless one."""
+    """Sequence of element numbers; `length` is None if endless."""
 
     @property
     def length(self) -> int | None:
-        """Elements of one pass."""
+        """Elements per pass."""
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """The elements at these positions of pass `epoch`: a new int64 array of as many."""
+        """Return the elements at these positions of a pass, as a new int64 array."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Elements in their own order."""
+    """Elements in natural order."""
 
     length: int | None
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """The elements at these positions of pass `epoch`."""
+        """Return the elements at these positions of a pass."""
         return positions + epoch * (self.length or 0)
 
 
 class Samples(Protocol):
-    """So many samples, by their numbers."""
+    """Samples by number."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of samples."""
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, one by one."""
+        """Return samples by number, one by one."""
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
+        """Origin of a sample."""
 
 
 class BatchReader(Protocol):
-    """Makes the batch of a number."""
+    """Reader of batches by number."""
 
     def read(self, chain: "Indexed", number: int, clock: StageClock) -> Batch | LazyBatch:
-        """The batch."""
+        """Read a batch."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """Samples, and, once batched, batches of them.
+    """Samples in an order and, after `batch`, batches of them.
 
-    order: of samples; batches: the order of the batches cut from it, and reader: what makes one of
-    them, both None before `batch`. length: of the source, all samples of a pass.
+    order: of samples. batches, reader: order and reader of the batches, None before `batch`.
+    length: samples per pass of the source.
     """
 
     samples: Samples
@@ -85,16 +85,16 @@ class Indexed:
 
     @property
     def cardinality(self) -> int | None:
-        """Batches of the data set, None when endless."""
+        """Number of batches, None if endless."""
         return self._batched()[0].length
 
     @property
     def outer_order(self) -> Order:
-        """The order of what an operation on the data set sees: samples, or batches."""
+        """Order of the elements: batches after `batch`, else samples."""
         return self.batches or self.order
 
     def ordered(self, order: Order) -> "Indexed":
-        """The same elements in another order."""
+        """Return the same elements in another order."""
         if self.batches is None:
             return replace(self, order=order)
         return replace(self, batches=order)
@@ -102,12 +102,12 @@ class Indexed:
     def deliveries(
         self, start: int, stride: int, threads: int, ahead: int, clock: StageClock
     ) -> Iterator[Delivery]:
-        """The batches at positions start, start + stride, … of the data set.
+        """Yield the batches at positions start, start + stride, … of the data set.
 
-        Several threads make a batch each; otherwise one thread reads `ahead` batches, or none does.
+        With `threads`, several batches are made at a time; else one thread reads `ahead` batches.
         """
         positions: Iterator[int] = count(start, stride)
-        if self.cardinality is not None:  # which may grow, of an order that is told pass by pass
+        if self.cardinality is not None:  # may grow if the order is defined pass by pass
             positions = takewhile(lambda position: position < (self.cardinality or 0), positions)
         if threads == 1 and not ahead:
             return (self._deliver(position, clock) for position in positions)
@@ -123,30 +123,30 @@ class Indexed:
         return Delivery(self.read(number, clock), lambda: self.origins(number))
 
     def number_of(self, position: int) -> int:
-        """The number, in the order of reading, of the batch at a position of the data set."""
+        """Return the number of the batch at a position of the data set."""
         return int(self._batched()[0].at(0, np.array([position]))[0])
 
     def read(self, number: int, clock: StageClock) -> Batch | LazyBatch:
-        """The batch with a number."""
+        """Read the batch with a number."""
         return self._batched()[1].read(self, number, clock)
 
     def read_few(self, count: int) -> Batch | LazyBatch:
-        """A batch of the first samples, so many, as a batch of any size is made."""
+        """Read a batch of the first `count` samples."""
         return replace(self, batch_size=count).read(0, StageClock())
 
     @property
     def largest_batch(self) -> int:
-        """Samples of the largest batch."""
+        """Size of the largest batch."""
         samples = self.order.length
         return self.batch_size if samples is None else min(self.batch_size, samples)
 
     def rows(self, number: int) -> Rows:
-        """The samples of a batch, by their numbers."""
+        """Sample numbers of a batch."""
         start, stop, epoch = self._extent(number)
         return self.order.at(epoch, np.arange(start, stop)) % len(self.samples)
 
     def origins(self, number: int) -> list[Origin]:
-        """Where the samples of a batch come from."""
+        """Origins of the samples of a batch."""
         return [self.samples.origin(row) for row in self.rows(number).tolist()]
 
     def _batched(self) -> tuple[Order, BatchReader]:
@@ -155,7 +155,7 @@ class Indexed:
         return self.batches, self.reader
 
     def _extent(self, number: int) -> tuple[int, int, int]:
-        """Sample positions of a batch, and the pass over the samples that it belongs to."""
+        """Return the sample positions of a batch, and its pass."""
         samples, epoch = self.order.length, 0
         if samples is None:
             start = number * self.batch_size
@@ -167,7 +167,7 @@ class Indexed:
 
 
 def batches_of(items: RandomAccess, elements: Elements) -> Indexed:
-    """Items of another library that are whole batches: each is a sample of its own here."""
+    """Return a chain of items of another library that are batches."""
     order = Range(items.length)
     samples = NumberedItems(items, elements)
     return Indexed(samples, order, batch_size=1, batches=order, reader=ItemReader())
@@ -175,7 +175,7 @@ def batches_of(items: RandomAccess, elements: Elements) -> Indexed:
 
 @dataclass(frozen=True)
 class NumberedItems:
-    """Items of another library, each of which counts as one sample."""
+    """Items of another library, each counted as one sample."""
 
     items: RandomAccess
     elements: Elements
@@ -184,35 +184,35 @@ class NumberedItems:
         return maxsize if self.items.length is None else self.items.length
 
     def each(self, rows: Rows, clock: StageClock) -> list[Batch]:
-        """The items with these numbers."""
+        """Return items by number."""
         with clock.timed(ITEM_STAGE):
             items = (self.items[row] for row in rows.tolist())
             return [require_numbers(self.elements.taken(item)) for item in items]
 
     def origin(self, row: int) -> Origin:
-        """Where an item comes from: its number."""
+        """Origin of an item: its number."""
         return WholeBatch(row)
 
 
 @dataclass(frozen=True)
 class ItemReader:
-    """Takes an item as the batch of its number; of a further pass, the item that comes then."""
+    """Reader of items as batches; numbers beyond the length belong to further passes."""
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
-        """The batch with this number, which may lie beyond the length: no remainder is taken."""
+        """Read a batch; a number beyond the length is passed on unchanged."""
         (batch,) = chain.samples.each(np.array([number]), clock)
         return batch
 
 
 def nonempty(source: Indexed) -> Indexed:
-    """The source.
+    """Return the source.
 
-    Raises: DataError for one without a batch
+    Raises: DataError if it has no batch
     """
     if source.cardinality == 0:
         raise DataError(
-            f"the data set is empty: {source.order.length} samples of {len(source.samples)} "
-            f"give no batch of {source.batch_size}: lower batch_size, keep the remainder, or "
+            f"the data set has no batch: {source.order.length} of {len(source.samples)} samples "
+            f"do not fill a batch of {source.batch_size}: lower batch_size, keep the remainder, or "
             "use fewer shards"
         )
     return source

@@ -1,4 +1,4 @@
-"""What an input pipeline is made of, as its author wrote it, and what each stage of it costs."""
+"""Operators of an input pipeline as written by its author, and times of its stages."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ DATA = CSRUN / "data"
 
 
 class Level(StrEnum):
-    """What an operator works on."""
+    """Elements that an operator works on."""
 
     SAMPLE = "sample"
     BATCH = "batch"
@@ -26,10 +26,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Operator:
-    """One operation of a chain.
+    """Operation of a chain.
 
-    options: its arguments by name, defaults filled in; a function by its name. where: file and line
-    of the user's call, e.g. `data.py:34`; empty where nobody knows.
+    options: its arguments by name, with defaults; a function by its name. where: file and line of
+    the user's call, e.g. `data.py:34`; empty if unknown.
     """
 
     name: str
@@ -39,18 +39,18 @@ class Operator:
 
     @property
     def stage(self) -> str:
-        """How time spent in it is labelled: `map load`, `batch`, `from_batches generator`."""
+        """Label of its time: `map load`, `batch`, `from_batches generator`."""
         what = self.options.get("iterable" if self.name == "from_batches" else "function")
         return f"{self.name} {what}" if what else self.name
 
     def failed_at(self, what: str) -> str:
-        """A note for an exception of the user's function."""
+        """Note for an exception of the user's function."""
         place = f" ({self.where})" if self.where else ""
         return f"input_fn: {self.stage}{place} failed at {what}"
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A user's function in a report; a lambda by the line that it begins on."""
+    """Name of a user's function in a report; a lambda by its line."""
     if isinstance(function, partial):
         return name_of(function.func)
     name: str = getattr(function, "__name__", type(function).__name__)
@@ -58,7 +58,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def call_site() -> str:
-    """File and line of the innermost call from outside this package; empty for csrun's own."""
+    """Return file and line of the innermost call from outside csrun; empty if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and Path(frame.f_code.co_filename).is_relative_to(DATA):
         frame = frame.f_back
@@ -69,17 +69,16 @@ def call_site() -> str:
 
 @dataclass(slots=True)
 class StageTime:
-    """One stage's time so far. wall_s - cpu_s is what it waited: for a disk, for a lock, asleep."""
+    """Time of a stage so far; wall_s - cpu_s is spent waiting for a disk, a lock or a timer."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
 
 class StageClock:
-    """Times the stages of one reader of a pipeline, by the names that `Operator.stage` gives.
+    """Times of the stages of one reader of a pipeline, by `Operator.stage`.
 
-    Of stages that run on several threads it adds up the time of all of them. `entered` hears of
-    each stage as it begins.
+    Times of a stage on several threads are added up. `entered` is called as a stage begins.
     """
 
     def __init__(self) -> None:
@@ -92,24 +91,24 @@ class StageClock:
         return Timed(self, stage)
 
     def add(self, stage: str, wall_s: float, cpu_s: float) -> None:
-        """Add so much to a stage."""
+        """Add a time to a stage."""
         with self._lock:
             time = self.stages.setdefault(stage, StageTime())
             time.wall_s += wall_s
             time.cpu_s += cpu_s
 
     def slowest(self) -> tuple[str, StageTime] | None:
-        """The stage that took longest, with its time; None before the first one."""
-        stages = list(self.stages.items())  # at once: another thread may begin one meanwhile
+        """Return the slowest stage with its time; None before the first one."""
+        stages = list(self.stages.items())  # a copy, as another thread may add a stage meanwhile
         return max(stages, key=lambda item: item[1].wall_s, default=None)
 
 
 def no_listener(stage: str) -> None:
-    """Nobody wants to know which stage begins."""
+    """Ignore the beginning of a stage."""
 
 
 class Timed:
-    """Times a block. A class: a generator would cost half as much again."""
+    """Timer of a block; a class, as a generator costs 1.5 times as much."""
 
     __slots__ = ("_clock", "_cpu_s", "_stage", "_wall_s")
 
@@ -126,10 +125,10 @@ class Timed:
 
 
 def why_in_turn(operators: Sequence[Operator]) -> tuple[str, str]:
-    """What makes a chain of these a stream, and what to do about it."""
+    """Return why a chain is a stream, and the remedy."""
     source = operators[0]
     if "iterable" in source.options:
-        return f"it gave a {source.options['iterable']}", "return a csrun.data.Dataset instead"
+        return f"it returned a {source.options['iterable']}", "return a csrun.data.Dataset instead"
     causes = [op.name for op in operators if op.name in ("filter", "shuffle")]
     what = f"{source.options['format']} files" if source.name == "from_files" else causes[0]
-    return f"its chain has {what}", "let each streamer read its own part: shard_files or shard"
+    return f"its chain has {what}", "shard the data with shard_files or shard"

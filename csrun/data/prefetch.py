@@ -1,4 +1,4 @@
-"""prefetch: batches are made on threads, ahead of who reads them."""
+"""prefetch: batches made ahead of their reader, on threads."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterator[T], ahead: int) -> Generator[T]:
-    """The same items, of which up to `ahead` are produced before they are asked for.
+    """Yield the same items, up to `ahead` of them produced in advance.
 
-    One thread calls the iterator, so the order stays; what it raises comes out here, with its
-    traceback, in the place of the item. The thread ends with this generator.
+    One thread calls the iterator, so the order is preserved; its exceptions are raised here, with
+    their traceback, in place of the item. The thread ends with this generator.
     """
     end = object()
     calls = read_ahead(iter(int, 1), lambda _: next(items, end), 1, ahead)
@@ -28,9 +28,9 @@ def prefetched(items: Iterator[T], ahead: int) -> Generator[T]:
 
 
 def read_ahead(keys: Iterable[K], read: Callable[[K], T], threads: int, ahead: int) -> Generator[T]:
-    """`read(key)` for each key in their order, made by several threads, up to `ahead` beforehand.
+    """Yield `read(key)` for each key in order, called on several threads, up to `ahead` in advance.
 
-    What it raises comes out here in the place of the item. The threads end with this generator.
+    Its exceptions are raised here in place of the item. The threads end with this generator.
     """
     waiting = iter(keys)
     pending: deque[Future[T]] = deque()

@@ -1,4 +1,4 @@
-"""What an input function may return."""
+"""Conversion of an input function's result to a Dataset."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from csrun.data.errors import DataError, require
 
 
 def as_dataset(data: Any) -> Dataset:
-    """What an input function returned, as a Dataset.
+    """Convert an input function's result to a Dataset.
 
-    Raises: DataError for anything but a Dataset or an iterable of batches.
+    Raises: DataError for anything but a Dataset or an iterable of batches
     """
     if isinstance(data, Dataset):
         return data
@@ -22,14 +22,14 @@ def as_dataset(data: Any) -> Dataset:
     require(fine, "input_fn", rule, type(data).__name__)
     if _is_data(data):
         raise DataError(
-            f"input_fn: {rule}, got data that is not in batches, as {type(data).__name__}: "
-            "Dataset.from_arrays(features, labels).batch(batch_size) makes them"
+            f"input_fn: {rule}, got unbatched data of type {type(data).__name__}: return "
+            "Dataset.from_arrays(features, labels).batch(batch_size)"
         )
     return Dataset.from_batches(data)
 
 
 def _is_data(data: Any) -> bool:
-    """Whether it is arrays themselves, or a tuple or dict of them: data, or one batch."""
+    """True for arrays, or a tuple or dict of them: unbatched data, or a single batch."""
     if isinstance(data, tuple):
         return bool(data) and all(isinstance(part, np.ndarray) for part in data)
     return isinstance(data, Mapping | np.ndarray)

@@ -1,4 +1,4 @@
-"""Samples that can be read in any order: the rows of arrays, in memory or in files."""
+"""Indexable samples: rows of arrays in memory or in files."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from csrun.data.operators import StageClock
 
 Batch = tuple[Array, ...]
 Rows = npt.NDArray[np.int64]
-Outs = Sequence[Array | None]  # where to put what, None for new memory
+Outs = Sequence[Array | None]  # destination arrays, None for new memory
 
 
 class Samples(Protocol):
-    """So many samples, by their numbers."""
+    """Samples by number."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of samples."""
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, one by one."""
+        """Return samples by number, one by one."""
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
+        """Origin of a sample."""
 
 
 @dataclass(frozen=True)
 class ArraySamples:
-    """The samples along the first axis of equally long arrays. file: where they lie, if in one."""
+    """Samples along axis 0 of arrays of equal length. file: the file of the arrays, if any."""
 
     arrays: tuple[Column, ...]
     stage: str
@@ -43,32 +43,32 @@ class ArraySamples:
         return len(self.arrays[0])
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, one by one: views."""
+        """Return samples by number, one by one, as views."""
         with clock.timed(self.stage):
             return list(zip(*(each(array, rows) for array in self.arrays), strict=True))
 
     def gather(self, rows: Rows, clock: StageClock, outs: Outs = ()) -> Batch:
-        """Copies of the samples as a batch, in `outs` where they are given."""
+        """Copy samples into a batch, into `outs` if given."""
         outs = outs or (None,) * len(self.arrays)
         with clock.timed(self.stage):
             return tuple(gather(a, rows, out) for a, out in zip(self.arrays, outs, strict=True))
 
     def shapes(self, rows: int) -> tuple[tuple[int, ...], ...]:
-        """Of the arrays of a batch of so many."""
+        """Shapes of the arrays of a batch."""
         return tuple((rows, *array.shape[1:]) for array in self.arrays)
 
     @property
     def dtypes(self) -> tuple["np.dtype[Any]", ...]:
-        """Of the arrays."""
+        """Dtypes of the arrays."""
         return tuple(array.dtype for array in self.arrays)
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
+        """Origin of a sample."""
         return self.file, row
 
 
 class JoinedSamples:
-    """The samples of several files, one after the other."""
+    """Samples of several files, concatenated."""
 
     def __init__(self, parts: Sequence[ArraySamples]) -> None:
         self._parts = parts
@@ -80,7 +80,7 @@ class JoinedSamples:
         return self._ends[-1]
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, one by one; a file that is read is asked once."""
+        """Return samples by number, one by one, with one read per file."""
         found: dict[int, Sample] = {}
         for part, places in self._by_part(rows):
             its = self._parts[part].each(rows[places] - self._starts[part], clock)
@@ -88,7 +88,7 @@ class JoinedSamples:
         return [found[place] for place in range(len(rows))]
 
     def gather(self, rows: Rows, clock: StageClock, outs: Outs = ()) -> Batch:
-        """Copies of the samples as a batch, in `outs` where they are given."""
+        """Copy samples into a batch, into `outs` if given."""
         parts = self._by_part(rows)
         if len(parts) == 1:
             [(part, _)] = parts
@@ -104,21 +104,21 @@ class JoinedSamples:
         return wholes
 
     def shapes(self, rows: int) -> tuple[tuple[int, ...], ...]:
-        """Of the arrays of a batch of so many."""
+        """Shapes of the arrays of a batch."""
         return self._parts[0].shapes(rows)
 
     @property
     def dtypes(self) -> tuple["np.dtype[Any]", ...]:
-        """Of the arrays."""
+        """Dtypes of the arrays."""
         return self._parts[0].dtypes
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from: the file, and its number there."""
+        """Origin of a sample: the file, and its number in it."""
         part, number = self._place(row)
         return self._parts[part].origin(number)
 
     def _by_part(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """The files that rows lie in, each with the places of its rows among these."""
+        """Group rows by file, each with the positions of its rows."""
         parts = np.searchsorted(self._ends, rows, "right")
         return [(part, np.flatnonzero(parts == part)) for part in sorted(set(parts.tolist()))]
 
@@ -128,11 +128,10 @@ class JoinedSamples:
 
 
 def gather(array: Column, rows: Rows, out: Array | None = None) -> Array:
-    """`array[rows]` in new memory, or in `out`.
+    """Return `array[rows]` in new memory, or in `out`.
 
-    Consecutive rows are one copy, and those of a file are one read. Views whose rows do not lie one
-    after the other in memory (windows over tokens) are copied row by row: `np.take` would first
-    copy all of them.
+    Consecutive rows are one copy, and those of a file one read. Views with non-contiguous rows
+    (windows over tokens) are copied row by row, as `np.take` would first copy the whole view.
 
     Shapes: array [N, …], rows [B] -> [B, …]; out is of the same dtype
     """
@@ -143,7 +142,7 @@ def gather(array: Column, rows: Rows, out: Array | None = None) -> Array:
         source = array[first : first + len(rows)]
         return np.array(source) if out is None else _placed(source, out)
     if array.flags.c_contiguous:
-        return np.take(array, rows, axis=0, out=out, mode="clip")  # `raise` would buffer
+        return np.take(array, rows, axis=0, out=out, mode="clip")  # mode `raise` would buffer
     if out is None:
         out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     for place, row in enumerate(rows.tolist()):
@@ -152,7 +151,7 @@ def gather(array: Column, rows: Rows, out: Array | None = None) -> Array:
 
 
 def each(array: Column, rows: Rows) -> list[Array]:
-    """The rows one by one: views, or those of a file that were read at once."""
+    """Return rows one by one: views, or the rows of one read of a file."""
     if isinstance(array, np.ndarray):
         return [np.asarray(array[row]) for row in rows.tolist()]
     return [np.asarray(row) for row in array[rows]]
@@ -171,16 +170,16 @@ def _consecutive(rows: Rows) -> bool:
 
 
 def read_only(array: Array) -> Array:
-    """A view that a function which works in place is refused: others will read the same memory."""
+    """Return a read-only view, as other readers share the memory."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def from_arrays(arrays: Sequence[Array], names: Sequence[str]) -> ArraySamples:
-    """The samples along the first axis of equally long arrays, with names; nothing is copied.
+    """Return the samples along axis 0 of named arrays of equal length, without copying.
 
-    Raises: DataError for arrays of unequal length, or without samples.
+    Raises: DataError for arrays of unequal length, or without samples
     """
     require(bool(arrays), "from_arrays", "at least one array is needed", "none")
     held = tuple(map(read_only, arrays))
@@ -191,11 +190,11 @@ def from_arrays(arrays: Sequence[Array], names: Sequence[str]) -> ArraySamples:
 
 
 def require_equally_long(where: str, arrays: Sequence[Column], names: Sequence[str] = ()) -> None:
-    """Refuse arrays that do not have the same number of samples along a first axis."""
+    """Refuse arrays of different lengths along axis 0."""
     axes = all(array.shape for array in arrays)
-    require(axes, where, "arrays need a first axis, the samples", _shapes(arrays, names))
+    require(axes, where, "arrays must have a first axis, of samples", _shapes(arrays, names))
     lengths = {array.shape[0] for array in arrays}
-    require(len(lengths) == 1, where, "arrays must be equally long", _shapes(arrays, names))
+    require(len(lengths) == 1, where, "arrays must have equal lengths", _shapes(arrays, names))
 
 
 def _shapes(arrays: Sequence[Column], names: Sequence[str]) -> str:
@@ -211,7 +210,7 @@ def _require_alike(parts: Sequence[ArraySamples]) -> None:
         if part.shapes(0) != first.shapes(0) or part.dtypes != first.dtypes:
             raise DataError(
                 f"from_files: {part.file} has samples of {_kinds(part)}, {first.file} of "
-                f"{_kinds(first)}: files of one data set must be alike"
+                f"{_kinds(first)}: all files of a data set must have the same structure"
             )
 
 

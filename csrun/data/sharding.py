@@ -1,4 +1,4 @@
-"""Which part of the data this task streams, and the seed that it shares with the others."""
+"""Shard of the data that this task streams, and the seed shared by all tasks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +10,18 @@ from csrun.data.errors import DataError
 
 Shard = tuple[int, int]  # index, count
 
-NO_SEED = 1  # of a run that says none, as the estimator's
+NO_SEED = 1  # of a run without a seed, as the estimator's
 
 _given: list[Shard] = []
 _seeds: list[int] = []
 
 
 class Sharding(StrEnum):
-    """How a data set is split among the streamers.
+    """Split of a data set among the streamers.
 
-    BATCH: streamer i of N takes the batches i, i + N, i + 2N, … of one and the same sequence. FILE
-    and USER: every streamer has a data set of its own, whose batches are taken in turn, so that
-    what is trained depends on the number of streamers.
+    BATCH: streamer i of N makes the batches i, i + N, i + 2N, … of one common sequence. FILE and
+    USER: every streamer has its own data set, and batches are taken from them in rotation, so the
+    training depends on the number of streamers.
     """
 
     BATCH = "batch"
@@ -31,20 +31,20 @@ class Sharding(StrEnum):
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of a chain: by whom it was sharded, and each time as which (index, count)."""
+    """Shards of a chain: the kind of sharding, and each (index, count)."""
 
     sharding: Sharding = Sharding.BATCH
     taken: tuple[Shard, ...] = ()
 
     def and_by(self, sharding: Sharding, shard: Shard) -> "Shards":
-        """Sharded once more."""
+        """Add a shard."""
         by_file = Sharding.FILE in (sharding, self.sharding)
         return Shards(Sharding.FILE if by_file else sharding, (*self.taken, shard))
 
     def local(self, start: int, stride: int) -> tuple[int, int]:
-        """Where a streamer of batches start, start + stride, … reads in its own data set.
+        """Convert batches start, start + stride, … to those of the streamer's own data set.
 
-        Raises: DataError when the chain was sharded otherwise than the run's streamers are
+        Raises: DataError if the chain is sharded for other streamers than the run has
         """
         if self.sharding is Sharding.BATCH:
             return start, stride
@@ -52,9 +52,10 @@ class Shards:
         if stride > 1 and mine not in self.taken:
             index, count = self.taken[-1]
             raise DataError(
-                f"shard({count}, {index}) in input_fn turns sharding by batch off, and this is "
-                f"streamer {mine[0]} of {stride}: streamers would give the same samples, or leave "
-                "some out; take index and count from csrun.data.shard_info()"
+                f"shard({count}, {index}) in input_fn does not match streamer {mine[0]} of "
+                f"{stride}: "
+                "samples would be repeated or missing; use "
+                "index, count = csrun.data.shard_info()"
             )
         return start // stride, 1
 
@@ -63,10 +64,10 @@ UNSHARDED = Shards()
 
 
 def shard_info() -> Shard:
-    """This task's shard of the data: (index, count), in any task of a job.
+    """Return this task's shard of the data, (index, count).
 
-    count is the number of streamers, and index this one's place among them. A task that streams
-    nothing (the chief that looks at shapes) has index 0. Without a launcher it is (0, 1).
+    count is the number of streamers, index the rank of this one among them. A task that does not
+    stream (as the chief, which reads shapes) has index 0. Without a launcher it is (0, 1).
     """
     if _given:
         return _given[-1]
@@ -79,7 +80,7 @@ def shard_info() -> Shard:
 
 @contextmanager
 def sharded_as(index: int, count: int) -> Iterator[None]:
-    """Be another shard for a while: for measuring a pipeline outside of a job."""
+    """Set another shard inside the block, to measure a pipeline outside of a job."""
     _given.append((index, count))
     try:
         yield
@@ -88,13 +89,13 @@ def sharded_as(index: int, count: int) -> Iterator[None]:
 
 
 def run_seed() -> int:
-    """The seed of the run that this task is in: for what shuffles without one of its own."""
+    """Return the seed of the run, used by shuffles without a seed."""
     return _seeds[-1] if _seeds else NO_SEED
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Be in a run of this seed. All its tasks have the same, and so draw one order."""
+    """Set the run's seed inside the block; all tasks have the same seed, so they draw one order."""
     _seeds.append(seed)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the arrays of a batch are."""
+"""Shapes and dtypes of the arrays of a batch."""
 
 from collections.abc import Sequence
 
@@ -16,13 +16,13 @@ class ArraySpec(msgspec.Struct, frozen=True):
 
 
 def specs_of(batch: Batch, names: Sequence[str]) -> tuple[ArraySpec, ...]:
-    """Shapes and dtypes of a batch's arrays, which have these names.
+    """Return shapes and dtypes of a batch's arrays, by name.
 
-    Raises: DataError when they do not count the same samples, or hold no numbers
+    Raises: DataError for arrays of different lengths, or that are not numeric
     """
     shapes = [array.shape for array in batch]
     alike = all(shapes) and len({shape[0] for shape in shapes}) == 1
-    rule = "a batch is arrays of equally many samples, as batch() makes them"
+    rule = "the arrays of a batch must have equal lengths, as batch() returns them"
     named = (f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
     require(alike, "input_fn", rule, f"shapes {', '.join(named)}")
     for name, array in zip(names, batch, strict=True):

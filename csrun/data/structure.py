@@ -1,7 +1,7 @@
-"""How the arrays of an element nest: tuples and dicts of arrays, and the flat tuple that travels.
+"""Structure of an element: nested tuples and dicts of arrays, and its flat tuple.
 
-Arrays travel flat through a pipeline and to the wafer. Who is the user's, a function of a `map` or
-a model function, gets them nested as the one before it gave them.
+Arrays are passed flat through a pipeline and to the wafer. User code, a function of a `map` or a
+model function, gets them in the structure that the previous function returned.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,20 +12,20 @@ import numpy as np
 from csrun.data.errors import DataError
 from csrun.data.formats.base import Array, Sample
 
-#: The places of arrays: None is an array, dicts are in the order of their keys.
+#: Structure: None is an array, dicts are in the order of their keys.
 Tree = None | tuple["Tree", ...] | dict[str, "Tree"]
-NAMES = ("features", "labels")  # of what model_fn takes, and of a dict of both
+NAMES = ("features", "labels")  # arguments of model_fn, and keys of a dict of both
 SEPARATOR = "/"
-_PLAIN = (np.ndarray, np.generic, int, float)  # what is one array, at a glance
+_PLAIN = (np.ndarray, np.generic, int, float)  # types that are certainly a single array
 _ARRAYS = {np.ndarray}
 
 
 def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
-    """The arrays of a value, and how they nest; `path` is the value's name in messages.
+    """Return the arrays of a value, and their structure; `path` is its name in messages.
 
-    What is neither dict nor tuple is an array, as NumPy makes it: a list of numbers is a vector.
+    Anything but a dict or tuple is converted by NumPy: a list of numbers is a vector.
 
-    Raises: DataError for a dict whose keys cannot be part of a name, or for nothing at all in it
+    Raises: DataError for an empty tuple or dict, or a key that cannot be part of a name
     """
     if isinstance(value, np.ndarray):
         return None, [value]
@@ -36,7 +36,7 @@ def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
         trees: Tree = {key: tree for key, (tree, _) in zip(keys, parts, strict=True)}
     elif _nests(value):
         if not value:
-            raise DataError(f"input_fn: {path}: a tuple must have a part, got none")
+            raise DataError(f"input_fn: {path}: a tuple must not be empty")
         parts = [flatten(part, f"{path}{SEPARATOR}{i}") for i, part in enumerate(value)]
         trees = tuple(tree for tree, _ in parts)
     else:
@@ -45,7 +45,7 @@ def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
 
 
 def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
-    """Leaves in the places of a tree's arrays; as many are taken as it has."""
+    """Put leaves into a structure, taking as many as it has arrays."""
     if tree is None:
         return next(leaves)
     if isinstance(tree, dict):
@@ -54,7 +54,7 @@ def unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def paths(tree: Tree, name: str) -> list[str]:
-    """The names of a tree's arrays: `features`, `features/0`, `features/ids`."""
+    """Return the names of a structure's arrays: `features`, `features/0`, `features/ids`."""
     if tree is None:
         return [name]
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
@@ -62,16 +62,16 @@ def paths(tree: Tree, name: str) -> list[str]:
 
 
 def names_of(trees: Sequence[Tree]) -> list[str]:
-    """The names of an element's arrays, features first, then labels, then what has no name."""
+    """Return the names of an element's arrays: features, labels, then unnamed ones."""
     roots = (*NAMES, *(f"part {number}" for number in range(len(NAMES), len(trees))))
     return [path for tree, root in zip(trees, roots, strict=False) for path in paths(tree, root)]
 
 
 class Elements:
-    """How the elements that one stage of a pipeline gives nest, which is known by the first.
+    """Structure of the elements of a pipeline stage, taken from the first one.
 
-    Elements are tuples of arguments: (features,), (features, labels). Nothing is known of files,
-    whose samples are flat tuples.
+    Elements are tuples of arguments: (features,), (features, labels). Samples of files are flat
+    tuples, without a structure.
     """
 
     def __init__(self, trees: tuple[Tree, ...] | None = None) -> None:
@@ -79,13 +79,13 @@ class Elements:
 
     def _know(self, trees: tuple[Tree, ...] | None) -> None:
         self._trees = trees
-        #: How many arrays there are when none nests: most elements, and there are many of them.
+        #: Number of arrays of a flat element, the usual case.
         self._flat = len(trees) if trees and all(tree is None for tree in trees) else 0
 
     def taken(self, value: Any) -> Sample:
-        """What a user's function or iterable gave, flat.
+        """Flatten the result of a user's function or iterable.
 
-        Raises: DataError for an element that nests otherwise than the first one
+        Raises: DataError for an element of another structure than the first one
         """
         if type(value) is tuple and len(value) == self._flat:
             kinds = {*map(type, value)}
@@ -102,33 +102,34 @@ class Elements:
         return tuple(array for _, arrays in parts for array in arrays)
 
     def given(self, sample: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments that a flat element is."""
+        """Nest a flat element into arguments."""
         if self._flat or self._trees is None:
             return tuple(sample)
         leaves = iter(sample)
         return tuple(unflatten(tree, leaves) for tree in self._trees)
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of these elements, as one of flat ones."""
+        """Wrap a function of these elements as one of flat elements."""
         return lambda *sample: function(*(sample if self._flat else self.given(sample)))
 
     def results_of(self, function: Callable[..., Any]) -> Callable[..., Sample]:
-        """A function that gives these elements, as one that gives them flat."""
+        """Wrap a function that returns these elements as one that returns them flat."""
         return lambda *sample: self.taken(function(*sample))
 
     def names(self, count: int) -> list[str]:
-        """The names of an element's arrays, of which there are so many."""
+        """Return the names of an element's arrays."""
         return names_of(self._trees or (None,) * count)
 
 
 def _arguments(value: Any) -> list[tuple[Any, str]]:
-    """What a model function takes of an element, each with its name."""
+    """Return the arguments of a model function with their names."""
     if isinstance(value, Mapping) and NAMES[0] in value:
         unknown = sorted(str(key) for key in value if key not in NAMES)
         if unknown:
             raise DataError(
-                f"input_fn: a dict with the key {NAMES[0]} must have {NAMES[1]} beside it and no "
-                f"other, got {', '.join(unknown)}: nest them in {NAMES[0]}"
+                f"input_fn: a dict with the key {NAMES[0]} may only have the further key "
+                f"{NAMES[1]}, "
+                f"got {', '.join(unknown)}: nest them in {NAMES[0]}"
             )
         value = tuple(value[name] for name in NAMES if name in value)
     parts = value if isinstance(value, tuple | list) else (value,)
@@ -137,7 +138,7 @@ def _arguments(value: Any) -> list[tuple[Any, str]]:
 
 
 def _nests(value: Any) -> bool:
-    """Whether it is a tuple; torch makes lists of tensors of them when it puts samples together."""
+    """True for a tuple, or a list of tensors as torch collates tuples."""
     if isinstance(value, list):
         return bool(value) and all(type(x).__module__.split(".")[0] == "torch" for x in value)
     return isinstance(value, tuple)
@@ -147,10 +148,10 @@ def _require_keys(value: Mapping[Any, Any], path: str) -> None:
     for key in value:
         if not isinstance(key, str) or not key or SEPARATOR in key:
             raise DataError(
-                f"input_fn: {path}: a key must be text without {SEPARATOR!r}, got {key!r}"
+                f"input_fn: {path}: a key must be a string without {SEPARATOR!r}, got {key!r}"
             )
     if not value:
-        raise DataError(f"input_fn: {path}: a dict must have a key, got none")
+        raise DataError(f"input_fn: {path}: a dict must not be empty")
 
 
 def _difference(first: tuple[Tree, ...], other: tuple[Tree, ...]) -> str:
@@ -158,6 +159,6 @@ def _difference(first: tuple[Tree, ...], other: tuple[Tree, ...]) -> str:
     missing = [f"no {name}" for name in had if name not in has]
     new = [name for name in has if name not in had]
     return (
-        f"elements must have the arrays of the first one, {', '.join(had)}, "
-        f"got {', '.join([*missing, *new]) or 'them in another order'}"
+        f"all elements must have the arrays of the first one, {', '.join(had)}, "
+        f"got {', '.join([*missing, *new]) or 'another order'}"
     )

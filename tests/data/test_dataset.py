@@ -92,7 +92,9 @@ def test_batches_cross_the_border_of_two_passes() -> None:
 
 @pytest.mark.parametrize("data", [samples(), samples()[0], {"features": samples()[0]}])
 def test_data_that_nobody_batched_is_told_what_makes_batches(data: Any) -> None:
-    with pytest.raises(DataError, match=r"not in batches, as .*: Dataset\.from_arrays\("):
+    with pytest.raises(
+        DataError, match=r"unbatched data of type .*: return Dataset\.from_arrays\("
+    ):
         as_dataset(data)
 
 
@@ -112,7 +114,7 @@ def test_arrays_that_hold_no_numbers_are_refused(values: np.ndarray) -> None:
 
 def test_objects_are_no_arrays() -> None:
     mapped = dataset().batch(2).map(lambda x, y: (x, np.array([None, "a"])))
-    with pytest.raises(DataError, match="made of arrays of numbers, got NoneType"):
+    with pytest.raises(DataError, match="must consist of numeric arrays, got NoneType"):
         list(mapped)
 
 
@@ -200,7 +202,7 @@ def test_prefetch_hands_on_an_exception_with_its_traceback() -> None:
 
 
 def test_arrays_that_are_no_data_set_are_a_users_mistake_with_its_line() -> None:
-    with pytest.raises(UsageError, match=r"^test_dataset\.py:\d+: from_arrays: .*equally long"):
+    with pytest.raises(UsageError, match=r"^test_dataset\.py:\d+: from_arrays: .*equal lengths"):
         Dataset.from_arrays(np.zeros(3), np.zeros(4))
 
 
@@ -211,29 +213,32 @@ def test_arrays_that_are_no_data_set_are_a_users_mistake_with_its_line() -> None
         (lambda: Dataset.from_arrays(np.zeros((0, 3))), "must not be empty"),
         (
             lambda: Dataset.from_arrays(np.zeros(3), np.zeros(4)),
-            r"equally long.*features \(3,\), labels \(4,",
+            r"equal lengths.*features \(3,\), labels \(4,",
         ),
         (lambda: Dataset.from_arrays(np.float32(1)), "first axis"),
         (lambda: dataset().batch(0), "batch_size must be positive, got 0"),
-        (lambda: dataset().batch(2).batch(2), "batched once"),
+        (lambda: dataset().batch(2).batch(2), "batch must be called once"),
         (lambda: dataset().repeat(0), "count must be positive, got 0"),
         (lambda: dataset().shard(2, 2), r"index must be in 0\.\.1, got 2"),
         (lambda: dataset().repeat().shuffle(), "shuffle before repeat"),
         (lambda: dataset().repeat().shuffle(window=9), "shuffle before repeat"),
-        (lambda: dataset().shuffle(3, window=9), r"window is for .*: write shuffle\(seed=3\)"),
+        (lambda: dataset().shuffle(3, window=9), r"is for streams, .*: use shuffle\(seed=3\)"),
         (lambda: dataset().shuffle(-1), "seed must be"),
         (lambda: dataset().batch(1).prefetch(0), "must be positive"),
         (lambda: dataset().batches(), r"call \.batch\(batch_size\)"),
-        (lambda: dataset().batch(200, True).batches(), "103 samples of 103 give no batch of 200"),
+        (
+            lambda: dataset().batch(200, True).batches(),
+            "103 of 103 samples do not fill a batch of 200",
+        ),
         (lambda: as_dataset(5), "csrun.data.Dataset or an iterable of batches, got int"),
         (lambda: as_dataset([]).element_spec(), "must not be empty"),
         (lambda: as_dataset([{"x": 1}]).element_spec(), r"got shapes features/x \(\)"),
-        (lambda: as_dataset([(np.zeros(6), np.int8(1))]).element_spec(), "as batch.. makes them"),
+        (lambda: as_dataset([(np.zeros(6), np.int8(1))]).element_spec(), "as batch.. returns them"),
         (
             lambda: as_dataset([(np.zeros(6), np.zeros(5))]).element_spec(),
             r"features \(6,\), labels \(5,",
         ),
-        (lambda: as_dataset([np.zeros(2)]).shuffle(), "a stream is shuffled in a window: give"),
+        (lambda: as_dataset([np.zeros(2)]).shuffle(), "a stream needs a window"),
     ],
 )
 def test_what_cannot_work_is_refused(make: Callable[[], object], message: str) -> None:

@@ -61,9 +61,9 @@ BROKEN = {
     "truncated": (GOLDEN[:-1], "images", r"shape \[2, 2, 3\] of uint8 needs 28 bytes, got 27"),
     "too-long": (GOLDEN + b"x", "images", "needs 28 bytes, got 29"),
     "huge": (b"\x00\x00\x0e\x03" + b"\xff" * 12, "images", "got 16"),
-    "gzip-cut": (gzip.compress(GOLDEN)[:-9], "images.gz", "whole gzip file"),
-    "gzip-flip": (gzip.compress(GOLDEN)[:-8] + bytes(8), "images.gz", "whole gzip file"),
-    "not-gzip": (GOLDEN, "images.gz", "is that of a gzip file, got first bytes 0x00000803"),
+    "gzip-cut": (gzip.compress(GOLDEN)[:-9], "images.gz", "damaged gzip file"),
+    "gzip-flip": (gzip.compress(GOLDEN)[:-8] + bytes(8), "images.gz", "damaged gzip file"),
+    "not-gzip": (GOLDEN, "images.gz", "must be a gzip file, got first bytes 0x00000803"),
 }
 
 
@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_find_takes_the_packed_file_when_there_is_no_other(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"must hold labels or labels\.gz"):
+    with pytest.raises(DataError, match=r"neither labels nor labels\.gz"):
         idx.find(tmp_path, "labels")
     packed = written(tmp_path, gzip.compress(GOLDEN), "labels.gz")
     assert idx.find(tmp_path, "labels") == packed

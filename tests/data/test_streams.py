@@ -193,11 +193,11 @@ def test_padding_fills_samples_up() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"array 0 of sample 1 has shape \(1,\), that of sample 0 \(0,\): give padded_shapes"),
+        ({}, r"array 0 of sample 1 has shape \(1,\), that of sample 0 \(0,\): pass padded_shapes"),
         ({"padded_shapes": ((2,), None)}, r"sample 3: must fit into padded_shapes' \(2,\), got sh"),
-        ({"padded_shapes": ((None,), None)}, r"must be whole numbers, as all.*got \(None,\)"),
-        ({"padded_shapes": ((2,),)}, "must name the 2 arrays of a sample, got 1"),
-        ({"padded_shapes": ((2,), None), "padding_values": (1, 2, 3)}, "one for each of padded"),
+        ({"padded_shapes": ((None,), None)}, r"must be integers, as all.*got \(None,\)"),
+        ({"padded_shapes": ((2,),)}, "must have one shape per array of a sample \\(2\\), got 1"),
+        ({"padded_shapes": ((2,), None), "padding_values": (1, 2, 3)}, "one per shape of padded"),
     ],
 )
 def test_padding_that_does_not_fit(options: dict[str, Any], message: str) -> None:
@@ -217,7 +217,7 @@ def test_streamers_of_a_stream_replay_it(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, "csrun"):
         made = numbers(40).batch(4)
         assert [b[0][0] for b in made.batches(1, 3)] == [4, 16, 28]
-    assert "its chain has filter, which cannot be indexed" in caplog.text
+    assert "its chain has filter and cannot be indexed" in caplog.text
     assert "shard_files or shard" in caplog.text
 
 

@@ -89,7 +89,7 @@ def test_the_weights_are_those_of_arrays(
     assert weights.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(weights[name], values, err_msg=name)
-    replays = "thrown away" in caplog.text
+    replays = "dropped" in caplog.text
     assert replays == (make is of_csv)
 
 

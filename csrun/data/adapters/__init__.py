@@ -1,4 +1,4 @@
-"""What an iterable of another library tells of itself, without importing that library."""
+"""Adapters for data sets of torch and grain, which import neither library."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,29 +25,29 @@ PASSES: dict[Kind, Callable[[Any], Callable[[int], Iterator[Any]] | None]] = {
 
 
 def describe(iterable: Any) -> tuple[Operator, ...]:
-    """The operators of a torch DataLoader, or of a grain data set or DataLoader, source first.
+    """Return the operators of a torch DataLoader, grain data set or grain DataLoader, source first.
 
-    Of anything else nothing is known: ().
+    Anything else has none: ().
     """
     known = next((DESCRIBED[kind] for kind in _kinds(iterable) if kind in DESCRIBED), None)
     return known(iterable) if known else ()
 
 
 def indexed(iterable: Any) -> RandomAccess | None:
-    """The items of a grain MapDataset, or the batches of a torch DataLoader, by number; None for
-    what can be read in turn only.
+    """Return the items of a grain MapDataset or batches of a torch DataLoader by index; None for an
+    iterable that can only be read in sequence.
     """
     known = next((INDEXED[kind] for kind in _kinds(iterable) if kind in INDEXED), None)
     return known(iterable) if known else None
 
 
 def passes(iterable: Any) -> Callable[[int], Iterator[Any]]:
-    """Begins the pass of a number; an unseeded torch DataLoader's in the order of the run's."""
+    """Return a function that begins a pass, in the run's order for an unseeded torch DataLoader."""
     known = next((PASSES[kind] for kind in _kinds(iterable) if kind in PASSES), None)
     return (known(iterable) if known else None) or (lambda number: iter(iterable))
 
 
 def _kinds(iterable: Any) -> Iterator[Kind]:
-    """Its class and those above it, without importing anything."""
+    """Names of an object's class and base classes, without importing anything."""
     for cls in type(iterable).__mro__:
         yield cls.__module__.partition(".")[0], cls.__name__

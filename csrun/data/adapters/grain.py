@@ -1,4 +1,4 @@
-"""What a grain data set, or a grain DataLoader, tells of itself."""
+"""Adapter for grain data sets and DataLoaders."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,26 +38,26 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class RandomAccess:
-    """Items by number. length: how many there are; None when they never end."""
+    """Items by index. length: number of items; None if endless."""
 
     items: Any
     length: int | None
 
     def __getitem__(self, number: int) -> Any:
-        """The item of a number; beyond the length, those of a further pass."""
+        """Return an item; an index beyond the length belongs to a further pass."""
         item = self.items[number]
-        rule = "every item must be there to be read by number"
+        rule = "every item must exist to be read by index"
         require(item is not None, f"input_fn: item {number} of the {self.name}", rule, "None")
         return item
 
     @property
     def name(self) -> str:
-        """What its items come from."""
+        """Name of the source."""
         return type(self.items).__name__
 
 
 def operator_of(step: Any) -> tuple[str, Options] | None:
-    """The operator that a step is, and its options; None for one that only hands elements on."""
+    """Return the operator of a step with its options; None if it passes elements unchanged."""
     operator = next((OPERATORS[kind] for kind in kinds(step) if kind in OPERATORS), None)
     if operator is None:
         return None
@@ -67,27 +67,27 @@ def operator_of(step: Any) -> tuple[str, Options] | None:
 
 
 def kinds(step: Any) -> tuple[str, ...]:
-    """The names of its class and those above it."""
+    """Names of its class and base classes."""
     return tuple(cls.__name__ for cls in type(step).__mro__)
 
 
 def source_options(data: Any) -> Options:
-    """What is known of the data below all steps."""
+    """Options of the source."""
     return {"dataset": type(data).__name__, "samples": len(data)}
 
 
 def worker_options(workers: int, buffered: int) -> Options:
-    """Processes that read ahead, each of them so many elements."""
+    """Options of worker processes that read ahead."""
     return {"ahead": workers * buffered, "num_workers": workers, "prefetch_factor": buffered}
 
 
 def shuffle_options(seed: int | None, window: int | None = None) -> Options:
-    """A shuffle of the whole, or of a window at a time."""
+    """Options of a global or windowed shuffle."""
     return {"kind": "window" if window else "whole", "seed": seed, "window": window}
 
 
 def function_options(function: Any) -> Options:
-    """A function that is called for one element after the other."""
+    """Options of a function called per element."""
     return {"function": name_of(function), "num_parallel_calls": None}
 
 
@@ -103,7 +103,7 @@ def _prefetch(step: Any) -> Options:
 
 
 def _processes(step: Any) -> Options:
-    """Of worker processes, whose elements grain puts together as it interleaves data sets."""
+    """Options of worker processes, whose elements grain interleaves."""
     parts = _of(step, "datasets") or ()
     if not parts or "ProcessPrefetchIterDataset" not in kinds(parts[0]):
         return {}
@@ -132,7 +132,7 @@ Described = tuple[str, Options]
 
 
 def describe(dataset: Any) -> tuple[Operator, ...]:
-    """The chain from its source on; of data sets that are put together, the first one's."""
+    """Return the operators of a data set, source first; of several, those of the first."""
     steps = [step for step in map(operator_of, _chain(dataset)) if step is not None]
     if not steps or steps[0][0] != "source":
         steps.insert(0, ("source", UNKNOWN))
@@ -140,12 +140,12 @@ def describe(dataset: Any) -> tuple[Operator, ...]:
 
 
 def describe_loader(loader: Any) -> tuple[Operator, ...]:
-    """A grain DataLoader: its source, sampler, operations and workers."""
+    """Return the operators of a grain DataLoader: source, sampler, operations and workers."""
     return _operators(type(loader).__name__, _loader_steps(loader))
 
 
 def indexed(dataset: Any) -> RandomAccess | None:
-    """The items of a MapDataset by number; None when a filter leaves holes among them."""
+    """Return the items of a MapDataset by index; None if a filter removes some."""
     steps = list(_chain(dataset, every=True))
     if any("FilterMapDataset" in kinds(step) for step in steps):
         return None
@@ -155,7 +155,7 @@ def indexed(dataset: Any) -> RandomAccess | None:
 
 
 def _chain(dataset: Any, every: bool = False) -> Iterator[Any]:
-    """The data sets below one, and itself, source first; with `every`, those of all branches."""
+    """Return a data set and its parents, source first; with `every`, of all branches."""
     below = [*getattr(dataset, "parents", ()), *getattr(dataset, "_datasets", ())]
     for parent in below if every else below[:1]:
         yield from _chain(parent, every)
@@ -185,7 +185,7 @@ def _operation(operation: Any) -> Described:
 
 
 def _operators(iterable: str, steps: Iterable[Described]) -> tuple[Operator, ...]:
-    """Steps as operators: of samples up to the batch, of batches from then on."""
+    """Convert steps to operators: on samples up to the batch, then on batches."""
     operators: list[Operator] = []
     level = Level.SAMPLE
     for name, options in steps:

@@ -1,4 +1,4 @@
-"""What a torch DataLoader tells of itself, and one order of its samples in all tasks of a run."""
+"""Adapter for torch DataLoaders, with one order of samples in all tasks of a run."""
 
 import copy
 import random
@@ -16,12 +16,12 @@ from csrun.data.sharding import run_seed
 
 IN_ORDER = "SequentialSampler"
 WHOLE = "RandomSampler"
-_TORCHS = ("torch.utils.data.sampler",)  # whose samplers end, and draw as they begin
+_TORCHS = ("torch.utils.data.sampler",)  # samplers that end and draw their order up front
 STANDARD_COLLATE = ("default_collate", "default_convert")
 
 
 def describe(loader: Any) -> tuple[Operator, ...]:
-    """Its data set, sampler, batches, collate function and workers as operators, source first."""
+    """Return the operators of a DataLoader, source first."""
     return tuple(_operators(loader))
 
 
@@ -40,7 +40,7 @@ def _operators(loader: Any) -> Iterator[Operator]:
 
 
 def _source(loader: Any) -> dict[str, Any]:
-    """Its arguments under their own names, and what is known of its data set."""
+    """Options of the source: the DataLoader's arguments, and properties of its data set."""
     data = loader.dataset
     sized = hasattr(data, "__len__") and not _iterates(loader)
     return {
@@ -67,12 +67,12 @@ def _workers(loader: Any) -> dict[str, Any]:
 
 
 def _iterates(loader: Any) -> bool:
-    """Whether its data set is an IterableDataset, whose order is its own."""
+    """True for an IterableDataset, which has its own order."""
     return any(cls.__name__ == "IterableDataset" for cls in type(loader.dataset).__mro__)
 
 
 def _sampler(loader: Any) -> str | None:
-    """The kind of sampler that gives the order, also below a batch sampler of the user's."""
+    """Return the class of the sampler, also below a batch sampler."""
     if _iterates(loader):
         return None
     batches = loader.batch_sampler
@@ -81,13 +81,13 @@ def _sampler(loader: Any) -> str | None:
 
 
 def _seed(loader: Any) -> int:
-    """Its author's seed, or the run's, which gives it its order."""
+    """Return the seed of the order: the user's, or the run's."""
     generator = _generator(loader)
     return run_seed() if generator is None else int(generator.initial_seed())
 
 
 def _generator(loader: Any) -> Any:
-    """The source of random numbers that its author gave it, or gave its sampler."""
+    """Return the generator passed to the DataLoader or its sampler."""
     if loader.generator is not None:
         return loader.generator
     below = loader._index_sampler
@@ -97,7 +97,7 @@ def _generator(loader: Any) -> Any:
 
 
 def _batch_size(loader: Any) -> int | None:
-    """None when batches are made elsewhere, or differ in size."""
+    """Return the batch size; None if batching is done elsewhere, or sizes differ."""
     size = getattr(loader.batch_sampler, "batch_size", None) or loader.batch_size
     return int(size) if size is not None else None
 
@@ -107,18 +107,20 @@ def _drops(loader: Any) -> bool:
 
 
 def passes(loader: Any) -> Callable[[int], Iterator[Any]] | None:
-    """Begins the pass of a number, in an order that is the run's; None for an order of its own.
+    """Return a function that begins a pass in the run's order; None if the loader has its own.
 
-    Each task of a job has a loader of its own. Without a seed each would draw another order, and of
-    the batches that the streamers take in turn some would have the same samples, and others none.
-    The user's loader stays as it is.
+    Each task of a job has its own loader. Without a seed, each would draw another order, and
+    samples would be repeated or missing among the batches of different streamers. The user's loader
+    is not changed.
     """
     if _iterates(loader) or _sampler(loader) == IN_ORDER or _generator(loader) is not None:
         return None
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     order = RunOrder(getattr(loader, name))
     ours = copy.copy(loader)
-    ours.__dict__.update({name: order, "_iterator": None})  # a DataLoader refuses a new sampler
+    ours.__dict__.update(
+        {name: order, "_iterator": None}
+    )  # a DataLoader does not accept a new sampler
 
     def begin(number: int) -> Iterator[Any]:
         order.begin(number)
@@ -128,8 +130,8 @@ def passes(loader: Any) -> Callable[[int], Iterator[Any]] | None:
 
 
 def indexed(loader: Any) -> RandomAccess | None:
-    """Its batches by number, in order or in that of the run; None for one with an iterator, a
-    sampler, random numbers or worker processes of its own.
+    """Return its batches by index; None if it has an iterator, a sampler, a generator or worker
+    processes of its own.
     """
     if _iterates(loader) or loader.num_workers or _generator(loader) is not None:
         return None
@@ -149,7 +151,7 @@ def indexed(loader: Any) -> RandomAccess | None:
 
 
 def _order_of_run(loader: Any, number: int) -> PassOrder:
-    """The order of a pass, drawn from the run's seed and its number."""
+    """Draw the order of a pass from the run's seed and the pass number."""
     seed = _seed_of_pass(number, 0)
     with GlobalNumbers(seed).in_place():
         return PassOrder(seed, list(loader._index_sampler))
@@ -161,10 +163,10 @@ def _seed_of_pass(number: int, begun: int) -> int:
 
 
 class RunOrder:
-    """A sampler, or batch sampler, that draws the same order in all tasks of a run.
+    """Sampler or batch sampler that draws the same order in all tasks of a run.
 
-    The sampler that it stands for may draw from the global random numbers of torch, NumPy or
-    Python, whichever it knows: while it is asked, these are those of the run's seed and the pass.
+    The wrapped sampler may use the global generators of torch, NumPy or Python: while it draws,
+    they are seeded from the run's seed and the pass.
     """
 
     def __init__(self, below: Any) -> None:
@@ -175,16 +177,16 @@ class RunOrder:
         return len(self._below)
 
     def begin(self, number: int) -> None:
-        """What is asked for next belongs to the pass of a number."""
+        """Begin a pass."""
         self._pass, self._begun = number, count()
 
     def __iter__(self) -> Iterator[Any]:
         return self._drawn(self._pass, self._begun)
 
     def _drawn(self, number: int, begun: Iterator[int]) -> Iterator[Any]:
-        """The order. It is counted here: with worker processes, torch begins twice and reads once.
+        """Draw the order. Draws are counted here, as torch with workers iterates twice, reads once.
 
-        A loader without end begins anew within one pass of ours, and then has another order.
+        An endless loader restarts within one of our passes, with another order.
         """
         numbers, end = GlobalNumbers(_seed_of_pass(number, next(begun))), object()
         with numbers.in_place():
@@ -198,9 +200,9 @@ class RunOrder:
 
 
 class GlobalNumbers:
-    """Random numbers that are the global ones now and then, and go on where they were.
+    """State of the global generators, swapped in for a block and saved after it.
 
-    Between two of these times the user's own code finds its numbers untouched.
+    Outside of the block, the user's code sees its own state unchanged.
     """
 
     def __init__(self, seed: int) -> None:
@@ -215,7 +217,7 @@ class GlobalNumbers:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Be the global ones."""
+        """Swap this state in for the block."""
         outside = self._exchange(self._states)
         try:
             yield

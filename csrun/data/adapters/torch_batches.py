@@ -1,6 +1,6 @@
-"""The batches of a torch DataLoader by their numbers: only who wants one reads its samples.
+"""Batches of a torch DataLoader by index, which read only the samples of the requested batch.
 
-Batch n of a loader of L batches is number n mod L of pass n div L: passes lie one behind the other.
+Batch n of a loader of L batches is batch n mod L of pass n div L.
 """
 
 import random
@@ -14,22 +14,22 @@ import numpy as np
 
 from csrun.data.errors import UnusableLoaderError
 
-Indices = Sequence[Any]  # of a batch: lists of them, or one where the samples are batches
+Indices = Sequence[Any]  # indices of a batch; a single index if samples are batches
 
 
 @dataclass(frozen=True)
 class PassOrder:
-    """One pass: what each of its batches is made of. seed: of what is drawn while they are made."""
+    """Sample indices of each batch of a pass. seed: of numbers drawn while batches are made."""
 
     seed: int
     batches: Sequence[Indices]
 
 
 class LoaderBatches:
-    """A sequence without end: the item of a number is that batch, as the loader would give it.
+    """Endless sequence of batches, as the loader would return them.
 
-    order_of: the order of the pass of a number. is_alone: whether the process makes batches and
-    nothing else, so that its global random numbers may be anything.
+    order_of: the order of a pass. is_alone: True for a process that only makes batches, whose
+    global generators need not be restored.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LoaderBatches:
         self._order_of = order_of
         self._is_alone = is_alone
         self._draws = may_draw(loader)
-        self._lock = threading.Lock()  # torch's, NumPy's and Python's numbers are the process's
+        self._lock = threading.Lock()  # the generators of torch, NumPy and Python are global
         self._kept: dict[int, Any] = {}
         self.batches = len(loader)
 
@@ -48,7 +48,7 @@ class LoaderBatches:
             return self._kept[number] if number in self._kept else self._made(number)
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Make these batches now, and keep them until others are: their samples may change."""
+        """Make these batches now and keep them until the next call, as their samples may change."""
         with self._lock:
             kept = self._kept
             self._kept = {n: kept[n] if n in kept else self._made(n) for n in numbers}
@@ -58,7 +58,8 @@ class LoaderBatches:
         order = self._order_of(epoch)
         if len(order.batches) != self.batches:
             raise UnusableLoaderError(
-                f"DataLoader: its sampler gave {len(order.batches)} batches in pass {epoch}, and "
+                f"DataLoader: its sampler yielded {len(order.batches)} batches in pass {epoch}, "
+                "and "
                 f"its length says {self.batches}: correct the sampler's __len__"
             )
         indices = order.batches[position]
@@ -70,7 +71,7 @@ class LoaderBatches:
 
 
 def fetched(loader: Any, indices: Indices) -> Any:
-    """The batch of these samples.
+    """Fetch the batch of these samples.
 
     Source: PyTorch's torch.utils.data page, Dataset Types and Loading Batched and Non-Batched Data
     """
@@ -83,16 +84,16 @@ def fetched(loader: Any, indices: Indices) -> Any:
 
 
 def may_draw(loader: Any) -> bool:
-    """Whether the samples of a loader may depend on random numbers: rows of tensors do not."""
+    """True if samples may depend on random numbers, as all but rows of tensors may."""
     plain = type(loader.dataset).__name__ == "TensorDataset"
     return not (plain and loader.collate_fn.__module__.startswith("torch."))
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Have torch compute on this thread alone, as in a worker process of its own.
+    """Run torch on one thread, as in a worker process.
 
-    A sample is too small to be shared, and its sums would depend on the number of threads.
+    A sample is too small to parallelize, and its sums would depend on the number of threads.
     """
     import torch
 
@@ -109,9 +110,9 @@ def on_one_thread() -> Iterator[None]:
 
 @contextmanager
 def drawing(seed: int, position: int, restores: bool) -> Iterator[None]:
-    """Have the global random numbers of torch, NumPy and Python be those of a batch of a pass.
+    """Seed the global generators of torch, NumPy and Python for a batch of a pass.
 
-    They are the same whoever makes the batch. restores: go on with the former ones afterwards.
+    The seed does not depend on the task that makes the batch. restores: restore them afterwards.
     """
     import torch
 
@@ -125,7 +126,7 @@ def drawing(seed: int, position: int, restores: bool) -> Iterator[None]:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Have the global random numbers go on afterwards where they were."""
+    """Restore the state of the global generators after the block."""
     import torch
 
     mine = torch.default_generator

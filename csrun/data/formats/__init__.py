@@ -1,6 +1,6 @@
-"""File formats: from a path to arrays, or to samples in turn; which one a file's name tells.
+"""File formats, which read arrays or streams of samples, and their file suffixes.
 
-Text and bytes come as uint8 vectors: `bytes(sample).decode()` in a map gives a text.
+Text and bytes are uint8 vectors: use `bytes(sample).decode()` in a map.
 """
 
 import re
@@ -48,15 +48,17 @@ FORMATS: dict[str, Callable[[], Format]] = {
 
 
 def of(path: str | Path) -> Format:
-    """The format that a file's name tells, with its options as they are by default.
+    """Return the format of a file by its suffix, with default options.
 
-    Raises: DataError for a name that does not tell it
+    Raises: DataError for an unknown suffix
     """
     name = Path(path).name
     for ending, form in FORMATS.items():
         if re.search(f"{ending}$", name):
             return form()
-    remedy = "give one of csrun.data.formats"
+    remedy = "pass format=, one of csrun.data.formats"
     if name.endswith(".bin"):
-        remedy = "a .bin file of token ids is formats.Tokens(length=...), in tokens a sample"
-    raise DataError(f"{path}: its name does not tell its format: {remedy}")
+        remedy = (
+            "for token ids in a .bin file, pass formats.Tokens(length=...), in tokens per sample"
+        )
+    raise DataError(f"{path}: unknown file format: {remedy}")

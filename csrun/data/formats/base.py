@@ -1,4 +1,4 @@
-"""The two kinds of file format: samples that can be indexed, and samples that come in turn."""
+"""Protocols of file formats: indexed samples, and streamed samples."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +13,21 @@ Sample = tuple[Array, ...]
 
 @runtime_checkable
 class StoredRows(Protocol):
-    """Samples along a first axis which lie in a file, and are read when they are asked for."""
+    """Samples along axis 0 of an array in a file, read on access."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents; the first one counts the samples."""
+        """Shape, samples first."""
 
     @property
     def dtype(self) -> Any:
-        """The NumPy dtype of the values."""
+        """NumPy dtype of the values."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
 
     def __getitem__(self, rows: Any, /) -> Array:
-        """The sample of a number, or the samples of an array of numbers, in its order."""
+        """Return a sample, or the samples of an array of indices in its order."""
 
 
 Column = Array | StoredRows
@@ -35,23 +35,23 @@ Column = Array | StoredRows
 
 @runtime_checkable
 class IndexedFormat(Protocol):
-    """A file whose samples lie in arrays."""
+    """Format of files with samples in arrays."""
 
     def arrays(self, path: Path) -> tuple[Column, ...]:
-        """Equally long arrays, sample by sample along the first axis; memory-mapped if possible.
+        """Return arrays of equal length, samples along axis 0; memory-mapped if possible.
 
-        Raises: DataError naming the file, and the place in it, when it is not what it should be
+        Raises: DataError naming the file and the position in it, if it is malformed
         """
 
 
 @runtime_checkable
 class StreamedFormat(Protocol):
-    """A file that can only be read from its start."""
+    """Format of files that can only be read from the start."""
 
     def samples(self, path: Path) -> Iterator[Sample]:
-        """Its samples in order, each a tuple of arrays without a batch axis.
+        """Yield the samples in order, each a tuple of arrays without a batch axis.
 
-        Raises: DataError naming the file, and the place in it, when it is not what it should be
+        Raises: DataError naming the file and the position in it, if it is malformed
         """
 
 
@@ -63,7 +63,7 @@ NUMBERS = ("i", "u", "f")
 
 
 def kind_of(dtype: str) -> str:
-    """NumPy's letter for the kind of a dtype (i, u, f, b, ...), empty for what is none."""
+    """Return NumPy's letter for the kind of a dtype (i, u, f, b, ...); '' if it is none."""
     try:
         return np.dtype(dtype).kind
     except TypeError:

@@ -1,4 +1,4 @@
-"""CSV files: a sample a record, its columns with the dtypes that were asked for."""
+"""CSV files: one sample per record, with a dtype per column."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,11 @@ Column = str | int
 
 @dataclass(frozen=True)
 class Csv:
-    """Records of a CSV file, .gz ones too; empty lines are skipped.
+    """Records of a CSV file, also gzipped; empty lines are skipped.
 
-    columns: dtype by column, e.g. {("x", "y"): "float32", "label": "int32"}. A column's name, or
-    its number from 0 on when the file has no header, gives a single number; a tuple or range of
-    them gives a vector; the dtype `str` gives the uint8 vector of the text in UTF-8. None takes all
-    columns as one float32 vector.
+    columns: dtype by column, e.g. {("x", "y"): "float32", "label": "int32"}. The name of a column,
+    or its index in a file without a header, yields a scalar; a tuple or range of them a vector; the
+    dtype `str` the uint8 vector of the text in UTF-8. None reads all columns as a float32 vector.
     """
 
     columns: Mapping[Any, str] | None = None
@@ -41,9 +40,9 @@ class Csv:
             self._check(key, dtype)
 
     def samples(self, path: Path) -> Iterator[Sample]:
-        """A tuple a record, in the order of `columns`.
+        """Yield a tuple per record, in the order of `columns`.
 
-        Raises: DataError naming file and line of a record with another number of fields, or with a
+        Raises: DataError naming file and line of a record with another number of fields, or a
         field that is not a number
         """
         reader = csv.reader(text_lines(path, self.encoding), delimiter=self.delimiter, strict=True)
@@ -66,7 +65,7 @@ class Csv:
             yield _sample(where, parts, record)
 
     def _parts(self, path: Path, first: Sequence[str]) -> "list[_Part]":
-        """What of a record becomes which array."""
+        """Map the fields of a record to arrays."""
         names: Sequence[Column] = first if self.header else range(len(first))
         where = f"{path}:1"
         require(len(set(names)) == len(names), where, "names must differ", list(names))
@@ -80,19 +79,19 @@ class Csv:
 
     def _check(self, key: Any, dtype: str) -> None:
         columns, wanted = _listed(key), str if self.header else int
-        rule = f"columns {'with' if self.header else 'without'} a header are {wanted.__name__}"
+        rule = f"columns must be {wanted.__name__} {'with' if self.header else 'without'} a header"
         named = bool(columns) and all(isinstance(column, wanted) for column in columns)
         require(named, "Csv", rule, repr(key))
         if dtype == TEXT:
-            require(_is_single(key), "Csv", "a vector is made of numbers, not str", repr(key))
+            require(_is_single(key), "Csv", "a vector must be numeric, not str", repr(key))
             return
-        rule = f"the dtype of {key} must be of integers, of floats, or str"
+        rule = f"the dtype of {key} must be integer, float or str"
         require(kind_of(dtype) in NUMBERS, "Csv", rule, dtype)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Fields that become one array."""
+    """Fields that form one array."""
 
     names: tuple[Column, ...]
     fields: tuple[int, ...]
@@ -109,7 +108,7 @@ class _Part:
             raise DataError(f"{where}: {self._fault(texts)}") from error
 
     def _fault(self, texts: Sequence[str]) -> str:
-        """Which of the fields it is."""
+        """Describe the field that is not a number."""
         for name, text in zip(self.names, texts, strict=True):
             try:
                 np.dtype(self.dtype).type(text)

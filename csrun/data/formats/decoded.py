@@ -1,7 +1,6 @@
-"""Arrays of packed files, kept unpacked in the account's cache folder, for tasks to map.
+"""Cache of decoded files, as arrays that tasks memory-map, in the account's cache folder.
 
-Nothing depends on it: what is missing, damaged or cannot be kept is decoded again, at worst by each
-task that needs it.
+A missing or damaged entry, or one that cannot be written, is decoded again, at worst in each task.
 """
 
 import fcntl
@@ -32,23 +31,23 @@ from csrun.context import cache_dir, current
 from csrun.data.formats.base import Array
 
 FOLDER = "decoded"
-UNUSED_S = 90 * 24 * 3600.0  # then it goes when another one is kept
+UNUSED_S = 90 * 24 * 3600.0  # unused for so long, an entry is removed when another one is added
 _ARRAY, _CHECKSUM, _LOCK = "array.npy", "array.json", "lock"
 _PIECE_BYTES = 8 << 20
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """array.json: what array.npy holds, to the last bit."""
+    """Contents of array.json: description and checksum of array.npy."""
 
     nbytes: int
     crc32: int
 
 
 def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
-    """`decode(path)`, shared by the tasks of all jobs as a read-only memory map.
+    """Return `decode(path)` as a read-only memory map, shared by the tasks of all jobs.
 
-    Without a launcher around this process it is decoded right here. The first task to come holds
-    a lock, which dies with it, while it decodes; a changed file is decoded anew.
+    Without a launcher, decode in this process. The first task holds a lock while it decodes,
+    released if it dies; a modified file is decoded again.
 
     Raises: what `decode` raises
     """
@@ -66,7 +65,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
         if (kept := _kept_in(folder)) is not None:
             return kept
         array = decode(path)
-        with suppress(OSError):  # of a full disk
+        with suppress(OSError):  # full disk
             _keep(folder, array)
             _remove_unused(folder)
     kept = _kept_in(folder)
@@ -80,12 +79,12 @@ def _key(path: Path) -> str:
 
 
 def _kept_in(folder: Path) -> Array | None:
-    """The array that is kept in a folder, as it was written there; None for any other."""
+    """Return the array of a cache entry; None if it is missing or damaged."""
     with suppress(OSError, ValueError, CsrunError):
         kept = stored.read(folder / _CHECKSUM, Kept, "the checksum")
         with open(open_regular(folder / _ARRAY, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if os.fstat(file.fileno()).st_size == kept.nbytes and _checksum(file) == kept.crc32:
-                os.utime(folder)  # used
+                os.utime(folder)  # marks it as used
                 return _mapped(f"/proc/self/fd/{file.fileno()}")
     return None
 
@@ -98,7 +97,7 @@ def _mapped(path: str) -> Array:
 
 
 def _checksum(file: BinaryIO) -> int:
-    """Of all bytes of a file."""
+    """Checksum of a file."""
     crc32 = 0
     while piece := file.read(_PIECE_BYTES):
         crc32 = zlib.crc32(piece, crc32)
@@ -106,7 +105,7 @@ def _checksum(file: BinaryIO) -> int:
 
 
 def _keep(folder: Path, array: Array) -> None:
-    """The checksum is written last: without it there is no array."""
+    """Write a cache entry; its checksum is written last and makes it valid."""
     sweep_temporaries(folder)
     temporary = temporary_beside(folder / _ARRAY)
     try:
@@ -121,7 +120,7 @@ def _keep(folder: Path, array: Array) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove what no job has read for long, beside what is kept now."""
+    """Remove entries unused for long."""
     oldest_s = time.time() - UNUSED_S
     for other in folder.parent.iterdir():
         if other != folder and other.stat().st_mtime < oldest_s:

@@ -1,4 +1,4 @@
-"""Files as formats read them: unpacked, with errors that name the place."""
+"""Reading of files for formats: decompression, and errors that name the position."""
 
 import gzip
 import importlib
@@ -10,14 +10,14 @@ from typing import Any, BinaryIO, cast
 
 from csrun.data.errors import DataError
 
-PIECE_BYTES = 1 << 22  # what a file promises is believed piece by piece, and not allocated at once
+PIECE_BYTES = 1 << 22  # read in pieces, so that a damaged length does not allocate memory
 
 
 @contextmanager
 def opened(path: Path, gzipped: bool | None = None) -> Iterator[BinaryIO]:
-    """A file to read bytes from; unpacked when gzipped, or, for None, when its name ends in .gz.
+    """Open a file for reading bytes, decompressed if gzipped; None tells that by the suffix .gz.
 
-    Raises: DataError for what cannot be opened, unpacked or read
+    Raises: DataError for a file that cannot be opened, decompressed or read
     """
     try:
         plain = path.open("rb")
@@ -36,7 +36,7 @@ def opened(path: Path, gzipped: bool | None = None) -> Iterator[BinaryIO]:
 
 
 def read_up_to(file: BinaryIO, count: int) -> bytes:
-    """`count` bytes, or what is left when that is less."""
+    """Read `count` bytes, or fewer at the end of the file."""
     pieces = []
     while count and (piece := file.read(min(count, PIECE_BYTES))):
         pieces.append(piece)
@@ -45,9 +45,9 @@ def read_up_to(file: BinaryIO, count: int) -> bytes:
 
 
 def needed(module: str, form: str, extra: str) -> Any:
-    """A library that one format needs.
+    """Import the library of a format.
 
-    Raises: DataError with the line that installs it
+    Raises: DataError with the command that installs it
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""HDF5 files: data sets whose rows are read when they are asked for."""
+"""HDF5 files: data sets whose rows are read on access."""
 
 import os
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Hdf5:
-    """Data sets of an HDF5 file by name (`train/images`); () takes all at the root, in its order.
+    """Data sets of an HDF5 file by name (`train/images`); () selects all at the root, in its order.
 
-    Nothing is loaded: a batch reads its own rows, sorted, so that a chunk is unpacked once.
+    A batch reads only its own rows, sorted, so that each chunk is decompressed once.
     """
 
     names: tuple[str, ...] = ()
@@ -32,18 +32,18 @@ class Hdf5:
         require(not isinstance(self.names, str), "Hdf5", "names must be a tuple", repr(self.names))
 
     def arrays(self, path: Path) -> "tuple[Hdf5Rows, ...]":
-        """The rows of each data set.
+        """Return the rows of each data set.
 
-        Raises: DataError for a file that is missing or broken, or without a data set of that name
+        Raises: DataError for a missing or damaged file, or an unknown data set
         """
         with _named(path), _opened(path) as file:
             names = self.names or _at_the_root(file)
-            require(bool(names), str(path), "must hold a data set at its root", list(file))
+            require(bool(names), str(path), "must contain a data set at its root", list(file))
             return tuple(_rows(path, file, name) for name in names)
 
 
 class Hdf5Rows:
-    """The rows of one data set; each process that reads them opens the file for itself."""
+    """Rows of a data set; each process that reads them opens the file itself."""
 
     def __init__(self, path: Path, name: str, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape = shape
@@ -57,7 +57,7 @@ class Hdf5Rows:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Array:
-        """The row of a number, or the rows of numbers in any order, repeated ones too."""
+        """Return a row, or the rows of indices in any order, also repeated."""
         numbers, places = np.unique(np.asarray(rows, np.int64), return_inverse=True)
         inside = not numbers.size or (numbers[0] >= 0 and numbers[-1] < len(self))
         if not inside:
@@ -67,19 +67,19 @@ class Hdf5Rows:
         return found[places.reshape(np.shape(rows))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        raise TypeError(f"{self._path}: {self._name} is read by rows, never as a whole")
+        raise TypeError(f"{self._path}: {self._name} must be read by rows, not as a whole")
 
     def _groups(self, numbers: Numbers) -> list[Numbers]:
-        """Sorted numbers in groups that one read serves: those in a chunk, or, without, in a row.
+        """Group sorted indices by read: those in one chunk, or consecutive ones without chunks.
 
-        A selection of h5py's own over many chunks looks at each of those between them, too.
+        A selection by h5py over many chunks would visit every chunk in between.
         """
         chunks = self._data().chunks
         near = numbers // chunks[0] if chunks else numbers - np.arange(len(numbers))
         return np.split(numbers, np.flatnonzero(np.diff(near)) + 1)
 
     def _span(self, group: Numbers) -> Array:
-        """The rows of one group; all from its first to its last are read."""
+        """Return the rows of a group; all rows from its first to its last are read."""
         if not group.size:
             return np.empty((0, *self.shape[1:]), self.dtype)
         span: Array = self._data()[group[0] : group[-1] + 1]
@@ -98,7 +98,7 @@ def _opened(path: Path) -> Any:
 
 @contextmanager
 def _named(where: object) -> Iterator[None]:
-    """Whatever the library says of a damaged file, with the file's name."""
+    """Raise errors of h5py for a damaged file as DataError with its name."""
     try:
         yield
     except DAMAGED as error:
@@ -110,7 +110,7 @@ def _at_the_root(file: Any) -> tuple[str, ...]:
 
 
 def _is_data_set(item: Any) -> bool:
-    """Groups and named types have no chunks, not even None."""
+    """True for a data set; groups and named types have no attribute `chunks`."""
     return hasattr(item, "chunks")
 
 

@@ -19,9 +19,9 @@ Array = npt.NDArray[Any]
 
 
 def read(path: str | Path) -> Array:
-    """The array in an IDX file; within a job it is decoded once, for later ones too, and mapped.
+    """Return the array of an IDX file; within a job it is decoded once, cached and memory-mapped.
 
-    Raises: DataError for a file that is missing, or not what its header says.
+    Raises: DataError for a missing file, or one that does not match its header.
     """
     path = Path(path)
     if not path.is_file():
@@ -30,21 +30,21 @@ def read(path: str | Path) -> Array:
 
 
 def find(folder: str | Path, name: str) -> Path:
-    """The file `name` or `name.gz` in a folder.
+    """Find the file `name` or `name.gz` in a folder.
 
-    Raises: DataError when there is neither.
+    Raises: DataError if there is neither
     """
     candidates = [Path(folder) / name, Path(folder) / f"{name}.gz"]
     for path in candidates:
         if path.is_file():
             return path
-    raise DataError(f"{folder}: must hold {name} or {name}.gz, has neither; set data_dir")
+    raise DataError(f"{folder}: neither {name} nor {name}.gz found; set data_dir")
 
 
 def decode(path: Path) -> Array:
-    """Decode an IDX file into an array of the machine's byte order.
+    """Decode an IDX file into an array in native byte order.
 
-    Raises: DataError when it is not what its header says.
+    Raises: DataError if it does not match its header
     """
     content = _content(path)
     require(len(content) >= 4, str(path), "an IDX file has at least 4 bytes", len(content))
@@ -74,23 +74,23 @@ def _values(
 def _content(path: Path) -> bytes:
     content = path.read_bytes()
     if not content.startswith(GZIP_MAGIC):
-        rule = "a name that ends in .gz is that of a gzip file"
+        rule = "a file named .gz must be a gzip file"
         require(path.suffix != ".gz", str(path), rule, f"first bytes 0x{content[:4].hex()}")
         return content
     try:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{path}: must be a whole gzip file, got: {error}") from error
+        raise DataError(f"{path}: incomplete or damaged gzip file: {error}") from error
 
 
 @dataclass(frozen=True)
 class Idx:
-    """An IDX file, gzip-packed or not: one array; within a job it is decoded once."""
+    """Array of an IDX file, gzipped or not; within a job it is decoded once."""
 
     def arrays(self, path: Path) -> tuple[Array, ...]:
-        """The array in the file.
+        """Return the array of the file.
 
-        Raises: DataError for a file that is missing, or not what its header says
+        Raises: DataError for a missing file, or one that does not match its header
         """
         array = read(path)
         require(array.ndim > 0, str(path), "samples need a first axis", "a single number")

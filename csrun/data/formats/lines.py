@@ -1,4 +1,4 @@
-"""Text files: a sample a line."""
+"""Text files: one sample per line."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Sample
 from csrun.data.formats.files import opened
 
-MAX_LINE_BYTES = 1 << 26  # a longer one is a file of another kind
+MAX_LINE_BYTES = 1 << 26  # a longer line means that the file is not text
 BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a text file, .gz ones too, without their line ends; an empty one is a sample.
+    """Lines of a text file, also gzipped, without line ends; an empty line is a sample.
 
-    A line is the uint8 vector of its UTF-8 bytes, whatever the encoding of the file is:
-    `bytes(line).decode()` in a map is its text, and bytes are tokens already.
+    A line is the uint8 vector of its UTF-8 bytes, whatever the encoding of the file:
+    `bytes(line).decode()` in a map is its text.
     """
 
     encoding: str = "utf-8"
@@ -28,9 +28,9 @@ class Lines:
         require_line_encoding("Lines", self.encoding)
 
     def samples(self, path: Path) -> Iterator[Sample]:
-        """One uint8 vector a line.
+        """Yield a uint8 vector per line.
 
-        Raises: DataError naming file, line and byte of what the encoding does not know
+        Raises: DataError naming file, line and byte of a decoding error
         """
         for line in text_lines(path, self.encoding):
             text = line.removesuffix("\n").removesuffix("\r")
@@ -38,16 +38,16 @@ class Lines:
 
 
 def text_lines(path: Path, encoding: str) -> Iterator[str]:
-    """The lines of a text file with their line ends; a byte order mark is left out.
+    """Yield the lines of a text file with their line ends, without a byte order mark.
 
-    Raises: DataError naming file, line and byte of what the encoding does not know
+    Raises: DataError naming file, line and byte of a decoding error
     """
     begin = 0
     with opened(path) as file:
         number = 0
         while content := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            rule = f"a line has at most {MAX_LINE_BYTES} bytes"
+            rule = f"a line must have at most {MAX_LINE_BYTES} bytes"
             require(len(content) <= MAX_LINE_BYTES, f"{path}:{number}", rule, "more; is it text?")
             text = _decoded(path, number, begin, content, encoding)
             yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
@@ -55,7 +55,7 @@ def text_lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def require_line_encoding(form: str, encoding: str) -> None:
-    """Refuse an encoding that Python does not know, or whose line ends are not a byte 0x0a."""
+    """Refuse an unknown encoding, or one whose line end is not the byte 0x0a."""
     try:
         ends = "\n".encode(encoding) == b"\n"
     except (LookupError, UnicodeError):
@@ -69,6 +69,6 @@ def _decoded(path: Path, number: int, begin: int, content: bytes, encoding: str)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}:{number}: byte {begin + error.start} of the file, "
-            f"0x{content[error.start]:02x}, is not {encoding}: {error.reason}; give its encoding, "
+            f"0x{content[error.start]:02x}, is not {encoding}: {error.reason}; pass its encoding, "
             "e.g. latin-1"
         ) from error

@@ -1,4 +1,4 @@
-"""NumPy's own files: .npy memory-mapped, .npz by the names of its arrays.
+"""NumPy files: .npy, memory-mapped, and arrays of .npz by name.
 
 Source: NumPy enhancement proposal 1, A simple file format for NumPy arrays
 """
@@ -18,7 +18,7 @@ from csrun.data.formats.base import Array
 from csrun.data.formats.files import opened
 
 NPY_SUFFIX = ".npy"
-LOCAL_HEADER_BYTES = 30  # of a file in a zip archive, before its name and extra field
+LOCAL_HEADER_BYTES = 30  # local header of a zip archive, before name and extra field
 DAMAGED = (BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error)
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -28,10 +28,10 @@ HEADER_READERS = {
 
 @dataclass(frozen=True)
 class Npy:
-    """A .npy file, or arrays of a .npz file by `names`; () takes all, in the order of the file.
+    """A .npy file, or arrays of a .npz file by `names`; () selects all, in the order of the file.
 
-    Arrays of a file that np.savez wrote are memory-mapped, too; those of np.savez_compressed are
-    unpacked into memory.
+    Arrays written by np.savez are memory-mapped, too; those of np.savez_compressed are decompressed
+    into memory.
     """
 
     names: tuple[str, ...] = ()
@@ -40,9 +40,9 @@ class Npy:
         require(not isinstance(self.names, str), "Npy", "names must be a tuple", repr(self.names))
 
     def arrays(self, path: Path) -> tuple[Array, ...]:
-        """The arrays in the file.
+        """Return the arrays of the file.
 
-        Raises: DataError for a file that is missing, broken, or without an array of that name
+        Raises: DataError for a missing or damaged file, or an unknown array
         """
         with opened(path) as file:
             if path.suffix == ".npz":
@@ -66,7 +66,7 @@ class Npy:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a .npy file says of its array, whose values begin at byte `begin`."""
+    """Header of a .npy file, whose values begin at byte `begin`."""
 
     shape: tuple[int, ...]
     fortran_order: bool
@@ -78,13 +78,13 @@ class _Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def of(self, content: Array) -> Array:
-        """The array, as a view of the bytes of its file."""
+        """Return the array as a view of the bytes of its file."""
         values = content[self.begin : self.begin + self.value_bytes].view(self.dtype)
         return values.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
 def _header(where: str, file: BinaryIO, size: int) -> _Header:
-    """The header of a .npy file of so many bytes, which hold the values that it promises."""
+    """Read the header of a .npy file, and check that the values fit its size."""
     try:
         version = np.lib.format.read_magic(file)
         require(version in HEADER_READERS, where, "version must be 1.0 or 2.0", version)
@@ -92,7 +92,7 @@ def _header(where: str, file: BinaryIO, size: int) -> _Header:
     except (ValueError, SyntaxError, TokenError) as error:
         raise DataError(f"{where}: not a readable .npy file: {error}") from error
     plain = header.dtype.itemsize > 0 and not header.dtype.hasobject
-    require(plain, where, "must hold numbers", f"{header.dtype}: Python objects, or nothing")
+    require(plain, where, "must hold numbers", f"{header.dtype}")
     sensible = all(extent >= 0 for extent in header.shape)
     promised = header.begin + header.value_bytes if sensible else "no such"
     rule = f"shape {list(header.shape)} of {header.dtype} needs {promised} bytes"
@@ -114,7 +114,7 @@ def _member(path: Path, archive: ZipFile, info: ZipInfo, mapped: Array) -> Array
 
 
 def _begin(info: ZipInfo, mapped: Array) -> int:
-    """Where a stored file begins in a zip archive: after its local header, name and extra field."""
+    """Return the offset of a stored file in a zip archive, after header, name and extra field."""
     name = info.header_offset + LOCAL_HEADER_BYTES
     name_bytes, extra_bytes = mapped[name - 4 : name].view("<u2").tolist()
     return name + int(name_bytes) + int(extra_bytes)

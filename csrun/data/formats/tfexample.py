@@ -1,4 +1,4 @@
-"""TFRecord files of tf.train.Example messages: features by name, decoded to arrays."""
+"""TFRecord files of tf.train.Example messages, decoded to an array per feature."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,21 +13,23 @@ from csrun.data.formats.base import Array, Sample, kind_of
 from csrun.data.formats.files import needed
 from csrun.data.formats.tfrecord import Record, records, require_compression
 
-PACKAGE = "csrun.tensorflow"  # the bytes of a message do not tell its package
+PACKAGE = "csrun.tensorflow"  # the encoding of a message does not depend on its package
 FIELD_LISTS = {"BytesList": "TYPE_BYTES", "FloatList": "TYPE_FLOAT", "Int64List": "TYPE_INT64"}
 KINDS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
 
 
 @lru_cache(maxsize=1)
 def example_class() -> Any:
-    """The class of tf.train.Example messages.
+    """Return the class of tf.train.Example messages.
 
-    Raises: DataError when protobuf is not installed
+    Raises: DataError if protobuf is not installed
     """
     needed("google.protobuf", "TFExample", "tfrecord")
     from google.protobuf import descriptor_pool, message_factory
 
-    pool = descriptor_pool.DescriptorPool()  # of its own: TensorFlow's may hold the same messages
+    pool = (
+        descriptor_pool.DescriptorPool()
+    )  # a pool of our own, as TensorFlow's may define the same messages
     pool.Add(_file())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Example"))
 
@@ -48,7 +50,7 @@ def _file() -> Any:
 
 
 def _add_features(features: Any) -> None:
-    """`map<string, Feature> feature = 1`: a repeated message of a key and a value."""
+    """Add `map<string, Feature> feature = 1`, a repeated message of a key and a value."""
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     _field(entry, "key", 1, "TYPE_STRING")
@@ -81,10 +83,10 @@ LISTS = {"i": "int64_list", "u": "int64_list", "b": "int64_list", "f": "float_li
 
 @dataclass(frozen=True)
 class Fixed:
-    """A feature with as many values in each record as its shape says.
+    """Feature of fixed shape.
 
-    dtype: of integers, of floats, `bool`, or `bytes` (one value, given as its uint8 vector).
-    default: the values of a record without the feature; None makes that an error.
+    dtype: integer, float, `bool`, or `bytes` (one value, as a uint8 vector). default: values of a
+    record without the feature; None makes that an error.
     """
 
     dtype: str
@@ -96,17 +98,17 @@ class Fixed:
         sensible = all(extent >= 0 for extent in self.shape)
         require(sensible, "Fixed", "shape must not be negative", self.shape)
         single = self.dtype != BYTES or self.shape == ()
-        require(single, "Fixed", "bytes are a single value: shape must be ()", self.shape)
+        require(single, "Fixed", "shape must be () for bytes", self.shape)
         if self.default is not None:
             self._check_default()
 
     @property
     def described(self) -> str:
-        """What it is, in an error."""
+        """Description in an error."""
         return f"{self.dtype} of shape {list(self.shape)}"
 
     def array(self, values: Any) -> Array:
-        """The values of a record.
+        """Decode the values of a record.
 
         Raises: ValueError, OverflowError for values that do not fit shape or dtype
         """
@@ -116,7 +118,7 @@ class Fixed:
         return _numbers(values, self.dtype).reshape(self.shape)
 
     def missing(self) -> Array | None:
-        """What a record without the feature has; None where it must have it."""
+        """Array of a record without the feature; None if it is required."""
         if self.default is None:
             return None
         if self.dtype == BYTES:
@@ -133,9 +135,9 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Variable:
-    """A feature with any number of values: a vector; without the feature, an empty one.
+    """Feature of variable length: a vector, empty in a record without the feature.
 
-    Batch them with `padded_shapes`. dtype: of integers, of floats, or `bool`.
+    Batch it with `padded_shapes`. dtype: integer, float or `bool`.
     """
 
     dtype: str
@@ -146,27 +148,27 @@ class Variable:
 
     @property
     def described(self) -> str:
-        """What it is, in an error."""
+        """Description in an error."""
         return f"a list of {self.dtype}"
 
     def array(self, values: Any) -> Array:
-        """The values of a record.
+        """Decode the values of a record.
 
         Raises: OverflowError for values that do not fit the dtype
         """
         return _numbers(values, self.dtype)
 
     def missing(self) -> Array | None:
-        """What a record without the feature has."""
+        """Array of a record without the feature."""
         return np.empty(0, self.dtype)
 
 
 @dataclass(frozen=True)
 class TFExample:
-    """The features of the tf.train.Example messages of a TFRecord file, as `features` lists them.
+    """Features of the tf.train.Example messages of a TFRecord file.
 
     features: Fixed or Variable by name, e.g. {"image": Fixed("bytes"), "label": Fixed("int32")}.
-    compression: as of TFRecord.
+    compression: as in TFRecord.
     """
 
     features: Mapping[str, Fixed | Variable]
@@ -180,9 +182,9 @@ class TFExample:
             require(known, "TFExample", f"{name} must be a Fixed or a Variable", feature)
 
     def samples(self, path: Path) -> Iterator[Sample]:
-        """An array a feature, in the order of `features`.
+        """Yield an array per feature, in the order of `features`.
 
-        Raises: DataError naming file, record and feature of what is not as it was described
+        Raises: DataError naming file, record and feature of a mismatch
         """
         parse = partial(_parsed, path, example_class().FromString)
         for record in records(path, self.compression):
@@ -195,7 +197,7 @@ class TFExample:
 
 
 def _list_of(dtype: str) -> str:
-    """In which list of the message the values of a dtype lie."""
+    """Return the list of the message that has the values of a dtype."""
     if dtype == BYTES:
         return "bytes_list"
     found = LISTS.get(kind_of(dtype))
@@ -214,7 +216,7 @@ def _numbers(values: Any, dtype: str) -> Array:
 def _parsed(path: Path, parse: Callable[[bytes], Any], record: Record) -> Any:
     try:
         return parse(record.content)
-    except Exception as error:  # protobuf's DecodeError, of a library that may be missing
+    except Exception as error:  # protobuf's DecodeError; protobuf may not be installed
         raise DataError(
             f"{path}: record {record.number} at byte {record.offset}: not a tf.train.Example "
             f"message: {error}"
@@ -225,7 +227,12 @@ def _value(where: str, feature: Fixed | Variable, found: Any) -> Array:
     kind = found.WhichOneof("kind") if found is not None else None
     if kind is None:
         value = feature.missing()
-        require(value is not None, where, "the record must have it (or give a default)", "none")
+        require(
+            value is not None,
+            where,
+            "must be in the record, or have a default",
+            "none",
+        )
         assert value is not None
         return value
     wanted = _list_of(feature.dtype)

@@ -1,4 +1,4 @@
-"""TFRecord files: records of bytes, each with checksums of its length and its data.
+"""TFRecord files: records of bytes with checksums of length and data.
 
 Source: TensorFlow, tensorflow/core/lib/io/record_writer.h
 """
@@ -27,9 +27,9 @@ Checksum = Callable[[bytes], int]
 
 @dataclass(frozen=True)
 class TFRecord:
-    """The records of a TFRecord file as they are: uint8 vectors, `bytes(record)` in a map.
+    """Records of a TFRecord file as uint8 vectors; use `bytes(record)` in a map.
 
-    compression: gzip or none; None is gzip for a name that ends in .gz.
+    compression: gzip or none; None means gzip for the suffix .gz.
     """
 
     compression: str | None = None
@@ -38,9 +38,9 @@ class TFRecord:
         require_compression("TFRecord", self.compression)
 
     def samples(self, path: Path) -> Iterator[Sample]:
-        """One uint8 vector a record.
+        """Yield a uint8 vector per record.
 
-        Raises: DataError naming file and byte offset of a record that is damaged or cut
+        Raises: DataError naming file and byte offset of a damaged or truncated record
         """
         for record in records(path, self.compression):
             yield (np.frombuffer(record.content, np.uint8),)
@@ -48,7 +48,7 @@ class TFRecord:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, its number in the file, and the byte offset at which it begins."""
+    """Record, its index in the file, and its byte offset."""
 
     number: int
     offset: int
@@ -56,9 +56,9 @@ class Record:
 
 
 def records(path: Path, compression: str | None) -> Iterator[Record]:
-    """The records of a file, their checksums verified; offsets are those of the unpacked file.
+    """Yield the records of a file, checksums verified; offsets are in the decompressed file.
 
-    Raises: DataError naming file and byte offset of a record that is damaged or cut
+    Raises: DataError naming file and byte offset of a damaged or truncated record
     """
     checksum: Checksum = needed("google_crc32c", "TFRecord", "tfrecord").value
     number, offset = 0, 0
@@ -73,19 +73,24 @@ def records(path: Path, compression: str | None) -> Iterator[Record]:
 
 
 def require_compression(form: str, compression: str | None) -> None:
-    """Refuse a compression that TFRecord files are not read with."""
+    """Refuse an unsupported compression."""
     known = compression in (None, GZIP, NONE)
     require(known, form, f"compression must be {GZIP}, {NONE} or None", compression)
 
 
 def masked(checksum: int) -> int:
-    """A CRC-32C as the format stores it, so that checksums of checksums stay well distributed."""
+    """Mask a CRC-32C as the format does, so that a CRC of data with CRCs stays well distributed."""
     return ((checksum >> 15 | checksum << 17) + MASK_DELTA) & 0xFFFFFFFF
 
 
 def _length(where: str, head: bytes, checksum: Checksum) -> int:
     wanted = LENGTH.size + CHECKSUM.size
-    require(len(head) == wanted, where, f"its head has {wanted} bytes", f"{len(head)}; it is cut")
+    require(
+        len(head) == wanted,
+        where,
+        f"its header must have {wanted} bytes",
+        f"{len(head)}; the file is truncated",
+    )
     packed, (stored,) = head[: LENGTH.size], CHECKSUM.unpack(head[LENGTH.size :])
     _verify(where, LENGTH_PART, packed, stored, checksum)
     (length,) = LENGTH.unpack(packed)
@@ -96,8 +101,8 @@ def _content(where: str, file: BinaryIO, length: int, checksum: Checksum) -> byt
     content = read_up_to(file, length)
     tail = file.read(CHECKSUM.size) if len(content) == length else b""
     missing = length + CHECKSUM.size - len(content) - len(tail)
-    rule = f"has {length} bytes and a checksum"
-    require(not missing, where, rule, f"{missing} bytes less; the file is cut")
+    rule = f"must have {length} bytes and a checksum"
+    require(not missing, where, rule, f"{missing} bytes less; the file is truncated")
     _verify(where, "data", content, CHECKSUM.unpack(tail)[0], checksum)
     return content
 
@@ -105,7 +110,7 @@ def _content(where: str, file: BinaryIO, length: int, checksum: Checksum) -> byt
 def _verify(where: str, part: str, content: bytes, stored: int, checksum: Checksum) -> None:
     found = masked(checksum(content))
     if found != stored:
-        other = ", or no TFRecord file, or compressed (compression='gzip')"
+        other = ", compressed (compression='gzip') or not a TFRecord file"
         raise DataError(
             f"{where}: the checksum of its {part} must be 0x{stored:08x}, got 0x{found:08x}: the "
             f"file is damaged{other if part == LENGTH_PART else ''}"

@@ -1,8 +1,8 @@
-"""Flat files of token ids: a text as numbers, one after the other.
+"""Flat files of token ids.
 
 A file begins with a header of 32 bytes, little-endian: the magic `CSRUNTOK`, version (uint16),
-bytes an id (uint16), vocabulary (uint32), count (uint64), zero (uint32), CRC-32 of bytes 8 to 28.
-Files without one, as nanoGPT writes them, are read as bare ids.
+bytes per id (uint16), vocabulary (uint32), count (uint64), zero (uint32), CRC-32 of bytes 8 to 28.
+Files without a header, as written by nanoGPT, are read as bare ids.
 """
 
 import os
@@ -22,19 +22,19 @@ from csrun.data.formats.base import INTEGERS, Array, kind_of
 MAGIC, VERSION = b"CSRUNTOK", 1
 _FIELDS, _CHECKSUM = struct.Struct("<HHIQI"), struct.Struct("<I")
 HEADER_BYTES = len(MAGIC) + _FIELDS.size + _CHECKSUM.size
-BARE_DTYPE = "uint16"  # of files without a header
+BARE_DTYPE = "uint16"  # of a file without a header
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its ids: they are below `vocabulary`, and there are `count` of them."""
+    """Header of a file of `count` ids below `vocabulary`."""
 
     dtype: str
     vocabulary: int
     count: int
 
     def encode(self) -> bytes:
-        """The header's bytes."""
+        """Encode the header."""
         item_bytes = np.dtype(self.dtype).itemsize
         fields = _FIELDS.pack(VERSION, item_bytes, self.vocabulary, self.count, 0)
         return MAGIC + fields + _CHECKSUM.pack(crc32(fields))
@@ -44,10 +44,10 @@ class Header:
 class Tokens:
     """Windows of a file of token ids for next-token prediction: (inputs, targets).
 
-    Sample i are the tokens from i * stride on, and the targets are one token ahead. stride None is
-    `length`: a token is an input once. dtype None is what the file's header says, uint16 where it
-    has none. A file whose header tells of more ids than `vocabulary` is refused. Both arrays are
-    views of one memory map: nothing is copied.
+    Sample i begins at token i * stride; targets are shifted by one token. stride defaults to
+    `length`, so that each token is an input once. dtype defaults to that of the header, or uint16
+    without one. A file whose header has more ids than `vocabulary` is refused. Both arrays are
+    views of one memory map.
     """
 
     length: int
@@ -63,14 +63,15 @@ class Tokens:
 
     @property
     def step(self) -> int:
-        """How many tokens further the next sample begins."""
+        """Number of tokens between the starts of samples."""
         return self.length if self.stride is None else self.stride
 
     def arrays(self, path: Path) -> tuple[Array, ...]:
-        """Inputs and targets.
+        """Return inputs and targets.
 
         Shapes: both [samples, length], samples = (tokens - length - 1) // stride + 1
-        Raises: DataError for a file that is missing, too short, cut, or not what its header says
+        Raises: DataError for a missing, short or truncated file, or one that does not match its
+        header
         """
         tokens = self._mapped(path)
         windows = np.lib.stride_tricks.sliding_window_view(tokens, self.length + 1)[:: self.step]
@@ -91,11 +92,11 @@ class Tokens:
             raise DataError(f"{path}: cannot be opened: {error.strerror}") from error
 
     def _dtype_of(self, header: Header | None, size_bytes: int, path: Path) -> str:
-        """The type of the ids, once their bytes and their range are what they should be."""
+        """Return the dtype of the ids, after checking their size and range."""
         if header is None:
             dtype = self.dtype or BARE_DTYPE
             item_bytes = np.dtype(dtype).itemsize
-            rule = f"tokens of {dtype} take a multiple of {item_bytes} bytes"
+            rule = f"a file of {dtype} tokens must have a multiple of {item_bytes} bytes"
             require(size_bytes % item_bytes == 0, str(path), rule, size_bytes)
             return dtype
         agrees = self.dtype is None or np.dtype(self.dtype) == np.dtype(header.dtype)
@@ -110,12 +111,12 @@ class Tokens:
 
 
 def _header_in(start: bytes, path: Path) -> Header | None:
-    """The header, None when a file has none: neither its magic nor its checksum is there.
+    """Read the header; None if the file has neither its magic nor its checksum.
 
-    Raises: DataError when only one of them is, or of a version or width that is not known
+    Raises: DataError if it has only one of them, or an unknown version or width
     """
     if len(start) < HEADER_BYTES:
-        require(not start.startswith(MAGIC), str(path), "a header takes 32 bytes", len(start))
+        require(not start.startswith(MAGIC), str(path), "a header must have 32 bytes", len(start))
         return None
     fields, checksum = start[len(MAGIC) : -_CHECKSUM.size], start[-_CHECKSUM.size :]
     magic_is_there = start.startswith(MAGIC)
@@ -123,7 +124,7 @@ def _header_in(start: bytes, path: Path) -> Header | None:
     if not magic_is_there and not checksum_is_right:
         return None
     if not magic_is_there or not checksum_is_right:
-        raise DataError(f"{path}: its header is damaged; write the file anew from its text")
+        raise DataError(f"{path}: its header is damaged; write the file again from its text")
     version, item_bytes, vocabulary, count, _ = _FIELDS.unpack(fields)
     require(version == VERSION, str(path), f"its header must be of version {VERSION}", version)
     require(item_bytes in (2, 4), str(path), "an id must take 2 or 4 bytes", item_bytes)
@@ -131,10 +132,10 @@ def _header_in(start: bytes, path: Path) -> Header | None:
 
 
 def write_tokens(path: str | Path, pieces: Iterable[Any], vocabulary: int) -> int:
-    """Write a file of token ids, piece by piece; it is there whole or not at all.
+    """Write a file of token ids atomically, and return their number.
 
-    Shapes: each piece [n], integers in 0..vocabulary-1 -> how many ids there are
-    Raises: DataError for an id that is not of the vocabulary; OSError
+    Shapes: each piece [n], integers in 0..vocabulary-1
+    Raises: DataError for an id outside the vocabulary; OSError
     """
     target = Path(path)
     require(0 < vocabulary < 1 << 32, str(target), "vocabulary must be 1 to 2**32 - 1", vocabulary)

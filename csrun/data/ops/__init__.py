@@ -1,2 +1,1 @@
-"""The operations of a chain, one a file: what each does to data that are read by number, where it
-only computes which numbers come, and what to data that come in turn."""
+"""Operations of a chain, one per module: on indexed data and on streams."""

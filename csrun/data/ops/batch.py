@@ -1,4 +1,4 @@
-"""batch: consecutive samples in batches, filled up to one shape where they differ."""
+"""batch: consecutive samples in batches, padded if their shapes differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Padding:
-    """What each array of a sample is filled up to: its shape, None for as it is, and with what."""
+    """Padding of each array of a sample: its shape, None to leave it unchanged, and the value."""
 
     shapes: tuple[Shape | None, ...]
     values: tuple[float, ...]
@@ -29,7 +29,7 @@ class Padding:
 def batched(
     source: Source, batch_size: int, drop_remainder: bool, padding: Padding | None
 ) -> Source:
-    """A source of samples as one of batches."""
+    """Convert a source of samples to one of batches."""
     if not isinstance(source, Indexed):
         return BatchFlow(source, batch_size, drop_remainder, padding)
     count = source.order.length
@@ -46,12 +46,12 @@ def batched(
 
 @dataclass(frozen=True)
 class CutBatches:
-    """Batches cut from the samples; those of arrays are copied where they are wanted."""
+    """Batches of consecutive samples; rows of arrays are copied when written."""
 
     padding: Padding | None
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch | LazyBatch:
-        """The batch with this number.
+        """Read a batch by number.
 
         Shapes: out[i] [rows, *shape of array i of a sample]
         """
@@ -65,7 +65,7 @@ class CutBatches:
 
 @dataclass(frozen=True)
 class BatchFlow:
-    """Consecutive samples in batches."""
+    """Stream of batches of consecutive samples."""
 
     below: Flow
     batch_size: int
@@ -84,17 +84,17 @@ class BatchFlow:
 
 
 def padding_of(shapes: Sequence[Any], values: Any) -> Padding:
-    """The padding that `batch(padded_shapes=…, padding_values=…)` asks for.
+    """Return the padding of `batch(padded_shapes=…, padding_values=…)`.
 
-    Raises: DataError when they do not belong together
+    Raises: DataError if the arguments do not match
     """
-    rule = "padded_shapes must be whole numbers, as all batches of a run have one shape"
+    rule = "padded_shapes must be integers, as all batches of a run have the same shape"
     for shape in shapes:
         sized = shape is None or all(isinstance(n, int | np.integer) and n >= 0 for n in shape)
         require(sized, "batch", rule, shape)
     wanted = tuple(None if shape is None else tuple(map(int, shape)) for shape in shapes)
     given = tuple(values) if isinstance(values, tuple | list) else (values,) * len(wanted)
-    rule = "padding_values must be one value, or one for each of padded_shapes"
+    rule = "padding_values must be one value, or one per shape of padded_shapes"
     require(len(given) == len(wanted), "batch", rule, values)
     return Padding(wanted, given)
 
@@ -102,10 +102,10 @@ def padding_of(shapes: Sequence[Any], values: Any) -> Padding:
 def stacked(
     samples: Sequence[Sample], padding: Padding | None, origins: Sequence[Origin]
 ) -> Sample:
-    """Samples as the rows of arrays.
+    """Stack samples as rows of arrays.
 
     Shapes: samples[b][i] [*shape_i] -> out[i] [len(samples), *shape_i]
-    Raises: DataError for samples that differ in shape, or are larger than the padding
+    Raises: DataError for samples of different shapes, or larger than the padding
     """
     columns = list(zip(*samples, strict=True)) if _same_length(samples, origins) else []
     if padding is not None:
@@ -115,7 +115,7 @@ def stacked(
             if sample.shape != column[0].shape:
                 raise DataError(
                     f"batch: array {number} of {text_of(origin)} has shape {sample.shape}, that of "
-                    f"{text_of(origins[0])} {column[0].shape}: give padded_shapes to batch()"
+                    f"{text_of(origins[0])} {column[0].shape}: pass padded_shapes to batch()"
                 )
     return tuple(np.stack(column) for column in columns)
 
@@ -128,7 +128,7 @@ def _same_length(samples: Sequence[Sample], origins: Sequence[Origin]) -> bool:
 
 
 def _padded(columns: list[Any], padding: Padding, origins: Sequence[Origin]) -> Sample:
-    rule = f"padded_shapes must name the {len(columns)} arrays of a sample"
+    rule = f"padded_shapes must have one shape per array of a sample ({len(columns)})"
     require(len(columns) == len(padding.shapes), "batch", rule, len(padding.shapes))
     return tuple(
         np.stack(column) if shape is None else _filled_up(column, shape, value, origins)

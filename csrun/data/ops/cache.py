@@ -1,4 +1,4 @@
-"""cache: what was made once stays in this task's memory."""
+"""cache: elements kept in this task's memory."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ from csrun.data.samples import Batch, Rows, read_only
 
 
 def cached(source: Source) -> Source:
-    """A source of which every element is made once, and is from then on the same in every pass."""
+    """Cache a source: each element is made once, and is the same in every pass."""
     if not isinstance(source, Indexed):
         return CacheFlow(source)
     if source.batches is None or source.reader is None:
@@ -25,23 +25,23 @@ def cached(source: Source) -> Source:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """The elements of `below`'s pass 0 in every pass: what a cache keeps."""
+    """Order of `below`'s pass 0 in every pass."""
 
     below: Order
 
     @property
     def length(self) -> int | None:
-        """Elements of one pass."""
+        """Elements per pass."""
         return self.below.length
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """The elements at these positions of any pass."""
+        """Return the elements at these positions of any pass."""
         return self.below.at(0, positions)
 
 
 @dataclass(frozen=True)
 class CachedSamples:
-    """Samples that stay in this task's memory once they were made."""
+    """Cached samples."""
 
     below: Samples
     kept: dict[int, Sample] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class CachedSamples:
         return len(self.below)
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers; only those not known yet are made."""
+        """Return samples by number, making those not cached."""
         numbers = rows.tolist()
         new = [number for number in numbers if number not in self.kept]
         if new:
@@ -60,19 +60,19 @@ class CachedSamples:
         return [self.kept[number] for number in numbers]
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
+        """Origin of a sample."""
         return self.below.origin(row)
 
 
 @dataclass(frozen=True)
 class CachedBatches:
-    """Batches that stay in this task's memory once they were made, by batch size and number."""
+    """Cached batches, by batch size and number."""
 
     below: BatchReader
     kept: dict[tuple[int, int], Batch] = field(default_factory=dict)
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
-        """The batch with this number, made at the first call."""
+        """Return a batch by number, made at the first call."""
         key = chain.batch_size, number
         if key not in self.kept:
             made = arrays_of(self.below.read(chain, number, clock), clock)
@@ -82,13 +82,13 @@ class CachedBatches:
 
 @dataclass(frozen=True)
 class CacheFlow:
-    """The elements of the first whole pass, from then on out of this task's memory."""
+    """Stream of the first complete pass, then from memory."""
 
     below: Flow
     kept: list[list[Item]] = field(default_factory=list)
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """Those of the first pass."""
+        """Open a pass."""
         if self.kept:
             yield from self.kept
             return

@@ -1,9 +1,8 @@
-"""Drawn permutations, which the processes of one fork share: who needs one first draws it for all.
+"""Drawn permutations, shared by forked processes: the first that needs one draws it for all.
 
-A streamer needs the permutation of each pass that it has a batch of: that of 7,000 elements takes
-80 µs, as long as the batch itself, and that of 60,000 a millisecond. The memory is mapped when this
-module is imported, as the fork server does before it forks the tasks, and costs the machine only
-what is written to.
+A streamer needs the permutation of every pass it reads: 80 µs for 7,000 elements, as long as the
+batch itself, 1 ms for 60,000. The memory is mapped when this module is imported, which the fork
+server does before it forks the tasks; only pages written to use memory.
 """
 
 import mmap
@@ -16,16 +15,16 @@ import numpy.typing as npt
 Order = npt.NDArray[np.uint16]
 
 LONGEST = 1 << 16  # elements; 128 KiB
-PLACES = 32  # streamers are at different passes: 96 of them at 12, where a pass has 56 batches
+PLACES = 32  # streamers are at different passes: 96 of them at 12 passes of 56 batches
 WORD = np.dtype(np.uint64)
 IN_WORD = WORD.itemsize // np.dtype(np.uint16).itemsize
 
 
 class SharedOrders:
-    """The last orders that any process has drawn, each in the place that its key gives.
+    """Latest orders drawn by any process, in slots by key.
 
-    Nobody waits for anybody. A place is (key, check, order); what is read while another process
-    writes there does not add up to its check, and is drawn again.
+    Lock-free: a slot is (key, checksum, order), and an order read while another process writes it
+    fails its checksum and is drawn again.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class SharedOrders:
         self._places = np.frombuffer(memory, WORD).reshape(PLACES, words)
 
     def get(self, seed: int, epoch: int, length: int, draw: Callable[[], Order]) -> Order:
-        """The order of that key, drawn if it is not there.
+        """Return the order of a key, drawing it if absent.
 
         Shapes: uint16[length]
         """

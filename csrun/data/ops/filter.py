@@ -1,4 +1,4 @@
-"""filter: the elements for which a function is true."""
+"""filter: elements for which a function is true."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from csrun.data.operators import Operator, StageClock
 
 
 def filtered(source: Source, predicate: Callable[..., Any], operator: Operator) -> Source:
-    """A stream in any case: nobody knows how many are left out before an element."""
+    """Filter a source; the result is a stream, as the number of removed elements is unknown."""
     return FilterFlow(in_turn(source), predicate, operator)
 
 
 @dataclass(frozen=True)
 class FilterFlow:
-    """The elements for which the predicate holds."""
+    """Stream of the elements for which the predicate holds."""
 
     below: Flow
     predicate: Callable[..., Any]
     operator: Operator
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """Those elements."""
+        """Open a pass."""
         for chunk in self.below.open(epoch, clock):
             kept: list[Item] = []
             with clock.timed(self.operator.stage):

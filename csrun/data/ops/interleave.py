@@ -1,4 +1,4 @@
-"""interleave: files that are read in turn, several of them side by side."""
+"""interleave: samples of several streamed files alternately."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -12,28 +12,28 @@ from csrun.data.operators import StageClock
 from csrun.data.prefetch import prefetched
 
 STAGE = "from_files"
-READ_AHEAD = 2  # chunks that a file's thread holds ready
+READ_AHEAD = 2  # chunks read ahead per file
 
 
 def interleaved(source: Source, cycle: int, block: int, threads: int) -> Source:
-    """`cycle` files of a source side by side, `threads` of them read ahead.
+    """Interleave `cycle` files of a source, `threads` of them read ahead.
 
-    Raises: DataError for anything but files that are read in turn
+    Raises: DataError for anything but streamed files
     """
     if not isinstance(source, FileFlow):
         raise DataError(
-            "interleave: comes right after from_files of files that are read in turn; files "
-            "that hold arrays are mixed by shuffle()"
+            "interleave: must follow from_files of streamed files; use shuffle() to mix files of "
+            "arrays"
         )
     return replace(source, cycle=cycle, block=block, threads=threads)
 
 
 @dataclass(frozen=True)
 class FileFlow:
-    """Samples of files that are read in turn.
+    """Stream of the samples of files.
 
-    cycle: how many files are open side by side, `block` samples of each in turn; an ended one makes
-    room for the next. threads: how many of these are read ahead, each on a thread of its own.
+    cycle: number of files open at a time, read `block` samples each in rotation; a finished file is
+    replaced by the next. threads: number of files read ahead, one thread each.
     """
 
     files: tuple[Path, ...]
@@ -43,7 +43,7 @@ class FileFlow:
     threads: int = 0
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The samples, in the same order in every pass."""
+        """Open a pass; the order is the same in every pass."""
         waiting = iter(self.files)
         slots = [self._read(path, k, clock) for k, path in enumerate(islice(waiting, self.cycle))]
         place = 0

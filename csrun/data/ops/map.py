@@ -1,4 +1,4 @@
-"""map: a function of each sample, or of each batch."""
+"""map: a function applied to each sample or batch."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from csrun.data.indexed import BatchReader, Indexed, Samples
 from csrun.data.operators import Level, Operator, StageClock
 from csrun.data.samples import Batch, Rows
 
-MapFunction = Callable[..., Sample]  # of flat elements
+MapFunction = Callable[..., Sample]  # on flat elements
 
 
 def mapped(
     source: Source, function: MapFunction, operator: Operator, threads: int | None
 ) -> Source:
-    """A source whose elements have gone through a function; threads: None where nobody asked.
+    """Map a source; threads: None for num_parallel_calls left at its default.
 
-    An indexed batch is made by whichever thread reads it, so there a function of which nobody said
-    that it may run in parallel holds a lock; a stream calls it on threads of its own.
+    Indexed batches are made by several reader threads, so a function not declared parallel holds a
+    lock there; a stream calls it on its own threads.
     """
     if not isinstance(source, Indexed):
         return MapFlow(source, function, operator, threads or 1)
@@ -40,7 +40,7 @@ def mapped(
 
 @dataclass(frozen=True)
 class MappedSamples:
-    """A function of each sample. One that was not said to run in parallel runs alone."""
+    """Samples mapped by a function, under a lock unless it is declared parallel."""
 
     below: Samples
     function: MapFunction
@@ -51,7 +51,7 @@ class MappedSamples:
         return len(self.below)
 
     def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """The samples with these numbers, mapped one by one."""
+        """Return samples by number, mapped one by one."""
         samples = self.below.each(rows, clock)
         with self.alone:
             return self._mapped(samples, rows, clock)
@@ -69,13 +69,13 @@ class MappedSamples:
         return done
 
     def origin(self, row: int) -> Origin:
-        """Where a sample comes from."""
+        """Origin of a sample."""
         return self.below.origin(row)
 
 
 @dataclass(frozen=True)
 class MappedBatches:
-    """A function of each batch. One that was not said to run in parallel runs alone."""
+    """Batches mapped by a function, under a lock unless it is declared parallel."""
 
     below: BatchReader
     function: MapFunction
@@ -83,7 +83,7 @@ class MappedBatches:
     alone: AbstractContextManager[Any]
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
-        """The mapped batch with this number."""
+        """Read a batch by number, and map it."""
         batch = arrays_of(self.below.read(chain, number, clock), clock)
         with self.alone:
             return _call(self.function, batch, self.operator, lambda: chain.origins(number), clock)
@@ -91,7 +91,7 @@ class MappedBatches:
 
 @dataclass(frozen=True)
 class MapFlow:
-    """A function of each element; of `threads` elements at a time, in their order all the same."""
+    """Stream mapped by a function, `threads` elements at a time, in order."""
 
     below: Flow
     function: MapFunction
@@ -137,7 +137,7 @@ def _call(
     origins: Callable[[], Sequence[Origin]],
     clock: StageClock,
 ) -> Batch:
-    """`function(*batch)`; an exception of the function's gets a note that names the sample."""
+    """Call `function(*batch)`; its exceptions get a note that names the sample."""
     try:
         with clock.timed(operator.stage):
             return require_numbers(function(*batch))
@@ -150,7 +150,7 @@ def _call(
 def _culprit(
     function: MapFunction, batch: Batch, kind: type[Exception], origins: Sequence[Origin]
 ) -> str:
-    """The first sample that fails in the same way by itself; all of them when none does."""
+    """Find the first sample that fails in the same way alone; all samples if none does."""
     for row, name in enumerate(_row_names(batch, origins)):
         try:
             function(*(np.array(array[row : row + 1]) for array in batch))

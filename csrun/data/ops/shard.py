@@ -1,4 +1,4 @@
-"""shard: every so-many-th element."""
+"""shard: every `count`-th element."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from csrun.data.samples import Rows
 
 
 def sharded(source: Source, count: int, index: int) -> Source:
-    """Every `count`-th element of a source, from `index` on."""
+    """Keep every `count`-th element of a source, from `index` on."""
     if isinstance(source, Indexed):
         return source.ordered(ShardOrder(source.outer_order, count, index))
     return ShardFlow(source, count, index)
@@ -17,7 +17,7 @@ def sharded(source: Source, count: int, index: int) -> Source:
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """Every `count`-th element of `below`, from `index` on."""
+    """Order of every `count`-th element of `below`, from `index` on."""
 
     below: Order
     count: int
@@ -25,25 +25,25 @@ class ShardOrder:
 
     @property
     def length(self) -> int | None:
-        """Elements of one pass."""
+        """Elements per pass."""
         below = self.below.length
         return None if below is None else len(range(self.index, below, self.count))
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """The elements at these positions of pass `epoch`."""
+        """Return the elements at these positions of a pass."""
         return self.below.at(epoch, positions * self.count + self.index)
 
 
 @dataclass(frozen=True)
 class ShardFlow:
-    """Every `count`-th element, from `index` on."""
+    """Stream of every `count`-th element, from `index` on."""
 
     below: Flow
     count: int
     index: int
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """Those elements."""
+        """Open a pass."""
         skip = self.index
         for chunk in self.below.open(epoch, clock):
             yield chunk[skip :: self.count]

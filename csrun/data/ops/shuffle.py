@@ -26,33 +26,32 @@ ORDER = f"philox, feistel-{ROUNDS} beyond {DRAWN_LENGTH}"
 
 
 def shuffled(source: Source, seed: int, window: int | None) -> tuple[Source, int | None]:
-    """A source in another order each pass, and the window that it is shuffled in, None for all.
+    """Shuffle a source, and return it with its window, None for a global shuffle.
 
-    Raises: DataError for a stream without a window, endless data, or a window over what is read by
-        number
+    Raises: DataError for a stream without a window, endless data, or a window over indexed data
     """
     if isinstance(source, Indexed):
         length = source.outer_order.length
         require(length is not None, "shuffle", "shuffle before repeat", "endless data")
         if window is not None:
             raise DataError(
-                f"shuffle: a window is for streams, got window={window} for data that are read by "
-                f"number: write shuffle(seed={seed}), which mixes all {length:,} and holds none"
+                f"shuffle: window={window} is for streams, this data set is indexable: use "
+                f"shuffle(seed={seed}), which shuffles all {length:,} elements without a buffer"
             )
         return source.ordered(ShuffleOrder(source.outer_order, seed)), None
     if window is None:
         raise DataError(
-            "shuffle: a stream is shuffled in a window: give the number of elements that fit "
-            "into memory, as shuffle(seed, window=10_000)"
+            "shuffle: a stream needs a window, the number of elements to buffer, as "
+            "shuffle(seed, window=10_000)"
         )
     return ShuffleFlow(in_turn(source), window, seed), window
 
 
 @dataclass(frozen=True)
 class ShuffleOrder:
-    """A full permutation of `below`, another one each pass.
+    """Permutation of `below`, another one in each pass.
 
-    It is the same for any number of streamers, each of which computes its own positions.
+    It does not depend on the number of streamers, each of which computes its own positions.
     """
 
     below: Order
@@ -60,25 +59,25 @@ class ShuffleOrder:
 
     @property
     def length(self) -> int | None:
-        """Elements of one pass."""
+        """Elements per pass."""
         return self.below.length
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """The elements at these positions of pass `epoch`."""
+        """Return the elements at these positions of a pass."""
         mixed = permutation(self.seed, epoch, self.below.length or 0)
         return self.below.at(epoch, mixed.at(positions))
 
 
 class Permutation(Protocol):
-    """Of 0..length-1."""
+    """Permutation of 0..length-1."""
 
     def at(self, positions: Rows) -> Rows:
-        """What is at these positions."""
+        """Return the elements at these positions."""
 
 
 @dataclass(frozen=True)
 class DrawnPermutation:
-    """One of all permutations, each as likely, held whole."""
+    """Uniformly drawn permutation, stored."""
 
     order: drawn.Order
 
@@ -87,19 +86,19 @@ class DrawnPermutation:
         return DrawnPermutation(random.permutation(length).astype(np.uint16))
 
     def at(self, positions: Rows) -> Rows:
-        """What is at these positions."""
+        """Return the elements at these positions."""
         return self.order[positions].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ComputedPermutation:
-    """A keyed bijection, of which any part is computed without the rest.
+    """Keyed bijection, computed at any position without the rest.
 
-    A position is a pair: row, and column of `2^column_bits` columns, about √length of each. In turn
-    each half is moved by what a random function says of the other, which can be taken back, so that
-    the whole is a bijection of rows · columns numbers. The few of these beyond the length, one in
-    √length at most, are mapped again until they are not (cycle-walking). The functions are drawn
-    tables: 1.7 MB for 10^8 elements, 17 MB for 10^10.
+    A position is a pair of a row and a column, of `2^column_bits` columns, about √length of each.
+    A Feistel network shifts each half by a random function of the other in turn, which is
+    invertible, so the result is a bijection of rows · columns numbers. Those beyond the length, at
+    most one in √length, are mapped again until they are not (cycle-walking). The functions are
+    drawn tables: 1.7 MB for 10^8 elements, 17 MB for 10^10.
 
     Source: Black and Rogaway 2002, Ciphers with arbitrary finite domains, section 5 (generalized
     Feistel) and 4 (cycle-walking)
@@ -119,13 +118,13 @@ class ComputedPermutation:
         for turn in range(ROUNDS // 2):
             of_column = random.integers(rows, size=columns)
             of_row = random.integers(columns, size=rows)
-            # A row's number is not reduced between the turns, and below (turn + 2) · rows by now:
-            # a table repeated as often costs less than a remainder a turn.
+            # Row numbers are not reduced between rounds, so they are below (turn + 2) · rows here:
+            # a table repeated as often is cheaper than a modulo per round.
             tables.append((of_column, np.tile(of_row, turn + 2)))
         return ComputedPermutation(length, rows, column_bits, tuple(tables))
 
     def at(self, positions: Rows) -> Rows:
-        """What is at these positions."""
+        """Return the elements at these positions."""
         if len(positions) <= CHUNK_POSITIONS:
             return self._walked(positions)
         parts = np.split(positions, range(CHUNK_POSITIONS, len(positions), CHUNK_POSITIONS))
@@ -141,7 +140,7 @@ class ComputedPermutation:
         row = numbers >> self.column_bits
         column = numbers & ((1 << self.column_bits) - 1)
         for of_column, of_row in self.tables:
-            # `clip` for its speed: no index is out of range, and none is looked at twice
+            # `clip` is fastest, and no index is out of range
             row += of_column.take(column, mode="clip")
             column ^= of_row.take(row, mode="clip")
         row -= row // self.rows * self.rows  # half the time of `%`
@@ -152,7 +151,7 @@ class ComputedPermutation:
 
 @dataclass(frozen=True)
 class ShuffleFlow:
-    """A random one of `window` elements at a time, the next one takes its place.
+    """Stream that yields a random one of `window` buffered elements, replaced by the next.
 
     Source: D. Knuth, The Art of Computer Programming 2, 3.2.2, algorithm B (Bays and Durham)
     """
@@ -162,7 +161,7 @@ class ShuffleFlow:
     seed: int
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
-        """The elements in another order each pass, fixed by the seed."""
+        """Open a pass; its order is fixed by the seed."""
         held: list[Item] = []
         draws = _draws(self.seed, epoch, self.window)
         for chunk in self.below.open(epoch, clock):
@@ -185,7 +184,7 @@ class ShuffleFlow:
 
 @lru_cache(maxsize=KEPT_PERMUTATIONS)
 def permutation(seed: int, epoch: int, length: int) -> Permutation:
-    """The permutation of 0..length-1 that belongs to a seed and a pass."""
+    """Return the permutation of 0..length-1 of a seed and pass."""
     if length > DRAWN_LENGTH:
         return ComputedPermutation.of(random_source(seed, epoch), length)
 
@@ -196,7 +195,7 @@ def permutation(seed: int, epoch: int, length: int) -> Permutation:
 
 
 def random_source(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
-    """The random numbers that belong to a seed and a pass.
+    """Return the random generator of a seed and pass.
 
     Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox)
     """

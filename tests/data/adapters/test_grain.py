@@ -120,7 +120,7 @@ def test_a_hole_where_none_was_expected_is_named() -> None:
 
     batches = as_dataset(Holes()).batches()
     next(batches)
-    with pytest.raises(DataError, match="item 1 of the Holes: every item must be there"):
+    with pytest.raises(DataError, match="item 1 of the Holes: every item must exist"):
         next(batches)
 
 

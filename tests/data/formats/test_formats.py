@@ -35,7 +35,7 @@ def test_a_name_tells_the_format(name: str, form: object) -> None:
 def test_a_name_that_does_not_tell_is_refused_with_what_to_give() -> None:
     with pytest.raises(DataError, match=r"train\.bin: .* formats\.Tokens\(length=\.\.\.\)"):
         formats.of("train.bin")
-    with pytest.raises(DataError, match=r"data/xnpy: .* give one of csrun\.data\.formats"):
+    with pytest.raises(DataError, match=r"data/xnpy: .* pass format=, one of csrun\.data\.formats"):
         formats.of("data/xnpy")
 
 

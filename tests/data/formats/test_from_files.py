@@ -138,10 +138,12 @@ def test_idx_files_are_read(tmp_path: Path) -> None:
 
 def test_arrays_of_a_file_must_be_equally_long(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=FEATURES, y=LABELS[1:])
-    with pytest.raises(DataError, match=r"from_files: .*x\.npz: arrays must be equally long, got"):
+    with pytest.raises(
+        DataError, match=r"from_files: .*x\.npz: arrays must have equal lengths, got"
+    ):
         Dataset.from_files(tmp_path / "x.npz")
     np.save(tmp_path / "x.npy", np.float32(1))
-    with pytest.raises(DataError, match=r"x\.npy: arrays need a first axis, the samples"):
+    with pytest.raises(DataError, match=r"x\.npy: arrays must have a first axis, of samples"):
         Dataset.from_files(tmp_path / "x.npy")
 
 

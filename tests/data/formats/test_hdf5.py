@@ -45,7 +45,7 @@ def test_rows_know_their_shape_and_are_no_arrays(path: Path) -> None:
     assert isinstance(features, StoredRows)
     assert (features.shape, features.dtype, len(features)) == ((20, 3), np.float32, 20)
     assert features[7].tolist() == FEATURES[7].tolist()
-    with pytest.raises(TypeError, match="read by rows, never as a whole"):
+    with pytest.raises(TypeError, match="read by rows, not as a whole"):
         np.asarray(features)
     with pytest.raises(IndexError, match=r"features has rows 0\.\.19"):
         features[np.array([3, 20])]
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_by_rows_is_refused(path: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"none\.h5: not a readable HDF5 file: .*No such file"):
         Hdf5().arrays(tmp_path / "none.h5")
     h5py.File(tmp_path / "empty.h5", "w").close()
-    with pytest.raises(DataError, match="must hold a data set at its root"):
+    with pytest.raises(DataError, match="must contain a data set at its root"):
         Hdf5().arrays(tmp_path / "empty.h5")
 
 

@@ -79,5 +79,5 @@ def test_a_line_that_never_ends_is_not_held(
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     path = tmp_path / "x.txt"
     path.write_bytes(b"short\n" + bytes(1000))
-    with pytest.raises(DataError, match=r"x\.txt:2: a line has at most 100 bytes"):
+    with pytest.raises(DataError, match=r"x\.txt:2: a line must have at most 100 bytes"):
         read(path)

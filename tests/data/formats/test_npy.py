@@ -78,7 +78,7 @@ BROKEN = {
     "pickle": (
         "x.npy",
         npy("(1,)", b"cos\nsystem\n", "|O"),
-        "must hold numbers, got object: Python obj",
+        "must hold numbers, got object",
     ),
     "nothing": ("x.npy", npy("(3,)", b"", "|V0"), "must hold numbers"),
     "huge-member": ("x.npz", zipped(npy(f"({1 << 50},)")), r"x\.npy: shape .* is it truncated"),

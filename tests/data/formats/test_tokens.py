@@ -64,7 +64,9 @@ def test_options_state_their_rules(options: dict[str, object], message: str) -> 
 def test_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "cut.bin"
     path.write_bytes(bytes(101))
-    with pytest.raises(DataError, match=r"cut\.bin: tokens of uint16 take a multiple of 2 bytes"):
+    with pytest.raises(
+        DataError, match=r"cut\.bin: a file of uint16 tokens must have a multiple of 2 bytes"
+    ):
         Tokens(4).arrays(path)
     with pytest.raises(DataError, match=r"none\.bin: cannot be opened: No such file"):
         Tokens(4).arrays(tmp_path / "none.bin")
@@ -118,7 +120,7 @@ def test_what_a_header_says_must_hold(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"9 tokens .* take 50 bytes, got {len(data)}"):
             Tokens(4).arrays(path)
     path.write_bytes(whole[:20])
-    with pytest.raises(DataError, match="a header takes 32 bytes, got 20"):
+    with pytest.raises(DataError, match="a header must have 32 bytes, got 20"):
         Tokens(4).arrays(path)
     path.write_bytes(whole)
     with pytest.raises(DataError, match="its header says uint16, got uint32"):
