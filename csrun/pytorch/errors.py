@@ -63,7 +63,7 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
 def note_bug(error: BaseException, place: str) -> None:
     """Add the user's line to an error that csrun did not expect, once; a full disk is no bug."""
     if not isinstance(error, OSError) and not hasattr(error, "__notes__"):
-        error.add_note(f"{place}csrun failed here, which is a bug of csrun: please report it")
+        error.add_note(f"{place}csrun failed here, which is a bug in csrun: please report it")
 
 
 def _file(frame: FrameType) -> str:

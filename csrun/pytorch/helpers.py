@@ -32,7 +32,9 @@ def summarize_scalar(name: str, value: Any) -> None:
     Raises: UsageError outside of a Session
     """
     if not active:
-        raise UsageError(f"{user_line()}: cbtorch.summarize_scalar must stand in a Session's block")
+        raise UsageError(
+            f"{user_line()}: cbtorch.summarize_scalar must be called in a Session's block"
+        )
     active[-1].summarize(name, value)
 
 

@@ -85,8 +85,8 @@ def initialize(
     config = typed_yaml.convert(given, CSRunConfig, f"{user_line()}: initialize")
     if compile_only and validate_only:
         raise UsageError(
-            f"{user_line()}: initialize: give validate_only or compile_only, not both: the first "
-            "stops where kernels are matched, the second compiles"
+            f"{user_line()}: initialize: got both validate_only and compile_only: give one, "
+            "validate_only stops after kernel matching"
         )
     asked = {Preparation.COMPILE_ONLY: compile_only, Preparation.VALIDATE_ONLY: validate_only}
     only = next((each for each, is_asked in asked.items() if is_asked), preparation())
@@ -102,8 +102,8 @@ def settings(what: str) -> Settings:
     """
     if not _given:
         raise UsageError(
-            f"{user_line()}: cbtorch.{what} needs cbtorch.initialize(cs_ip=...) before it: call "
-            "that first in the script"
+            f"{user_line()}: cbtorch.{what} needs cbtorch.initialize(cs_ip=...): call it first in "
+            "the script"
         )
     return _given[0]
 

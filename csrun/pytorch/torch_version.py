@@ -21,8 +21,8 @@ def warn_of_untested() -> None:
     """
     if not is_tested(found := version("torch")):
         log.warning(
-            "cerebras_torch was tested with PyTorch %s, this is %s; operators that it records "
-            "otherwise are refused by name: pip install 'torch==%s.*' installs the tested version",
+            "cerebras_torch was tested with PyTorch %s, this is %s; operators that changed are "
+            "reported by name: pip install 'torch==%s.*' installs the tested version",
             TESTED,
             found,
             TESTED,

@@ -52,19 +52,19 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
     if scripted := [m for m in model.modules() if isinstance(m, torch.jit.ScriptModule)]:
         raise UsageError(
             f"{user_line()}: the model has a torch.jit.ScriptModule "
-            f"({scripted[0].original_name}), whose code a Session cannot record: give the module "
-            "without torch.jit"
+            f"({scripted[0].original_name}), which cannot be recorded: give the module without "
+            "torch.jit"
         )
     if lazy := [n for n, p in model.named_parameters() if is_lazy(p)]:
         raise UsageError(
-            f"{user_line()}: {lazy[0]} of the model has no shape yet, as in a Lazy module: run a "
-            "batch through the model before cbtorch.module"
+            f"{user_line()}: {lazy[0]} of the model has no shape yet (a Lazy module): run a batch "
+            "through the model before cbtorch.module"
         )
     names = (name for name, _ in (*model.named_parameters(), *model.named_buffers()))
     if same := same_stored_name(names):
         raise UsageError(
-            f"{user_line()}: {same[0]} and {same[1]} of the model have one name in checkpoints, "
-            f"{stored_name(same[0])}: rename one of them"
+            f"{user_line()}: {same[0]} and {same[1]} of the model have the same name in "
+            f"checkpoints, {stored_name(same[0])}: rename one of them"
         )
     _modules[model] = found
     session_check.expect(model)
@@ -85,8 +85,8 @@ def only_module(line: str) -> torch.nn.Module:
     found = [model for model, given in _modules.items() if given is now]
     if len(found) != 1:
         raise UsageError(
-            f"{line}: Session(dataloader, mode) is of the one model that cbtorch.module was given, "
-            f"got {len(found)}: name it, as in Session(model, optimizer, criterion, mode)"
+            f"{line}: Session(dataloader, mode) needs one model given to cbtorch.module, got "
+            f"{len(found)}: name it, as in Session(model, optimizer, criterion, mode)"
         )
     return found[0]
 
@@ -124,8 +124,8 @@ def dataloader(loader: "DataLoader[Any]") -> "Loader":
 @cache  # once a line
 def _warn_of_reading_outside(line: str) -> None:
     log.warning(
-        "%s: the dataloader is read outside of a Session's block: what the loop computes runs in "
-        "PyTorch, in this process",
+        "%s: the dataloader is read outside a Session's block: this loop runs in PyTorch, in this "
+        "process",
         line,
     )
 
@@ -147,8 +147,8 @@ class Loader:
         """
         if taken is not None and taken != self.changes.taken:
             raise UsageError(
-                f"{user_line()}: a batch of an earlier pass is read, and its data set has changed "
-                "since: read it before the change, or clone it"
+                f"{user_line()}: a batch of an earlier pass is read after its data set changed: "
+                "read it before the change, or clone it"
             )
         return self.changes.fetched(lambda: self.batches[number])
 

@@ -156,7 +156,7 @@ def test_gradients_that_are_others_in_step_six_are_refused(tmp_path, step, said)
 
 def test_batches_of_two_loaders_in_one_step_are_refused(tmp_path):
     script = Script()
-    said = r"a batch is used after the loop has taken another one, .* zip\(a, b\): .*StackDataset"
+    said = r"a batch is used after the next one was taken, .* zip\(a, b\): .*StackDataset"
     session = script.session(tmp_path)
     other = cbtorch.dataloader(DataLoader(TensorDataset(torch.zeros(64, 2)), 8))
     with pytest.raises(UsageError, match=r"test_bad_loops\.py:\d+: " + said), session:

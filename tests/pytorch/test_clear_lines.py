@@ -75,10 +75,10 @@ def makes_a_buffer(self, h):
 
 
 REFUSED = {
-    makes_a_buffer: "forward makes the buffer bias, which it had not before: make it in __init__",
+    makes_a_buffer: "forward creates the buffer bias: create it in __init__",
     has_a_view_of_a_weight: "a view of parameter linear.weight is read after optimizer.step",
-    has_places: "the places of a pooling's largest values are not given to the loop",
-    lambda self, h: self.norm(h): "number of buffer norm.num_batches_tracked.*momentum",
+    has_places: "max-pooling indices are not available to the loop",
+    lambda self, h: self.norm(h): "value of the counter norm.num_batches_tracked.*momentum",
 }
 
 
@@ -151,7 +151,7 @@ def test_a_scripted_module_is_refused(tmp_path):
 
 def test_a_bound_of_the_optimizer_that_pytorch_lacks_is_named(tmp_path):
     kit = Kit(optimizer=lambda p: optim.AdamW(p, eps=0))
-    said = r"param_groups\[0\]: eps must be > 0, got 0; PyTorch allows it, csrun does not"
+    said = r"param_groups\[0\]: eps must be > 0, got 0 \(PyTorch allows 0\)"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once()
 
@@ -180,7 +180,7 @@ def test_an_option_changed_in_the_block_is_named_with_its_remedy(tmp_path):
         if step == 4:
             kit.optimizer.param_groups[0]["eps"] = 1e-6
 
-    said = r"eps of param_groups\[0\] was 1e-08, and is 1e-06: train on in a new Session"
+    said = r"eps of param_groups\[0\] was 1e-08 and is 1e-06: continue in a new Session"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once(change)
 

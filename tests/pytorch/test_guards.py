@@ -199,8 +199,8 @@ def draws_by_numpy(module):
     ("read", "said"),
     [
         (counts, "forward changes model.0.tau, which it reads"),
-        (draws, "forward draws numbers of random"),
-        (draws_by_numpy, "forward draws numbers of numpy.random"),
+        (draws, "forward draws numbers from random"),
+        (draws_by_numpy, "forward draws numbers from numpy.random"),
     ],
 )
 def test_a_forward_that_is_another_in_each_step_is_refused(tmp_path, read, said):

@@ -299,8 +299,8 @@ class Unsized(data.Sampler[int]):
 REFUSED = [
     ([1, 2], "must be a torch.utils.data.DataLoader, got list"),
     (data.DataLoader(Endless(), 2), "Endless is an IterableDataset.*give a Dataset"),
-    (loader(sampler=Unsized()), "must have a length: give its sampler"),
-    (loader(batch_size=61, drop_last=True), "must not be empty: 60 samples give no batch of 61"),
+    (loader(sampler=Unsized()), "has no length: give its sampler"),
+    (loader(batch_size=61, drop_last=True), "is empty: 60 samples give no batch of 61"),
 ]
 
 
@@ -338,7 +338,7 @@ def test_a_batch_that_nests_otherwise_is_refused() -> None:
     orders.begin()
     batches = iter(dataset_of(made, orders))
     next(batches)
-    with pytest.raises(UsageError, match="must nest as the first one"):
+    with pytest.raises(UsageError, match="must have the structure of the first one"):
         next(batches)
 
 

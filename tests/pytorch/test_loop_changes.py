@@ -72,7 +72,7 @@ def test_a_layer_that_is_thawed_between_passes_trains_from_then_on(tmp_path):
 def test_a_norm_that_is_switched_between_passes_is_refused(tmp_path):
     """Its statistics are no state of the second program, whose store would have to be another."""
     script = Script(nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4))
-    said = r"test_loop_changes.py:[0-9]+: 1.running_mean, 1.running_var are written in some steps"
+    said = r"test_loop_changes.py:[0-9]+: 1.running_mean, 1.running_var are updated in some"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         switch_norms(script)
 

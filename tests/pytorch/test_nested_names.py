@@ -68,7 +68,9 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
     made = Kit()
     made.model = nn.Module()
     made.model.weight, made.model.model = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
-    with pytest.raises(UsageError, match=r"weight and model\.weight of the model have one name"):
+    with pytest.raises(
+        UsageError, match=r"weight and model\.weight of the model have the same name"
+    ):
         made.session(tmp_path)
 
 

@@ -93,17 +93,17 @@ def halves(x):
 
 OTHER = torch.ones(3, requires_grad=True)
 FORWARD = {
-    branches: "forward needs the number of a traced tensor.*compute with torch.where",
-    loops: "forward needs the number of a traced tensor",
-    masks: "shape of its result depends on numbers.*use torch.where or a product with the mask",
-    writes_into_another: "writes what a step computes into a tensor that was made without it",
+    branches: "forward reads the value of a traced tensor.*use torch.where",
+    loops: "forward reads the value of a traced tensor",
+    masks: "shape of its result depends on the data.*use torch.where, or multiply by the mask",
+    writes_into_another: "writes a traced value into a tensor that is not traced",
     draws: "draws random numbers.*draw them in the dataset",
     draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
-    takes_the_kth: "aten.kthvalue.default: csrun has no such operator of PyTorch's: write the line",
-    counts_itself: "shape of its result depends on numbers",
-    uses_another_tensor: "requires a gradient and is no parameter.*nn.Parameter",
+    takes_the_kth: "aten.kthvalue.default: operator not supported: rewrite the line",
+    counts_itself: "shape of its result depends on the data",
+    uses_another_tensor: "requires a gradient but is not a parameter.*nn.Parameter",
     moves: r"tensors must be on the CPU, got one on meta.*leave out .to\(device\)",
-    halves: "element type torch.float16 is not supported: cast to one of float32",
+    halves: "dtype torch.float16 is not supported: cast to one of float32",
 }
 
 
@@ -162,11 +162,11 @@ def writes_to_the_data_of_a_weight(model, batch):
 
 LOOPS = {
     writes_to_the_data_of_a_weight: "writes into parameter linear.weight",
-    two_backwards: "one backward.. a step, got a second one after that in .*: add the losses up",
-    backward_of_several: "must be called on one number, got a tensor of shape .6, 3.",
-    backward_from_elsewhere: "gradients must come from loss.backward",
-    accumulates: "linear.weight has a gradient already.*optimizer.zero_grad",
-    writes_to_a_weight: "writes into parameter linear.weight, which csrun keeps, and the optimizer",
+    two_backwards: "backward.. is called twice in this step, first in .*: add the losses",
+    backward_of_several: "needs a scalar, got a tensor of shape .6, 3.",
+    backward_from_elsewhere: "gradients are computed outside loss.backward",
+    accumulates: "linear.weight already has a gradient.*optimizer.zero_grad",
+    writes_to_a_weight: "writes into parameter linear.weight, which the step may only read",
     writes_to_the_batch: "writes into input batch_0",
 }
 
@@ -214,7 +214,7 @@ def test_a_part_of_a_weight_from_before_the_step_is_refused():
     model = Model(lambda x: x)
     row = model.linear.weight.detach()[0, 0]
     model.then = lambda x: x * row
-    refused(model, step, r"test_refusals.py:\d+: a tensor lies in the memory of linear.weight")
+    refused(model, step, r"test_refusals.py:\d+: a tensor is a view of linear.weight")
 
 
 def test_the_data_of_a_weight_is_the_weight():
@@ -240,8 +240,8 @@ def test_a_constant_that_changes_in_the_step_is_two():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda ids: ids.mul_(2), "writes into a buffer of integers ids"),
-        (lambda ids: ids.add_(1), "buffer ids counts steps, and is computed with"),
+        (lambda ids: ids.mul_(2), "writes into integer buffer ids"),
+        (lambda ids: ids.add_(1), "forward reads the integer buffer ids, which it counts up"),
     ],
 )
 def test_a_buffer_of_integers_that_changes_is_refused(change, message):
@@ -260,7 +260,7 @@ def test_dropout_that_is_computed_again_is_refused():
     def again(x):
         return torch.utils.checkpoint.checkpoint(f.dropout, x, use_reentrant=False)  # here
 
-    refused(Model(again), step, "would drop other values")
+    refused(Model(again), step, "would draw another mask")
 
 
 @pytest.mark.parametrize("odd", [3, 0.5, "name", None, np.ones(3), {1}], ids=str)
@@ -272,7 +272,7 @@ def test_a_batch_of_what_is_no_tensor_is_refused(odd):
 def test_inference_mode_is_refused():
     recorder, model = Recorder(nn.Linear(4, 3)), nn.Linear(4, 3)
     x, _ = recorder.batch(batch())
-    message = r"refusals.py:\d+: .*use no_grad"
+    message = r"refusals.py:\d+: .*use torch.no_grad"
     with recorder, torch.inference_mode(), pytest.raises(CaptureError, match=message):
         model(x)
 
@@ -283,7 +283,7 @@ def test_mixed_floats_are_refused():
     def mixed(model, batch):
         return f.mse_loss(model(batch[0].double()), batch[0][:, :3]).backward()
 
-    message = r"all of float64, got float32 \(input batch_0\) and float64 \(parameter linear"
+    message = r"all float64, got float32 \(input batch_0\) and float64 \(parameter linear"
     refused(model, mixed, message)
 
 
@@ -338,12 +338,12 @@ def freezes(self, model, x, y):
 
 
 CHANGES = {
-    flips_a_flag: r"refusals.py:\d+: csrun::cross_entropy is computed where step 1 computed csrun::"
+    flips_a_flag: r"refusals.py:\d+: csrun::cross_entropy runs where step 1 ran csrun::"
     r"dropout \(.*refusals.py:\d+",
-    scales: r"refusals.py:\d+: aten.mul.Tensor has other arguments than in step 1 \(.*refusals.py",
-    adds: r"refusals.py:\d+: a tensor made there has other numbers than in step 1",
-    goes_on: r"refusals.py:\d+: aten.relu.default is computed where step 1 computed csrun::cross",
-    freezes: r"refusals.py:\d+: aten.t.default is computed where step 1 computed aten.sum",
+    scales: r"refusals.py:\d+: aten.mul.Tensor has different arguments than in step 1 \(.*refusal",
+    adds: r"refusals.py:\d+: a tensor created here has different values than in step 1",
+    goes_on: r"refusals.py:\d+: aten.relu.default runs where step 1 ran csrun::cross",
+    freezes: r"refusals.py:\d+: aten.t.default runs where step 1 ran aten.sum",
 }
 
 

@@ -57,5 +57,5 @@ def test_a_script_that_is_run_again_has_what_was_trained(tmp_path: Path) -> None
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert first.stdout.count("weights") == first.stdout.count("momenta") == 1
     assert again.stdout == first.stdout
-    assert "run.py:24: the dataloader is read outside of a Session's block" in first.stderr
+    assert "run.py:24: the dataloader is read outside a Session's block" in first.stderr
     assert "outside" not in again.stderr

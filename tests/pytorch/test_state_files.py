@@ -133,4 +133,4 @@ def test_the_format_of_old_pytorch_is_refused_with_a_remedy(tmp_path, capsys):
     torch.save({"a": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
     words = ["checkpoint", "convert", str(tmp_path / "x.pt"), str(tmp_path / "made")]
     assert frame.run(csrun, [*words, "--from", "torch"]) == 2
-    assert "before PyTorch 1.6: torch.load it, and torch.save it again" in capsys.readouterr().err
+    assert "before PyTorch 1.6: torch.load it and torch.save it again" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_what_has_a_shape_of_numbers_is_computed_of_them(tmp_path):
 def test_a_loss_of_what_a_mask_leaves_is_refused(tmp_path):
     kit = Kit()
     kit.criterion = lambda out, y: f.cross_entropy(out[y > 0], y[y > 0])
-    said = r"loops.py:\d+: .* use torch.where or"
+    said = r"loops.py:\d+: .* use torch.where, or"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once()
 
@@ -345,8 +345,8 @@ def twice(kit):
         kit.model(x).sum().item()
 
 
-LATE = r"backward\(\) is called on a value of a step that is over"
-AHEAD = "a batch is used after the loop has taken another one"
+LATE = r"backward\(\) is called on a value of a finished step"
+AHEAD = "a batch is used after the next one was taken"
 EARLIER = "a value of an earlier step is an input of this one"
 
 

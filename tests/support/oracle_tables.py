@@ -37,21 +37,20 @@ OPERATORS, MODULES = "operators", "modules"
 REASONS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(text)
     for name, text in {
-        "operator": "no such operator of PyTorch's|which csrun does not have"
-        "|has no form that gives a new one",
-        "type": r"the element type torch\.|a tensor is (of )?torch\.",
-        "shape": "the shape of its result depends on numbers",
-        "read": "PyTorch reads numbers to compute it",
-        "number": "forward needs the number of a traced tensor",
+        "operator": "operator not supported|PyTorch decomposes it into|has no out-of-place form",
+        "type": r"dtype torch\.\w+ is not supported|a tensor is torch\.",
+        "shape": "the shape of its result depends on the data",
+        "read": "the operator reads the values of its operands",
+        "number": "forward reads the value of a traced tensor",
         "draws": "draws random numbers",
-        "places": "PyTorch does not say which of several",
-        "sort": "at most 32 floats along an axis are sorted",
-        "pooling": "the places of a pooling's largest values, and|a pooling over three axes has",
-        "axes": "a convolution is over one axis or two",
-        "limit": "eps must be >= 0|a batch norm in training is torch.nn.functional's"
-        "|a batch norm outside of the model computes as in training"
-        "|has an output_padding below its stride|a scatter_reduce is a sum or mean"
-        "|an instance norm with track_running_stats is not trained",
+        "places": "PyTorch does not define which",
+        "sort": "sort and topk take at most 32 floats",
+        "pooling": "max-pooling indices and|avg_pool3d divides by",
+        "axes": "a convolution must be 1-D or 2-D",
+        "limit": "eps must be >= 0|a batch norm in training must be a call of"
+        "|a batch norm outside the model is in training mode"
+        "|output_padding of a transposed convolution|scatter_reduce takes sum or mean"
+        "|an instance norm with track_running_stats cannot be trained",
         # PyTorch refuses in a recorded step what it otherwise lets pass.
         "recording": r"PyTorch raises \w+: ",
     }.items()

@@ -70,8 +70,8 @@ class MetaInit(TorchDispatchMode):
             "meta" in str(error)
         ):
             raise UsageError(
-                f"{_line_of(traceback)}: this initialization cannot be made again, as it needs "
-                f"numbers of a tensor on the meta device: {str(error).splitlines()[0]}; build the "
+                f"{_line_of(traceback)}: this initialization cannot be replayed, as it reads the "
+                f"values of a tensor on the meta device: {str(error).splitlines()[0]}; build the "
                 "model without cbtorch.meta_init()"
             ) from error
 
@@ -90,16 +90,16 @@ class MetaInit(TorchDispatchMode):
         written = _written(func, args)
         if any(not is_meta(x) for x in written):
             raise UsageError(
-                f"{user_line()}: {func} writes what has no memory into a tensor that has some: "
-                "make that tensor within the block of cbtorch.meta_init(), too"
+                f"{user_line()}: {func} writes a tensor without memory into one with memory: "
+                "create both inside the block of cbtorch.meta_init()"
             )
         state = None
         if _DRAWS in func.tags:
             others = [x for x in given if not any(x is w for w in written)]
             if others:
                 raise UsageError(
-                    f"{user_line()}: {func} draws by the numbers of a tensor, which cannot be made "
-                    "again: build the model without cbtorch.meta_init()"
+                    f"{user_line()}: {func} draws by the values of a tensor, which cannot be "
+                    "replayed: build the model without cbtorch.meta_init()"
                 )
             state = _draw(func, args, kwargs)
         results = func(*tree_map(_meta, args), **tree_map(_meta, _on_meta(kwargs)))

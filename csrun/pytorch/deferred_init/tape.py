@@ -137,9 +137,9 @@ class Tape:
         tensor, then = self._last.get(storage), self._versions
         if tensor is not None and then is not None and tensor._version != then[storage]:
             raise UsageError(
-                f"{user_line()}: a tensor of shape {list(tensor.shape)} that "
-                f"cbtorch.meta_init() made ({self._made[self._writers[storage][-1]].line}) was "
-                "written to after its block, where it has no memory: do that within the block"
+                f"{user_line()}: a tensor of shape {list(tensor.shape)} made under "
+                f"cbtorch.meta_init() ({self._made[self._writers[storage][-1]].line}) was written "
+                "after the block, where it has no memory: write it inside the block"
             )
 
 
@@ -174,9 +174,9 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     tape = _tapes.get(address(tensor))
     if tape is None:
         raise UsageError(
-            f"{user_line()}: a tensor of shape {list(tensor.shape)} on the meta device has no "
-            "values, and cbtorch.meta_init() has not made it: make and convert the model in its "
-            "block, and leave out .to(device)"
+            f"{user_line()}: a tensor of shape {list(tensor.shape)} on the meta device was not "
+            "made under cbtorch.meta_init() and has no values: build and convert the model inside "
+            "its block, and leave out .to(device)"
         )
     return tape.value(tensor)
 
@@ -246,8 +246,8 @@ def _run(made: Made, storages: Storages) -> None:
         if isinstance(argument, Given):
             if argument.tensor._version != argument.version:
                 raise UsageError(
-                    f"{made.line}: {made.call} read a tensor that was written to later, so that "
-                    "what it gave cannot be made again: give it a clone"
+                    f"{made.line}: {made.call} read a tensor that was written later, so it cannot "
+                    "be replayed: give it a clone"
                 )
             return argument.tensor
         return argument.within(storages) if isinstance(argument, Place) else argument

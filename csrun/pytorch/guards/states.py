@@ -120,9 +120,9 @@ class Guards:
             left = self._left.setdefault((source, signature), now)
             if left is not now and _is_plain(now) and not _is_same(left, now):
                 raise UsageError(
-                    f"{self._line_of(source)}: forward changes {source.name}, which it reads, and "
-                    "from step 4 on its Python does not run: make it a buffer of floats that "
-                    "forward changes in place, or change it in the loop, between two batches"
+                    f"{self._line_of(source)}: forward changes {source.name}, which it reads, but "
+                    "its Python does not run from step 4 on: make it a float buffer that forward "
+                    "updates in place, or change it in the loop between two batches"
                 )
         self._watch()
 
@@ -142,8 +142,8 @@ class Guards:
         if name:
             lines = (line_of_load(code, "random") for code in self._codes)
             raise UsageError(
-                f"{next(filter(None, lines), self._first_line())}: forward draws numbers of "
-                f"{name}, and from step 4 on its Python does not run: draw them in the dataset, "
+                f"{next(filter(None, lines), self._first_line())}: forward draws numbers from "
+                f"{name}, but its Python does not run from step 4 on: draw them in the dataset, "
                 "as a tensor of the batch"
             )
 

@@ -52,8 +52,8 @@ class DataChanges:
         self.begin()
         if len(self._loader) != self._length:
             raise DataError(
-                f"the DataLoader had {self._length} batches, and has {len(self._loader)} now: keep "
-                "the number of samples, or make another loader"
+                f"the DataLoader had {self._length} batches and now has {len(self._loader)}: keep "
+                "the number of samples, or make another DataLoader"
             )
         paths = changed_paths(self._last, snapshot_of(self._roots))
         return [path for path in paths if _attribute(path) not in self._own]

@@ -38,27 +38,27 @@ def check(loader: Any, where: str) -> None:
         )
     if isinstance(loader.dataset, IterableDataset):
         raise UnusableLoaderError(
-            f"{where}: {type(loader.dataset).__name__} is an IterableDataset, which has no batch "
-            "before those before it were made: give a Dataset with __getitem__ and __len__"
+            f"{where}: {type(loader.dataset).__name__} is an IterableDataset, whose batches cannot "
+            "be made by number: give a Dataset with __getitem__ and __len__"
         )
     if not _has_length(loader):
         raise UnusableLoaderError(
-            f"{where}: the DataLoader must have a length: give its sampler, or its dataset, __len__"
+            f"{where}: the DataLoader has no length: give its sampler, or its dataset, __len__"
         )
     if not len(loader):
         raise UnusableLoaderError(
-            f"{where}: the DataLoader must not be empty: {len(loader.dataset)} samples give no "
-            f"batch of {loader.batch_size}: lower batch_size, or drop_last=False"
+            f"{where}: the DataLoader is empty: {len(loader.dataset)} samples give no batch of "
+            f"{loader.batch_size}: lower batch_size, or set drop_last=False"
         )
     if loader.num_workers:
         log.warning(
-            "%s: num_workers=%d has no effect: the tasks of a job that are streamers make the "
-            "batches, --tasks-per-node says how many",
+            "%s: num_workers=%d has no effect: the streamer tasks of a job make the batches, and "
+            "--tasks-per-node sets their number",
             where,
             loader.num_workers,
         )
     if loader.pin_memory:
-        log.warning("%s: pin_memory has no effect: batches go to the wafer's own memory", where)
+        log.warning("%s: pin_memory has no effect: batches go to the wafer's memory", where)
 
 
 def _has_length(loader: Any) -> bool:
@@ -128,15 +128,15 @@ class Tensors(Elements):
             self._spec, self._shapes = spec, shapes
         elif spec != self._spec:
             raise UnusableLoaderError(
-                f"{self._where}: batches must nest as the first one does: have collate_fn give the "
-                f"same keys and tuples each time, {self._spec}, got {spec}"
+                f"{self._where}: all batches must have the structure of the first one, "
+                f"{self._spec}, got {spec}: have collate_fn return the same keys and tuples"
             )
         elif shapes != self._shapes:
             number = next(n for n, each in enumerate(shapes) if each != self._shapes[n])
             raise UnusableLoaderError(
-                f"{self._where}: all batches must have the shape of the first one, for which the "
-                f"model is compiled: a row of part {number} has {list(shapes[number])}, and had "
-                f"{list(self._shapes[number])}: have collate_fn pad to one size"
+                f"{self._where}: all batches must have the shape of the first one: a row of part "
+                f"{number} had shape {list(self._shapes[number])} and now has "
+                f"{list(shapes[number])}: have collate_fn pad to one size"
             )
         return arrays
 
@@ -159,13 +159,13 @@ def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
     """
     if not isinstance(leaf, torch.Tensor):
         raise UnusableLoaderError(
-            f"{where}: a batch is made of tensors, got {type(leaf).__name__} as part {number}: "
-            "leave it out in collate_fn, or make it a tensor"
+            f"{where}: a batch must be made of tensors, got {type(leaf).__name__} as part "
+            f"{number}: leave it out in collate_fn, or make it a tensor"
         )
     try:
         return leaf.detach().numpy()  # type: ignore[no-any-return]
     except (TypeError, RuntimeError) as error:
         raise UnusableLoaderError(
-            f"{where}: part {number} of a batch must be a dense tensor on the CPU, of a type "
-            f"that NumPy has, got {leaf.dtype} on {leaf.device}: convert it in collate_fn"
+            f"{where}: part {number} of a batch must be a dense CPU tensor of a type that NumPy "
+            f"has, got {leaf.dtype} on {leaf.device}: convert it in collate_fn"
         ) from error

@@ -291,8 +291,8 @@ def _plain(index: Any) -> Any:
     if isinstance(index, np.integer | torch.Tensor):
         return index.item() if isinstance(index, np.integer) or not index.dim() else index.tolist()
     raise UnusableLoaderError(
-        f"DataLoader: its sampler must give numbers, got {type(index).__name__}: look up what they "
-        "stand for in the dataset's __getitem__"
+        f"DataLoader: its sampler must yield numbers, got {type(index).__name__}: look these up in "
+        "the dataset's __getitem__"
     )
 
 

@@ -75,8 +75,8 @@ def _is_sendable(value: Any) -> bool:
 def _unsendable(path: Path, value: Any) -> UnsendableError:
     name, what = text_of(path[1:]) or "it", type(value).__name__
     return UnsendableError(
-        f"the data set's {name} has changed since the streamers received it, and a {what} "
-        f"cannot be sent to them: change attributes that are {SENT}"
+        f"the data set's {name} has changed, but a {what} cannot be sent to the streamers: "
+        f"change attributes that are {SENT}"
     )
 
 

@@ -137,7 +137,7 @@ class _Inlined:
             return
         if name not in EMITTERS:
             raise Unsupported(
-                f"PyTorch computes it by {name}, which csrun does not have: write the line with "
+                f"PyTorch decomposes it into {name}, which is not supported: rewrite the line with "
                 "other operators"
             )
         kinds = [x for x in tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]

@@ -126,7 +126,7 @@ class _Import:
         if len(found) > 1 or not set(found) <= {"float32", "float64"}:
             got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
             raise CaptureError(
-                f"{user_line()}: parameters, buffers and batches must all be of float32, or all of "
+                f"{user_line()}: parameters, buffers and batches must all be float32 or all "
                 f"float64, got {got}: cast the model, or the batches in the dataset"
             )
         return next(iter(found), "float32")
@@ -171,8 +171,8 @@ class _Import:
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported(
-                    "places may be equal, and PyTorch does not say which of several values stays: "
-                    "use scatter_add"
+                    "indices may repeat, and PyTorch does not define which value is kept: use "
+                    "scatter_add"
                 )
             self._emission.place = number
             self._emission.forward = -1 if op.forward is None else op.forward
@@ -194,9 +194,7 @@ class _Import:
             return emitted(self._emission, op.name, arguments, keywords)
         found = decomposed(self._emission, op, self._value, self._recording.kind)
         if found is None:
-            raise Unsupported(
-                "csrun has no such operator of PyTorch's: write the line with other operators"
-            )
+            raise Unsupported("operator not supported: rewrite the line with other operators")
         return found
 
     def _is_private(self, op: Operator) -> bool:
@@ -208,8 +206,8 @@ class _Import:
             return False
         if not op.is_backward and op.name not in VIEWS:
             raise Unsupported(
-                "the places of a pooling's largest values, and what a norm saves, are for the "
-                "backward pass alone: leave them out of the computation"
+                "max-pooling indices and the statistics that a norm saves are only available to "
+                "the backward pass: leave them out of the computation"
             )
         return op.name in VIEWS
 
@@ -243,8 +241,8 @@ class _Import:
         for value in wanted:
             if isinstance(self._values.get(value), Private):
                 raise CaptureError(
-                    f"{self._recording.maker[value].line}: the places of a pooling's largest "
-                    "values are not given to the loop: leave them out of what forward returns"
+                    f"{self._recording.maker[value].line}: max-pooling indices are not available "
+                    "to the loop: leave them out of what forward returns"
                 )
             if value in self._values and output_name(value) not in given:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
@@ -258,7 +256,7 @@ class _Import:
         if missing := [n for n in recording.without_gradient if n in algorithms]:
             log.warning(
                 f"{user_line()}: no gradient for {', '.join(missing)}, on which the loss does not "
-                "depend: they stay as they are"
+                "depend: they are not updated"
             )
         gradients = clipping.gradients if clipping else recording.gradients
         options = {"clip_norm": clipping.norm} if clipping else {}

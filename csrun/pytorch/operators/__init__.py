@@ -27,9 +27,7 @@ def emitted(
     try:
         _signature(emitter).bind(emission, *arguments, **keywords)
     except TypeError as error:
-        raise Unsupported(
-            f"csrun does not have this form ({error}): leave the option out"
-        ) from None
+        raise Unsupported(f"this form is not supported ({error}): leave the option out") from None
     return emitter(emission, *arguments, **keywords)
 
 

@@ -177,7 +177,7 @@ def name_of(kind: torch.dtype) -> str:
     """CIRH's name of PyTorch's element type. Raises: Unsupported for one that it does not have"""
     if kind not in DTYPES:
         known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
-        raise Unsupported(f"the element type {kind} is not supported: cast to one of {known}")
+        raise Unsupported(f"dtype {kind} is not supported: cast to one of {known}")
     return DTYPES[kind]
 
 

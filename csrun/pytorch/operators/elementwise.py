@@ -119,7 +119,7 @@ def copy(e: Emission, x: SSAValue, source: SSAValue, *unused: Any) -> SSAValue:
 def logical_not(e: Emission, x: SSAValue) -> SSAValue:
     """False where it is not zero."""
     if e.dtype != "bool":
-        raise unsupported("a negation gives truth values", e.dtype, "compare with 0")
+        raise unsupported("a logical not must give bool", e.dtype, "compare with 0")
     kind = "int32" if dtype(x) == "bool" else dtype(x)
     return e.emit(comparison.EqOp, e.cast(x, kind), e.full(0, kind))
 
@@ -129,7 +129,7 @@ def logical(kind: type[CirhOp]) -> Emitter:
 
     def emit(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
         if e.dtype != "bool":
-            raise unsupported("and, or give truth values", e.dtype, "compare with 0 before")
+            raise unsupported("a logical and, or, xor must give bool", e.dtype, "compare with 0")
         truths = [e.cast(e.cast(x, "bool"), "int32") for x in (a, b)]
         return e.expand(e.cast(e.emit(kind, *truths), "bool"), e.sizes)
 

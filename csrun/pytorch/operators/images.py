@@ -43,9 +43,9 @@ def convolution(
     operands = [_image(e, v) for v in (x, weight)]
     if transposed:
         if any(more >= step for more, step in zip(output_padding, stride, strict=False)):
-            rule = "a transposed convolution has an output_padding below its stride"
+            rule = "output_padding of a transposed convolution must be less than its stride"
             got = f"{list(output_padding)} and {list(stride)}"
-            raise unsupported(rule, got, "pad the result by torch.nn.functional.pad")
+            raise unsupported(rule, got, "pad the result with torch.nn.functional.pad")
         size = e.sizes if rank(x) == 4 else (*e.sizes[:2], 1, *e.sizes[2:])
         kind = ops.ConvolutionBackwardInputOp
         found = e.emit(kind, *operands, input_size=size, groups=groups, **options)
@@ -97,9 +97,9 @@ def _image(e: Emission, x: SSAValue) -> SSAValue:
 def _windows(x: SSAValue, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
     if rank(x) not in (3, 4):
         raise unsupported(
-            "a convolution is over one axis or two",
-            f"{rank(x) - 2} axes",
-            "use Conv2d of each frame and Conv1d over time",
+            "a convolution must be 1-D or 2-D",
+            f"{rank(x) - 2}-D",
+            "use Conv2d on each frame and Conv1d over time",
         )
     axes = rank(x) - 2
     given = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
@@ -291,7 +291,7 @@ def _shares(
 def _pooling(x: SSAValue, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
     if rank(x) != 4:
         raise unsupported(
-            "a pooling is of images [N, C, H, W]", f"shape {list(shape(x))}", "reshape the images"
+            "pooling needs images [N, C, H, W]", f"shape {list(shape(x))}", "reshape the images"
         )
     window = _pair(kernel_size, 2, 1)
     return {

@@ -94,9 +94,9 @@ def known(x: SSAValue) -> Any:
 def _require_plain(by_frequency: bool, sparse: bool) -> None:
     if by_frequency or sparse:
         raise unsupported(
-            "the gradient of a table is dense and of sums",
+            "the gradient of an embedding is dense and not scaled",
             f"scale_grad_by_freq={by_frequency} and sparse={sparse}",
-            "leave them out",
+            "leave the options out",
         )
 
 
@@ -160,7 +160,7 @@ def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
         raise unsupported(
-            "a tensor is indexed by one tensor of places, not by a mask",
+            "an index must be one integer tensor, not a mask",
             f"{len(given)} of {kinds}",
             "use torch.where",
         )

@@ -95,10 +95,10 @@ def nll_loss_backward(
 def _require_reduced(weight: Any, reduction: int) -> None:
     if weight is not None:
         raise unsupported(
-            "a loss by label has no weight a class", "one", "multiply reduction='none'"
+            "nll_loss has no class weights", "some", "weight the losses of reduction='none'"
         )
     if reduction not in (MEAN, SUM):
-        rule = "a loss by label is the mean or sum of all"
+        rule = "nll_loss must be reduced by mean or sum"
         raise unsupported(rule, "reduction='none'", "use F.nll_loss of log_softmax")
 
 
@@ -214,7 +214,7 @@ def bce_with_logits(
     """(1 - y) x + log(1 + exp(-x))."""
     if weight is not None or pos_weight is not None:
         rule = "binary_cross_entropy_with_logits has no weights"
-        raise unsupported(rule, "some", "weigh the losses of reduction='none'")
+        raise unsupported(rule, "some", "weight the losses of reduction='none'")
     left = e.emit(MulOp, e.emit(SubOp, e.full(1, dtype(x)), y), x)
     return _reduced(e, e.emit(AddOp, left, e.emit(SoftplusOp, e.emit(NegOp, x))), reduction)
 

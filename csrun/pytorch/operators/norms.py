@@ -278,9 +278,9 @@ def weight_norm_backward(
 
 def _other_batch_norm() -> Unsupported:
     return unsupported(
-        "a batch norm in training is torch.nn.functional's",
-        "the operator itself",
-        "call torch.nn.functional.batch_norm",
+        "a batch norm in training must be a call of torch.nn.functional.batch_norm",
+        "the ATen operator",
+        "call the function",
     )
 
 

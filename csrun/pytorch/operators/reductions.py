@@ -119,7 +119,7 @@ def largest(
     """
     if k > MOST_SORTED or not floats(x):
         raise unsupported(
-            f"at most {MOST_SORTED} floats along an axis are sorted",
+            f"sort and topk take at most {MOST_SORTED} floats along an axis",
             f"{k} of {dtype(x)}",
             "use amax or argmax, or sort in the loop",
         )

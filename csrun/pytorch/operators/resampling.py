@@ -41,8 +41,8 @@ def running_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
     if not floats(x) and rank(x):
         return scanned(e, x, dim, lambda a, b: e.emit(AddOp, a, b), 0)
     if size > MOST_SUMMED:
-        rule = f"a running sum is over an axis of at most {MOST_SUMMED}"
-        raise unsupported(rule, size, "add up sums of parts")
+        rule = f"cumsum takes at most {MOST_SUMMED} floats along an axis"
+        raise unsupported(rule, size, "add up the sums of parts")
     return _along(e, x, dim, np.tril(np.ones((size, size)))) if rank(x) else x
 
 
@@ -203,9 +203,9 @@ def avg_pool_3d(
 ) -> SSAValue:
     if divisor_override is not None:
         raise unsupported(
-            "a pooling over three axes has the divisor of its window",
+            "avg_pool3d divides by the size of its window",
             f"divisor_override={divisor_override}",
-            "leave it out, and multiply the result",
+            "leave it out, and scale the result",
         )
     options = (kernel_size, stride or kernel_size, padding)
     for dim, count, place in zip((-3, -2, -1), e.sizes[-3:], _places(options), strict=True):

@@ -53,7 +53,7 @@ def _put_by_mask(
     (dim, mask), *others = given
     if others or accumulate or prod(shape(values)) != 1:
         raise unsupported(
-            "by a mask one value is put", f"values of {list(shape(values))}", "use torch.where"
+            "a write by a mask takes one value", f"shape {list(shape(values))}", "use torch.where"
         )
     behind = rank(x) - dim - rank(mask)
     wide = e.expand(e.view(mask, (*shape(mask), *(1 for _ in range(behind)))), shape(x))
@@ -95,10 +95,10 @@ def _put(
     if not _are_different(places):
         if not _is_one_number(rows):
             raise unsupported(
-                "values are put at constant places that differ, as PyTorch does not say which of "
-                "several stays",
-                "places that may be equal",
-                "add them up with accumulate=True",
+                "index_put needs constant and distinct indices, as PyTorch does not define which "
+                "value is kept",
+                "indices that may repeat",
+                "use accumulate=True",
             )
         most = e.emit(MaximumOp, counts, e.full(1, dtype(x)))
         found = e.emit(DivOp, found, _as_axis(e, most, dim, shape(x)))
@@ -192,7 +192,7 @@ def scatter_reduce(
     """The sum or mean of what comes to a place."""
     if reduce not in ("sum", "mean"):
         remedy = "use amax of torch.where(mask, x, -inf)"
-        raise unsupported("a scatter_reduce is a sum or mean", reduce, remedy)
+        raise unsupported("scatter_reduce takes sum or mean", reduce, remedy)
     total = _scattered(e, x, dim, indices, source)
     counts = _scattered(e, x, dim, indices, e.full(1, dtype(x), shape(indices)))
     if include_self:

@@ -79,13 +79,13 @@ class Rule(ABC):
         for name, form in self.must_be.items():
             if group.get(name, form) != form:
                 raise UsageError(
-                    f"{where}: {self.kind.__name__}({name}={group[name]!r}) is not there: leave "
-                    f"{name} out, or give {form!r}"
+                    f"{where}: {self.kind.__name__}({name}={group[name]!r}) is not supported: "
+                    f"leave {name} out, or give {form!r}"
                 )
         if group.get("eps", 1.0) <= 0:
             raise UsageError(
-                f"{where}: eps must be > 0, got {group['eps']}; PyTorch allows it, csrun does not: "
-                "give a small number, as 1e-8"
+                f"{where}: eps must be > 0, got {group['eps']} (PyTorch allows 0): give a small "
+                "number such as 1e-8"
             )
 
 

@@ -53,8 +53,8 @@ class Optimization:
             kind = type(self.optimizer)
             raise UsageError(
                 f"{self._line}: the optimizer must be one of torch.optim's {known}, or "
-                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}, whose Python does "
-                f"not run where the weights are: use {_NEAREST.get(kind, 'AdamW')}"
+                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}: use "
+                f"{_NEAREST.get(kind, 'AdamW')}"
             )
         return rule
 
@@ -92,8 +92,8 @@ class Optimization:
         if name is None:
             raise UsageError(
                 f"{self._line}: param_groups[{group}] has a parameter of shape "
-                f"{list(parameter.shape)} that the Session's model has not: make the optimizer of "
-                "the parameters of the model that cbtorch.module returned"
+                f"{list(parameter.shape)} that is not in the Session's model: build the optimizer "
+                "from the parameters of the model that cbtorch.module returned"
             )
         return name
 
@@ -134,10 +134,9 @@ class Optimization:
         if self._counted is not None and counted != self._counted:
             names = ", ".join(sorted(counted ^ self._counted))
             raise UsageError(
-                f"{user_line()}: with {type(self.optimizer).__name__} the same parameters must be "
-                f"trained in all steps, got others ({names}), as its updates count the steps of "
-                "each: freeze them in all steps, or train in a new Session from here on, with a "
-                "new optimizer and model_dir"
+                f"{user_line()}: {type(self.optimizer).__name__} counts steps, so the same "
+                f"parameters must be trained in all of them, got others ({names}): freeze them in "
+                "all steps, or continue in a new Session with a new optimizer and model_dir"
             )
         self._counted = counted
 
@@ -154,23 +153,22 @@ class Optimization:
         if before != now:
             return UsageError(
                 f"{user_line()}: the optimizer's param_groups had {before} parameters at the first "
-                f"step, and have {now}: call add_param_group before it, with lr=0 until the new "
-                "ones are to be trained"
+                f"step and now have {now}: call add_param_group before the first step, with lr=0 "
+                "until the new ones are to be trained"
             )
         names = ("number of params", "weight_decay == 0", *self._rule.fixed)
         changed = [
-            (name, f"{name} of param_groups[{number}] was {old}, and is {new}")
+            (name, f"{name} of param_groups[{number}] was {old} and is {new}")
             for number, groups in enumerate(zip(self._fixed, self._options(), strict=True))
             for name, old, new in zip(names, *groups, strict=True)
             if old != new
         ]
-        remedy = "train on in a new Session, with a new optimizer and model_dir"
+        remedy = "continue in a new Session with a new optimizer and model_dir"
         if self._rule.cycled in [name for name, _ in changed]:
-            remedy = f"cycle {self._rule.cycled} by a OneCycleLR or CyclicLR made before that step"
+            remedy = f"cycle {self._rule.cycled} with a OneCycleLR or CyclicLR made before it"
         return UsageError(
-            f"{user_line()}: of the optimizer lr and weight_decay may change from step to step, "
-            f"the rest stays as at the first step: {'; '.join(text for _, text in changed)}: "
-            f"{remedy}"
+            f"{user_line()}: only lr and weight_decay of the optimizer may change after the first "
+            f"step, but {'; '.join(text for _, text in changed)}: {remedy}"
         )
 
     def require_new(self) -> None:
@@ -180,9 +178,9 @@ class Optimization:
             began = float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
             if began:
                 raise UsageError(
-                    f"{self._line}: the optimizer has taken steps already (it has state of {name}),"
-                    " and model_dir has no checkpoint of them: begin with a new optimizer, or give "
-                    "the model_dir of the run that it comes from"
+                    f"{self._line}: the optimizer has taken steps already (it has state of {name}) "
+                    "and model_dir has no checkpoint of them: use a new optimizer, or the "
+                    "model_dir of the run that it comes from"
                 )
 
     def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:

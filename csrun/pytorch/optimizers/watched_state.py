@@ -98,7 +98,7 @@ def own_state(optimizer: torch.optim.Optimizer) -> MutableMapping[Any, Any]:
 def written() -> UsageError:
     """Return the refusal of a write into the optimizer's state within a block."""
     return UsageError(
-        f"{user_line()}: the optimizer's state is written in the Session's block, after its first "
-        "step, where the run's store has it: to start anew, make a new optimizer, and another "
+        f"{user_line()}: the optimizer's state is written in the Session's block after its first "
+        "step, when the run's store has it: to start over, make a new optimizer and another "
         "Session after cbtorch.initialize(model_dir=...)"
     )

@@ -81,12 +81,12 @@ class Backward:
         """
         if self._loss is not None:
             raise CaptureError(
-                f"{user_line()}: one backward() a step, got a second one after that in "
-                f"{self.line}: add the losses up, and call backward() on the sum"
+                f"{user_line()}: backward() is called twice in this step, first in {self.line}: "
+                "add the losses, and call backward() on the sum"
             )
         if loss.shape != ():
             raise CaptureError(
-                f"{user_line()}: backward() must be called on one number, got a tensor of shape "
+                f"{user_line()}: backward() needs a scalar, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
         parameters = dict(self._recorder.model.named_parameters())
@@ -123,8 +123,8 @@ class Backward:
                 continue
             if isinstance(grad, Traced) or bool(grad.any()):
                 raise CaptureError(
-                    f"{user_line()}: {name} has a gradient already, which is of no batch of the "
-                    "Session: call optimizer.zero_grad() before the first backward()"
+                    f"{user_line()}: {name} already has a gradient, from outside the Session: "
+                    "call optimizer.zero_grad() before the first backward()"
                 )
             parameter.grad = None  # zeros, by zero_grad(set_to_none=False)
             self._zeros[name] = parameter
@@ -150,8 +150,8 @@ class Backward:
                 continue
             if not isinstance(grad, Traced) or grad.recorder is not self._recorder:
                 raise CaptureError(
-                    f"{user_line()}: the gradient of {name} must come from this step's backward(), "
-                    "got one from before: call optimizer.zero_grad() in each step"
+                    f"{user_line()}: the gradient of {name} is from an earlier backward(): call "
+                    "optimizer.zero_grad() in each step"
                 )
             found[name] = grad.value
             parameter.grad = None

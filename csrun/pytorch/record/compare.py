@@ -21,18 +21,21 @@ def difference(
         if what := _of_operators(one, other):
             return f"{other.line}: {what}"
         if not _is_same(reads, now):
-            return f"{other.line}: {other.name} has other arguments than in step 1 ({one.line})"
+            return f"{other.line}: {other.name} has different arguments than in step 1 ({one.line})"
     if len(before.operators) != len(after.operators):
         longer = max(before.operators, after.operators, key=len)
         op, _ = longer[min(len(before.operators), len(after.operators))]
-        how = (
-            "is computed, and was not" if longer is after.operators else "is not computed, and was"
-        )
-        return f"{op.line}: {op.name} {how} in step 1"
+        is_new = longer is after.operators
+        how = "runs here, but not in step 1" if is_new else "ran in step 1, but does not run here"
+        return f"{op.line}: {op.name} {how}"
     for leaf, now in zip(before.leaves, after.leaves, strict=True):
         if what := _of_leaves(leaf, now):
             return what
-    return None if before.goals == after.goals else "the gradients are others than in step 1"
+    return (
+        None
+        if before.goals == after.goals
+        else "the gradients are computed differently than in step 1"
+    )
 
 
 class _Canonical:
@@ -66,15 +69,16 @@ def _of_leaves(leaf: Leaf, now: Leaf) -> str | None:
         return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
     is_constant = Source.CONSTANT in (leaf.source, now.source)
     if is_constant and not torch.equal(leaf.tensor, now.tensor):
-        return f"{now.name}: a tensor made there has other numbers than in step 1"
+        return f"{now.name}: a tensor created here has different values than in step 1"
     return None
 
 
 def _of_operators(one: Operator, other: Operator) -> str | None:
     if one.name != other.name:
-        return f"{other.name} is computed where step 1 computed {one.name} ({one.line})"
+        return f"{other.name} runs where step 1 ran {one.name} ({one.line})"
     if one.scope != other.scope:
-        return f"{other.name} is of {other.scope}, in step 1 of {one.scope} ({one.line})"
+        here, there = (op.scope or "outside the model" for op in (other, one))
+        return f"{other.name} runs in layer {here}, in step 1 in layer {there} ({one.line})"
     return None
 
 

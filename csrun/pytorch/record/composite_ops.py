@@ -46,8 +46,8 @@ class Whole:
         """
         if self.name in DRAWING and recorder.scopes.is_backward:
             raise recorder.refused(
-                "dropout is computed again in the backward pass, as torch.utils.checkpoint does, "
-                "and would drop other values: leave out the checkpoint, or the dropout in it"
+                "dropout is recomputed in the backward pass (torch.utils.checkpoint) and would "
+                "draw another mask: move it out of the checkpoint"
             )
         return _Taken.apply(recorder, self, options, *tensors)
 
@@ -257,7 +257,7 @@ def take_instance_norm(
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None:
         raise recorder.refused(
-            "an instance norm with track_running_stats is not trained: leave the option out"
+            "an instance norm with track_running_stats cannot be trained: leave the option out"
         )
     return functional.group_norm(input, input.shape[1], weight, bias, eps)
 
@@ -278,8 +278,8 @@ def take_batch_norm(
         return NotImplemented
     if running_mean is not None and not recorder.is_owned(running_mean):
         raise recorder.refused(
-            "a batch norm outside of the model computes as in training, and would write its "
-            "statistics: call eval() of its module, as of a teacher"
+            "a batch norm outside the model is in training mode and would update its "
+            "statistics: call eval() on its module"
         )
     tensors = (input, running_mean, running_var, weight, bias)
     out, *running = BATCH_NORM.taken(recorder, tensors, momentum=float(momentum), eps=float(eps))

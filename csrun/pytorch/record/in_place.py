@@ -73,8 +73,8 @@ class Writes:
         for target in self._written(func, args, kwargs):
             if not isinstance(target, Traced) and not self._recorder.is_owned(target):
                 raise self._recorder.refused(
-                    f"{func} writes what a step computes into a tensor that was made without it: "
-                    "put the parts together with torch.stack, torch.cat or torch.where"
+                    f"{func} writes a traced value into a tensor that is not traced, such as "
+                    "torch.zeros(...): build it with torch.stack, torch.cat or torch.where"
                 )
 
     def _targets(self, func: Any, args: Any, kwargs: Any) -> list[Traced]:
@@ -91,8 +91,8 @@ class Writes:
         refused = self._recorder.refused
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
             raise refused(
-                f"{func} writes into {target.memory.stored}, which csrun keeps, and the optimizer "
-                "alone changes: write x = x * 2 in place of x *= 2"
+                f"{func} writes into {target.memory.stored}, which the step may only read: "
+                "write x = x * 2 instead of x *= 2"
             )
         if all(other.geometry == target.geometry for other in target.memory.tensors):
             return
@@ -100,8 +100,8 @@ class Writes:
         while (of := view.view_of) is not None:
             if of.call not in WRITTEN_BACK:
                 raise refused(
-                    f"{func} writes into a view that {of.call} made, which csrun does not follow: "
-                    "use an operator that gives a new tensor, such as torch.where or torch.cat"
+                    f"{func} writes into a view made by {of.call}, which is not supported: use an "
+                    "out-of-place operator such as torch.where or torch.cat"
                 )
             view = of.base
 
@@ -114,8 +114,7 @@ class Writes:
         found = plain and getattr(plain, overload, None)
         if found is None or found is func:
             raise self._recorder.refused(
-                f"{func} writes into a tensor, and has no form that gives a new one: use another "
-                "operator"
+                f"{func} works in place and has no out-of-place form: use another operator"
             )
         return found, args
 

@@ -52,8 +52,8 @@ class OwnedTensors:
         if found is None or _geometry(tensor) == _geometry(found.tensor):
             return found
         raise CaptureError(
-            f"{user_line()}: a tensor lies in the memory of {found.name} of the model, of which "
-            "csrun keeps the values: take parts of it in forward, from the model itself"
+            f"{user_line()}: a tensor is a view of {found.name} of the model that was taken "
+            "before the step: take the view in forward, from the model"
         )
 
     def find_name(self, module: str, name: str) -> Owned | None:
@@ -79,8 +79,8 @@ class OwnedTensors:
                 continue
             if owned.source is not Source.BUFFER:
                 raise CaptureError(
-                    f"{user_line()}: {owned.name} of the model must stay the same tensor in a "
-                    "step, got another one: let the optimizer change it"
+                    f"{user_line()}: {owned.name} of the model was replaced by another tensor in "
+                    "the step: leave its updates to the optimizer"
                 )
             setattr(module, name, owned.tensor)
             yield owned, now

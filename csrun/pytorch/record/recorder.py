@@ -133,8 +133,7 @@ class Recorder(TorchDispatchMode):
             return self._leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
-            f"{type(given).__name__}, which would be the same in each step: make tensors of it in "
-            "the dataset or in collate_fn"
+            f"{type(given).__name__}: convert it to a tensor in the dataset or in collate_fn"
         )
 
     def finish(self) -> Recording:
@@ -148,8 +147,8 @@ class Recorder(TorchDispatchMode):
         for leaf in self.leaves:
             if leaf.name in self.counters:
                 raise CaptureError(
-                    f"{user_line()}: buffer {leaf.name} counts steps, and is computed with: csrun "
-                    "counts it after the run alone; make it one of floats"
+                    f"{user_line()}: forward reads the integer buffer {leaf.name}, which it counts "
+                    "up and which csrun updates only after the run: make it a float buffer"
                 )
         for owned, now in self._owned.replaced():
             self.traced(owned.tensor).value = self.traced(now).value
@@ -163,9 +162,8 @@ class Recorder(TorchDispatchMode):
                     module._buffers[name] = None
                     made = (op.line for op in self.operators if buffer.value in op.results)
                     raise CaptureError(
-                        f"{next(made, user_line())}: forward makes the buffer {name}, which it had "
-                        "not before: make it in __init__, or run a batch through the model before "
-                        "cbtorch.module"
+                        f"{next(made, user_line())}: forward creates the buffer {name}: create it "
+                        "in __init__, or run a batch through the model before cbtorch.module"
                     )
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
@@ -207,7 +205,9 @@ class Recorder(TorchDispatchMode):
         if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
             return self._run(func, args, kwargs)
         if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
-            raise self.refused("inference_mode() must begin in the Session's block: use no_grad()")
+            raise self.refused(
+                "inference_mode() was entered outside the Session's block: use torch.no_grad()"
+            )
         if func in _SAME:
             return self._alias(self.traced(given[0]))
         if func in _READS:
@@ -233,8 +233,8 @@ class Recorder(TorchDispatchMode):
         base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
         if not base.fake.is_contiguous() or base.fake.storage_offset():
             raise self.refused(
-                "as_strided, or a write into a view, of a tensor whose elements do not lie row by "
-                "row: call .contiguous() before it"
+                "as_strided, or a write into a view, needs a contiguous tensor: call .contiguous() "
+                "before it"
             )
         return self.record(STRIDED, strided, (base, sizes, strides, start), {})
 
@@ -315,7 +315,7 @@ class Recorder(TorchDispatchMode):
         if owned := self._owned.find(tensor):
             if owned.tensor is not tensor:  # its .data
                 return self._alias(self.traced(owned.tensor))
-            stored = "a buffer of integers" if owned.source is Source.CONSTANT else owned.source
+            stored = "integer buffer" if owned.source is Source.CONSTANT else owned.source
             return self._leaf(tensor, owned.source, owned.name, f"{stored} {owned.name}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise self.refused(NOT_IN_MODEL)
@@ -391,7 +391,8 @@ class Recorder(TorchDispatchMode):
             raise error
         if self.scopes.is_backward and self.backward.forward_end is None:
             raise CaptureError(
-                f"{user_line()}: gradients must come from loss.backward(), called on the loss"
+                f"{user_line()}: gradients are computed outside loss.backward(), as by "
+                "torch.autograd.grad: call backward() on the loss"
             )
 
     # Values.
@@ -418,17 +419,19 @@ class Recorder(TorchDispatchMode):
     def _require_real(self, tensor: torch.Tensor) -> None:
         """Raises: CaptureError for a sparse tensor, or one of complex numbers"""
         if tensor.layout is not torch.strided:
-            raise self.refused(f"a tensor is {tensor.layout}, csrun's are dense: call to_dense()")
+            raise self.refused(
+                f"a tensor is {tensor.layout}, only dense ones are supported: call to_dense()"
+            )
         if tensor.is_complex():
             raise self.refused(
-                f"a tensor is of {tensor.dtype}, csrun computes with real numbers: make two "
-                "tensors, of the real and of the imaginary parts"
+                f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "
+                "tensors, for the real and the imaginary part"
             )
 
     def _refused_device(self, tensor: torch.Tensor) -> CaptureError:
         return self.refused(
-            f"tensors must be on the CPU, got one on {tensor.device}: csrun moves batches and "
-            "weights itself; leave out .to(device)"
+            f"tensors must be on the CPU, got one on {tensor.device}: leave out .to(device), csrun "
+            "moves batches and weights itself"
         )
 
     def _alias(self, of: Traced) -> Traced:
@@ -458,4 +461,6 @@ def _fake(argument: Any) -> Any:
 
 def _unread(traced: Traced) -> torch.Tensor:
     """The reader of a recorder that was given none."""
-    raise CaptureError(f"{user_line()}: a value of the step is read, and nothing computes it here")
+    raise CaptureError(
+        f"{user_line()}: a value of the step is read, but the recorder has no reader"
+    )

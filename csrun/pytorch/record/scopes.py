@@ -82,15 +82,14 @@ class Scopes:
         """Raises: CaptureError where a module of the loop is being computed."""
         if self._stack:
             raise CaptureError(
-                f"{user_line()}: forward needs the number of buffer {name} of the model, which "
-                "csrun counts after the run: give a BatchNorm of momentum=None a momentum, as 0.1"
+                f"{user_line()}: forward reads the value of the counter {name}, which csrun "
+                "updates only after the run: give a BatchNorm of momentum=None a momentum, as 0.1"
             )
 
     def refuse_in_forward(self) -> None:
         """Raises: CaptureError where a module of the loop is being computed."""
         if self._stack:
             raise CaptureError(
-                f"{user_line()}: forward needs the number of a traced tensor, as an if, a loop or "
-                ".item() of one does; the recorded graph would not know of it: compute with "
-                "torch.where, or read numbers outside of forward"
+                f"{user_line()}: forward reads the value of a traced tensor (if, while, .item()), "
+                "but the graph is compiled once: use torch.where, or read values outside forward"
             )

@@ -171,8 +171,8 @@ class Traced(torch.Tensor):
         others = list(self.memory.tensors)
         if any(other.geometry != self.geometry for other in others):
             raise CaptureError(
-                f"{user_line()}: the loop writes into a value of a step of which there is a view, "
-                "which would not see it: use the form that gives a new one, as x = x * 2"
+                f"{user_line()}: the loop writes in place into a step's value that has views: "
+                "write x = x * 2 instead of x *= 2"
             )
         for other in others:
             other.became = value

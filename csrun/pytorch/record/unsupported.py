@@ -8,45 +8,45 @@ import torch
 from csrun.pytorch.errors import CaptureError
 
 _SHAPE_OF_NUMBERS = (
-    "the shape of its result depends on numbers, as with a boolean mask as an index: use "
-    "torch.where or a product with the mask, which keep the shape"
+    "the shape of its result depends on the data, as with a boolean mask as an index: use "
+    "torch.where, or multiply by the mask"
 )
 #: By PyTorch's tag of an operator, why it cannot be recorded.
 _OF_NUMBERS = {
     torch.Tag.dynamic_output_shape: _SHAPE_OF_NUMBERS,
     torch.Tag.data_dependent_output: (
-        "PyTorch reads numbers to compute it, which a recorded step does not have: call it in the "
-        "dataset, or on values that the loop has read"
+        "the operator reads the values of its operands, which a traced step does not have: call "
+        "it in the dataset, or on values that the loop has read"
     ),
 }
 _DRAWS = torch.Tag.nondeterministic_seeded
 #: Operators that a script meets by an option of PyTorch's, and what to write instead.
 _INSTEAD = {
     torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (
-        "an evaluation of nn.TransformerEncoder with src_key_padding_mask uses nested tensors, "
-        "which set padded rows to 0: call torch.backends.mha.set_fastpath_enabled(False) before it"
+        "nn.TransformerEncoder in eval() with src_key_padding_mask uses nested tensors: call "
+        "torch.backends.mha.set_fastpath_enabled(False) before it"
     ),
     torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default: (
-        "loss scaling is for float16, which csrun does not compute in: "
-        "use GradScaler(enabled=False), or leave it out"
+        "loss scaling is for float16, which is not supported: use GradScaler(enabled=False), or "
+        "leave it out"
     ),
 }
 
 NOT_IN_MODEL = (
-    "a tensor that requires a gradient and is no parameter of the model: register it in the model "
-    "with nn.Parameter; call a teacher under torch.no_grad()"
+    "a tensor requires a gradient but is not a parameter of the model: register it with "
+    "nn.Parameter; call a teacher under torch.no_grad()"
 )
 FETCHED_AHEAD = (
-    "a batch is used after the loop has taken another one, as with a prefetch or zip(a, b): use "
-    "each batch before the next one is taken (streamers prefetch); two data sets: StackDataset"
+    "a batch is used after the next one was taken, as with a prefetch or zip(a, b): use each batch "
+    "first (streamers prefetch); combine two data sets with StackDataset"
 )
 LATE_BACKWARD = (
-    "backward() is called on a value of a step that is over: call it once a batch, before "
+    "backward() is called on a value of a finished step: call it once per batch, before "
     "optimizer.step() and before the loop takes another batch (streamers prefetch)"
 )
 EARLIER_STEP = (
-    "a value of an earlier step is an input of this one, as a hidden state or a gradient: a step's "
-    "inputs are its batch alone; read numbers by .item(), begin each batch with the same state"
+    "a value of an earlier step is an input of this one, such as a hidden state: start each batch "
+    "from the same state, as only the batch may be an input; read numbers with .item()"
 )
 
 
@@ -60,7 +60,7 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
         return CaptureError(f"{line}: {_INSTEAD[func]}")
     if _DRAWS in func.tags:
         return CaptureError(
-            f"{line}: {func} draws random numbers in a way that is not known here: use "
+            f"{line}: {func} draws random numbers, which only dropout may do in a step: use "
             "torch.nn.functional.dropout, or draw them in the dataset"
         )
     reason = next((text for tag, text in _OF_NUMBERS.items() if tag in func.tags), None)
@@ -74,7 +74,7 @@ def refusal_of_constant(func: Any) -> str | None:
     if _DRAWS not in func.tags:
         return None
     return (
-        f"{func} draws random numbers in the step, which would be the same in each: draw "
+        f"{func} draws random numbers in the step, and would draw the same ones in each: draw "
         "them in the dataset, or use torch.nn.functional.dropout"
     )
 

@@ -83,12 +83,12 @@ def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     except Exception as error:  # of many kinds, as torch's unpickler raises them
         if "mmap can only be used" in str(error):  # PyTorch's words for another format
             raise UsageError(
-                f"{path}: is no file of torch.save, or one of before PyTorch 1.6: torch.load it, "
+                f"{path}: not a file of torch.save, or one from before PyTorch 1.6: torch.load it "
                 "and torch.save it again"
             ) from error
         why = str(error).partition("\n")[0]
         raise UsageError(
-            f"{path}: torch.load does not read it with weights_only: {why}; save the model's "
+            f"{path}: torch.load(weights_only=True) cannot read it: {why}; save the model's "
             "state_dict() with torch.save"
         ) from error
     if isinstance(found, Mapping):
@@ -96,7 +96,7 @@ def _state_dict(path: Path) -> Mapping[str, torch.Tensor]:
         tensors = {n: t for n, t in found.items() if isinstance(t, torch.Tensor)}
         if tensors and all(isinstance(name, str) for name in tensors):
             return tensors
-    raise UsageError(f"{path}: holds no state_dict: save model.state_dict() with torch.save")
+    raise UsageError(f"{path}: has no state_dict: save model.state_dict() with torch.save")
 
 
 def _blocks(tensor: torch.Tensor) -> Blocks:

@@ -40,8 +40,8 @@ def newest_of(model_dir: Path) -> Checkpoint:
     newest = checkpoints.latest(model_dir)
     if newest is None:
         raise UsageError(
-            f"{user_line()}: weights that cbtorch.meta_init() has made have no memory before "
-            "the first step: read them behind it"
+            f"{user_line()}: weights made under cbtorch.meta_init() have no memory before the "
+            "first step: read them after it"
         )
     return newest
 

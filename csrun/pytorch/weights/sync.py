@@ -69,9 +69,9 @@ class GivenBack:
         self._written = written if self._written is None else self._written
         if odd := sorted(written ^ self._written):
             raise UsageError(
-                f"{user_line()}: {', '.join(odd)} are written in some steps that train and not in "
-                "others: the train() and eval() of a norm stay in training as they are in its "
-                "first step; or train in another Session, behind initialize with a new model_dir"
+                f"{user_line()}: {', '.join(odd)} are updated in some training steps and not in "
+                "others: leave train() and eval() of norms as in the first step, or train in "
+                "another Session after cbtorch.initialize with a new model_dir"
             )
         self._trained |= set(recording.gradients)
         buffers = dict(self.model.named_buffers())
@@ -122,8 +122,8 @@ class GivenBack:
         """Raises: UsageError where the script has changed the optimizer's state since"""
         if not self.has_optimizer_as_given():
             raise UsageError(
-                f"{user_line()}: the optimizer's state has changed since the last Session, by "
-                "load_state_dict or steps in PyTorch, and the run's store has its own: begin "
+                f"{user_line()}: the optimizer's state was changed after the last Session, by "
+                "load_state_dict or steps in PyTorch, and the run's store has its own: start "
                 "another run with cbtorch.initialize(model_dir=...) and a new optimizer"
             )
 
@@ -147,7 +147,7 @@ class GivenBack:
             tensor.data = found
         self._others(state, checkpoint.step)
         self.are_current = True
-        log.info(f"The model's weights lie in {checkpoint.path}")
+        log.info(f"The model's weights are in {checkpoint.path}")
 
     def _in_file(self, checkpoint: Checkpoint) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The model's tensors and those of the file."""
@@ -192,8 +192,8 @@ class GivenBack:
         if needed * SHARE_OF_MEMORY <= psutil.virtual_memory().available:
             return True
         log.warning(
-            f"The optimizer's state, {needed >> 20:,} MB, stays in the checkpoint, as it does not "
-            "fit into half of the free memory: the optimizer has none after the block"
+            f"The optimizer's state, {needed >> 20:,} MB, stays in the checkpoint: it does not fit "
+            "into half of the free memory, so the optimizer has none after the block"
         )
         return False
 
@@ -202,7 +202,7 @@ def require_memory(model: torch.nn.Module) -> None:
     """Raises: UsageError for a model whose weights have no memory"""
     if is_on_meta(model):
         raise UsageError(
-            f"{user_line()}: a model that cbtorch.meta_init() has built has no memory within the "
+            f"{user_line()}: a model built under cbtorch.meta_init() has no memory in the "
             "Session's block: read its state_dict(), which saves a checkpoint"
         )
 

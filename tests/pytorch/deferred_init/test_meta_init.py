@@ -213,9 +213,9 @@ def elsewhere(model):
 
 IN_MEMORY = torch.zeros(3, 4)
 REFUSED = {
-    numbers: "cannot be made again, as it needs numbers of a tensor on the meta device",
-    chance: "draws by the numbers of a tensor",
-    elsewhere: "into a tensor that has some",
+    numbers: "cannot be replayed, as it reads the values of a tensor on the meta device",
+    chance: "draws by the values of a tensor",
+    elsewhere: "writes a tensor without memory into one with memory",
 }
 
 
@@ -233,7 +233,7 @@ def test_what_was_read_must_be_what_it_was():
         model = nn.Linear(4, 3)
         model.weight.data.copy_(table)
     table.add_(1)
-    with pytest.raises(UsageError, match=r"written to later.*give it a clone"):
+    with pytest.raises(UsageError, match=r"written later.*give it a clone"):
         tape.real(model.weight)
 
 
@@ -241,7 +241,7 @@ def test_a_write_after_the_block_is_refused(tmp_path):
     script = Script(tmp_path, True)
     with pytest.warns(UserWarning, match="copying from a non-meta parameter"):
         script.model.load_state_dict(Gpt().state_dict())
-    with pytest.raises(UsageError, match="written to after its block"):
+    with pytest.raises(UsageError, match="written after the block"):
         script.run(1)
 
 
@@ -256,7 +256,7 @@ def test_a_model_of_the_meta_device_alone_is_refused(tmp_path):
 def test_weights_are_read_by_state_dict_in_the_block(tmp_path):
     script = Script(tmp_path, True)
 
-    with pytest.raises(UsageError, match=r"has no memory within.*state_dict\(\)"):
+    with pytest.raises(UsageError, match=r"has no memory in the Session's block.*state_dict\(\)"):
         criterion = nn.CrossEntropyLoss()
         with cbtorch.Session(script.model, script.optimizer, criterion, mode="train"):
             for tokens, following in script.loader:

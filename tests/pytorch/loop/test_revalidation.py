@@ -50,7 +50,7 @@ def returns_a_pair(self, x):
 
 
 WAYS = {
-    scales: r"revalidation.py:{scales}: aten.mul.Tensor is computed where step 1 .* in step 7, ",
+    scales: r"revalidation.py:{scales}: aten.mul.Tensor runs where step 1 .* in step 7, ",
     stops_the_gradient: r"revalidation.py:\d+: aten.* in step 7, the first one behind a checkpoint",
     evaluates_otherwise: r"revalidation.py:\d+: aten.add.* in step 13, ",
     returns_a_pair: r"revalidation.py:\d+: the model gives other things than in step 1, .*step 7, ",
