@@ -14,7 +14,7 @@ if find_spec("torch") is None:
 from cerebras_torch import optim
 from csrun.pytorch.deferred_init.meta_init import meta_init
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
-from csrun.pytorch.mistakes import told_in_one_line
+from csrun.pytorch.mistakes import install_excepthook
 from csrun.pytorch.session import Session
 from csrun.pytorch.settings import env, initialize
 from csrun.pytorch.user import dataloader, module
@@ -33,4 +33,4 @@ __all__ = [
     "summarize_scalar",
 ]
 
-told_in_one_line()
+install_excepthook()

@@ -1,4 +1,4 @@
-"""What a recorded loop must not do; each error names the user's file and line."""
+"""Errors of recorded loops, and the user's source line that each names."""
 
 import logging
 import sys
@@ -16,31 +16,30 @@ from csrun.base.errors import CsrunError, UsageError
 
 _CSRUN = (f"{csrun.__path__[0]}/", f"{Path(csrun.__path__[0]).parent / 'cerebras_torch'}/")
 _TORCH = f"{Path(torch.__file__).parent}/"
-# It tells of each error that it raises, with a traceback of its own.
+# It logs each error that it raises, with a traceback.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _MACHINERY = frozenset({"contextlib", "functools"})
 
 
 class CaptureError(UsageError):
-    """A mistake in the user's loop or model, found while it is recorded."""
+    """An error in the user's loop or model, found while a step is recorded."""
 
 
 def call_for_user(
     func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any] | None = None
 ) -> Any:
-    """Call a function in the place of the user's code: its errors are the user's to correct.
+    """Call a function on behalf of the user's code.
 
-    All that csrun calls on a user's behalf goes through here, by which `failure_of` tells PyTorch's
-    refusals from bugs of csrun.
+    `failure_of` tells errors of PyTorch from bugs of csrun by this frame.
     """
     return func(*args, **(kwargs or {}))
 
 
 def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | None:
-    """Word what PyTorch refuses in a recorded step as an error with the user's line and the layer.
+    """Return PyTorch's error in a recorded step as one with the user's line and layer.
 
-    Returns None for what csrun has worded already, for what the user's own code raises, and for a
-    bug of csrun, which keeps its traceback and gets a note with line and layer.
+    None for csrun's own errors, for errors of the user's code, and for a bug in csrun, which keeps
+    its traceback and gets a note with line and layer.
     """
     frames = list(walk_tb(error.__traceback__))
     users = [n for n, (frame, _) in enumerate(frames) if not _is_inside(_file(frame))]
@@ -61,7 +60,7 @@ def failure_of(error: BaseException, model: torch.nn.Module) -> CaptureError | N
 
 
 def note_bug(error: BaseException, place: str) -> None:
-    """Add the user's line to an error that csrun did not expect, once; a full disk is no bug."""
+    """Add the user's line to an unexpected error, once; OSError, such as a full disk, is no bug."""
     if not isinstance(error, OSError) and not hasattr(error, "__notes__"):
         error.add_note(f"{place}csrun failed here, which is a bug in csrun: please report it")
 
@@ -71,7 +70,7 @@ def _file(frame: FrameType) -> str:
 
 
 def user_line() -> str:
-    """`file:line` of the innermost frame that is the user's."""
+    """Return `file:line` of the innermost frame in the user's code."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame = frame.f_back
@@ -84,7 +83,7 @@ def _is_inside(filename: str) -> bool:
 
 @cache
 def is_of_torch(filename: str) -> bool:
-    """Whether a file is PyTorch's, or what calls go through in between."""
+    """Whether a file is PyTorch's, or of contextlib and functools, which wrap its functions."""
     return filename.startswith(_TORCH) or Path(filename).stem in _MACHINERY
 
 
@@ -95,7 +94,7 @@ def is_of_csrun(filename: str) -> bool:
 
 
 def is_users_call() -> bool:
-    """Whether the caller of a dispatch mode is the user's code, or a library's that it calls."""
+    """Whether a dispatch mode was called from the user's code, or a library's."""
     frame = sys._getframe(2)
     while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
         frame = frame.f_back

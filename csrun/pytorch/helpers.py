@@ -1,4 +1,4 @@
-"""For code after the loop, and for what it says: once for the job, wherever the task runs."""
+"""Helpers of the script that act once per job, in the chief."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,21 +15,21 @@ from csrun.pytorch.user import active
 
 
 def master_print(*values: Any, **options: Any) -> None:
-    """`print`, once for the job: in the chief."""
+    """`print`, in the chief only."""
     if is_chief(current()):
         print(*values, **options)
 
 
 def save(obj: Any, path: str | Path) -> None:
-    """`torch.save` of what was trained, once for the job: in the chief, which alone has it."""
+    """`torch.save`, in the chief only, which has the trained values."""
     if is_chief(current()):
         torch.save(obj, path)
 
 
 def summarize_scalar(name: str, value: Any) -> None:
-    """Write a number of this step into the run's events; it is read for that.
+    """Write a value of this step to the event files; this reads it.
 
-    Raises: UsageError outside of a Session
+    Raises: UsageError outside a Session
     """
     if not active:
         raise UsageError(
@@ -39,7 +39,7 @@ def summarize_scalar(name: str, value: Any) -> None:
 
 
 def step_closure(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gets numbers where it is given tensors of the loop, and runs in the chief."""
+    """Decorate a function to run in the chief, with numbers in place of the loop's tensors."""
 
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A script without csrun around it ends on a user's mistake with one line, as a job does."""
+"""Excepthook of a script run by plain Python: user errors print one line, as in a job."""
 
 import sys
 from types import TracebackType
@@ -6,14 +6,14 @@ from types import TracebackType
 from csrun.base.errors import CsrunError
 
 
-def told_in_one_line() -> None:
-    """Have Python say what the user is to correct, without the frames that lead to it.
+def install_excepthook() -> None:
+    """Install an excepthook that prints csrun's errors in one line and exits with their code.
 
-    The exit code is csrun's own, as of `run` of a run.py. All other errors keep their traceback.
+    All other errors keep their traceback.
     """
     usual = sys.excepthook
 
-    def tell(
+    def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         if not isinstance(error, CsrunError):
@@ -22,4 +22,4 @@ def told_in_one_line() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
 
-    sys.excepthook = tell
+    sys.excepthook = report

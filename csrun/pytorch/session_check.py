@@ -1,4 +1,4 @@
-"""Check that a script which wraps a model or a DataLoader opens a Session.
+"""Check that a script that wraps a model or a DataLoader opens a Session.
 
 Without one the loop is plain PyTorch: every task of a job would train the whole model.
 """
@@ -24,36 +24,36 @@ _MISSING = (
 )
 
 
-class _State(Enum):
-    IDLE = auto()  # nothing was wrapped
+class _CheckState(Enum):
+    IDLE = auto()  # nothing is wrapped
     EXPECTED = auto()
-    WARNED = auto()  # outside of a job
+    WARNED = auto()  # outside a job
     OPENED = auto()
 
 
 class SessionCheck:
-    """Whether the script has opened the Session that its wrapped objects are for."""
+    """State machine from wrapped objects to the Session that they are for."""
 
     def __init__(self) -> None:
-        self._state = _State.IDLE
+        self._state = _CheckState.IDLE
         self._models: WeakSet[torch.nn.Module] = WeakSet()
         self._hook: Any = None
 
     def expect(self, model: torch.nn.Module | None = None) -> None:
-        """The script has wrapped a model, or a DataLoader."""
+        """Expect a Session, as the script wraps a model or a DataLoader."""
         if model is not None:
             self._models.add(model)
-        if self._state is not _State.IDLE:
+        if self._state is not _CheckState.IDLE:
             return
-        self._state = _State.EXPECTED
+        self._state = _CheckState.EXPECTED
         self._hook = register_optimizer_step_pre_hook(self._before_step)
         if _is_in_job():
             at_script_end(self._at_end)
         atexit.register(self._at_exit)
 
     def opened(self) -> None:
-        """A Session is opened: plain PyTorch is fine from here on."""
-        self._state = _State.OPENED
+        """Note that a Session is opened: plain PyTorch is fine from here on."""
+        self._state = _CheckState.OPENED
         self._remove_hook()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -65,16 +65,16 @@ class SessionCheck:
         return any(id(p) in wrapped for group in optimizer.param_groups for p in group["params"])
 
     def _at_end(self) -> None:
-        if self._state is _State.EXPECTED:
+        if self._state is _CheckState.EXPECTED:
             self._report("")
 
     def _at_exit(self) -> None:
-        """Warn of what no error has stopped, where the end of the script is not checked."""
-        if self._state is _State.EXPECTED and getattr(sys, "last_value", None) is None:
+        """Warn at a normal exit outside a job, where the script's end is not checked."""
+        if self._state is _CheckState.EXPECTED and getattr(sys, "last_value", None) is None:
             log.warning(_MISSING)
 
     def _report(self, where: str) -> None:
-        self._state = _State.WARNED
+        self._state = _CheckState.WARNED
         self._remove_hook()
         if _is_in_job():
             raise UsageError(f"{where}{_MISSING}")

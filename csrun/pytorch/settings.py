@@ -1,4 +1,4 @@
-"""What `initialize` was told: where the run takes place, what it leaves, and how."""
+"""Settings that `initialize` takes: system, model_dir and run options."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,8 +16,8 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
-#: Fields of CSRunConfig that the script itself says, as the model's types and its first weights,
-#: and those for a batch that flows through the layers in several minibatches.
+#: Fields of CSRunConfig that are arguments of `initialize`, follow from the script (types, first
+#: weights), or are for minibatches in flight.
 _OF_THE_SCRIPT = (
     "cs_ip",
     "precision",
@@ -32,19 +32,19 @@ _OPTIONS = tuple(
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the script's runs."""
+    """Settings of the script's runs. only: what to do instead of a run."""
 
     model_dir: Path
     config: CSRunConfig
-    only: Preparation | None = None  # what is to be done in the place of a run
+    only: Preparation | None = None
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a script may ask of where it runs.
+    """Environment of this task, for the script.
 
-    weight_streaming_mode: the weights are MemoryX's, as under python-ws. rank: this task's among
-    the job's; 0 without a job. is_chief: of all tasks of the job only this one has values.
+    weight_streaming_mode: MemoryX has the weights, as under python-ws. rank: of this task in the
+    job; 0 without a job. is_chief: whether this task has the loop's values.
     """
 
     weight_streaming_mode: bool
@@ -63,18 +63,18 @@ def initialize(
     validate_only: bool = False,
     **options: Any,
 ) -> None:
-    """Say where the script's Sessions run and what they leave; call it before all else.
+    """Configure the script's Sessions; call it first.
 
     cs_ip: the CS system by name or address, as csrun_wse takes it. model_dir: the folder of
-    checkpoints, events and compiles; a run goes on from its newest checkpoint. compile_only,
-    validate_only: the script ends, with exit code 0, when the first program of a Session is
-    compiled, or when its kernels are matched; no system is needed. A launcher's command that says
-    either word does the same. options: seed, log_steps, save_checkpoints_steps,
+    checkpoints, events and compiles; a run resumes from its newest checkpoint. compile_only,
+    validate_only: end the script with exit code 0 once the first program of a Session is compiled,
+    or its kernels are matched; no system is needed. These options in a launcher's command do the
+    same. options: seed, log_steps, save_checkpoints_steps,
     save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, trace_layers,
     max_group_bytes, micro_batch_size, recompute, num_csx, weight_store, weight_store_dir,
     weight_store_memory and num_wgt_servers, as `runconfig` in a params file has them.
 
-    Raises: UsageError for an unknown option or a value out of its range
+    Raises: UsageError for an unknown option or a value out of range
     """
     for name in options:
         if name not in _OPTIONS:
@@ -96,9 +96,9 @@ def initialize(
 
 
 def settings(what: str) -> Settings:
-    """What `initialize` was told, for `what` the script does next.
+    """Return the settings; `what` names the caller, for the error.
 
-    Raises: UsageError when it was not called
+    Raises: UsageError where `initialize` was not called
     """
     if not _given:
         raise UsageError(
@@ -109,7 +109,7 @@ def settings(what: str) -> Settings:
 
 
 def env() -> Environment:
-    """Where this task runs."""
+    """Return this task's environment."""
     context = current()
     mode = (context.mode if context else None) or interpreter_mode()
     return Environment(
@@ -118,5 +118,5 @@ def env() -> Environment:
 
 
 def is_chief(context: TaskContext | None) -> bool:
-    """Whether the task leads its job's runs, or is alone."""
+    """Whether the task is the job's chief, or runs without a job."""
     return context is None or context.mode is None or context.role is Role.CHIEF

@@ -1,4 +1,4 @@
-"""Which PyTorch there is: one that csrun was tested with, or another."""
+"""Check of the installed PyTorch against the tested version."""
 
 import logging
 from functools import cache
@@ -10,14 +10,15 @@ log = logging.getLogger("csrun")
 
 
 def is_tested(found: str) -> bool:
-    """Whether a version of PyTorch, as its package tells it, is the tested one: 2.13.1+cpu is."""
+    """Whether a version of PyTorch is of the tested release, as 2.13.1+cpu is."""
     return found.split("+")[0].split(".")[:2] == TESTED.split(".")
 
 
-@cache  # says it once
+@cache  # warns once
 def warn_of_untested() -> None:
-    """Say that this PyTorch is not the tested one, if so. Not at the import: a fork server does
-    that, whose log nobody reads.
+    """Warn of a PyTorch other than the tested one.
+
+    Not called on import, which a fork server does, whose log nobody reads.
     """
     if not is_tested(found := version("torch")):
         log.warning(

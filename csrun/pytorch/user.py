@@ -1,4 +1,4 @@
-"""What the user's script holds in its hands besides the Session: its model, its DataLoaders."""
+"""Wrappers of the user's model and DataLoaders: `module` and `dataloader`."""
 
 import gc
 import logging
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
-loaders: list["Loader"] = []  # all of the script, in the order in which every task makes them
-active: list["OpenSession"] = []  # the one whose block runs
+loaders: list["Loader"] = []  # of the script, in the order in which every task makes them
+active: list["OpenSession"] = []  # the Session whose block runs, if any
 
 
 class OpenSession(Protocol):
@@ -40,9 +40,9 @@ class OpenSession(Protocol):
 
 
 def module(model: torch.nn.Module) -> torch.nn.Module:
-    """The model as Sessions take it: the same object, whose weights a Session trains.
+    """Register a model for Sessions and return it.
 
-    Raises: UsageError for anything but a module, or one with two tensors of one name in checkpoints
+    Raises: UsageError for other than a plain module, or two tensors of one name in checkpoints
     """
     found = settings("module")
     if not isinstance(model, torch.nn.Module):
@@ -72,12 +72,12 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_module(model: Any) -> bool:
-    """Whether it was given to `module`."""
+    """Whether an object was given to `module`."""
     return isinstance(model, torch.nn.Module) and model in _modules
 
 
 def only_module(line: str) -> torch.nn.Module:
-    """The model of a Session that names none: the one that was given to `module`.
+    """Return the model of a Session that names none: the one given to `module`.
 
     Raises: UsageError where there is none, or more than one since `initialize`
     """
@@ -92,12 +92,12 @@ def only_module(line: str) -> torch.nn.Module:
 
 
 def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
-    """The optimizer of a Session that names none: the one over the model's parameters.
+    """Return the optimizer of a Session that names none: the one over the model's parameters.
 
     Raises: UsageError where there is none, or more than one
     """
     own = set(map(id, model.parameters()))
-    gc.collect()  # those that nobody holds are none
+    gc.collect()  # unreachable optimizers do not count
     found = [
         each
         for each in gc.get_objects()
@@ -113,7 +113,7 @@ def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
 
 
 def dataloader(loader: "DataLoader[Any]") -> "Loader":
-    """A DataLoader whose batches a Session trains on; outside of one it gives PyTorch's own."""
+    """Wrap a DataLoader for Sessions; outside a Session's block it iterates as PyTorch's own."""
     settings("dataloader")
     check(loader, user_line())
     session_check.expect()
@@ -121,7 +121,7 @@ def dataloader(loader: "DataLoader[Any]") -> "Loader":
     return loaders[-1]
 
 
-@cache  # once a line
+@cache  # once per line
 def _warn_of_reading_outside(line: str) -> None:
     log.warning(
         "%s: the dataloader is read outside a Session's block: this loop runs in PyTorch, in this "
@@ -131,7 +131,7 @@ def _warn_of_reading_outside(line: str) -> None:
 
 
 class Loader:
-    """The user's DataLoader, iterated by the loop of a Session or by anybody else."""
+    """Wrapper of the user's DataLoader."""
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self.loader = loader
@@ -141,26 +141,26 @@ class Loader:
         self.dataset_of_batches = dataset_of(loader, self.orders, user_line(), self.batches)
 
     def batch(self, number: int, taken: int | None = None) -> Any:
-        """A batch by its number, made here. taken: as many changes its samples have, if said.
+        """Make a batch by its number. taken: expected number of changes of the data set, if given.
 
-        Raises: UsageError where the samples have changed since
+        Raises: UsageError where the data set has changed since
         """
         if taken is not None and taken != self.changes.taken:
             raise UsageError(
                 f"{user_line()}: a batch of an earlier pass is read after its data set changed: "
                 "read it before the change, or clone it"
             )
-        return self.changes.fetched(lambda: self.batches[number])
+        return self.changes.fetch_batch(lambda: self.batches[number])
 
     def told(self) -> bytes:
-        """What `adopt` takes in another process: the order of passes, and changes of the data."""
-        return msgspec.msgpack.encode((self.orders.told(), self.changes.patch))
+        """Encode the passes' order and the data set's changes for `adopt` in another process."""
+        return msgspec.msgpack.encode((self.orders.encode(), self.changes.patch))
 
     def adopt(self, told: bytes) -> None:
-        """Take what the chief has told."""
+        """Apply what the chief has sent."""
         orders, patch = msgspec.msgpack.decode(told, type=tuple[bytes, bytes])
-        self.orders.adopt(orders)
-        self.changes.adopt(patch)
+        self.orders.decode(orders)
+        self.changes.apply(patch)
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
-from csrun.pytorch.operators import EMITTERS, Emission, emitted  # noqa: E402
+from csrun.pytorch.operators import EMITTERS, Emission, emit_operator  # noqa: E402
 from csrun.pytorch.operators.base import Unsupported  # noqa: E402
 from csrun.pytorch.record.recorder import Recorder  # noqa: E402
 
@@ -180,7 +180,7 @@ def test_a_batch_with_a_tensor_that_all_samples_share_is_refused(tmp_path):
 def test_batches_that_change_their_shape_are_refused_by_the_loaders_line(tmp_path):
     script = Script()
     script.loader = DataLoader(Ragged(), 8)
-    said = r"a row of part 0 has \[7\], and had \[6\]: have collate_fn pad to one size"
+    said = r"a row of part 0 had shape \[6\] and now has \[7\]: have collate_fn pad"
     place = PLACE.format(line=line_of(Script.session))
     with pytest.raises(CsrunError, match=place + ".*" + said), script.session(tmp_path):
         script.loop(plain)
@@ -307,4 +307,4 @@ def test_arguments_that_pytorch_refuses_as_well_are_refused_in_its_words(tmp_pat
 def test_an_option_that_an_emitter_does_not_have_is_refused():
     emission = Emission(None, "float32")
     with pytest.raises(Unsupported, match=r"this form .*'saturates'"):
-        emitted(emission, "aten.tanh.default", (None,), {"saturates": True})
+        emit_operator(emission, "aten.tanh.default", (None,), {"saturates": True})

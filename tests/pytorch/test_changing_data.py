@@ -84,7 +84,7 @@ def test_a_patch_brings_a_copy_of_the_start_to_what_the_data_is(change, wrapped,
         assert not chief.found()
         expected = samples_of(ours)
         monkeypatch.setattr(Data, "of_class", 1.0)
-        streamer.adopt(chief.patch)
+        streamer.apply(chief.patch)
         assert samples_of(theirs) == expected
         chief.take([], sends=False)
 
@@ -93,7 +93,7 @@ def test_what_the_data_set_itself_writes_is_no_change():
     data = Data()
     changes = DataChanges(DataLoader(data, BATCH))
     changes.begin()
-    changes.fetched(lambda: data[0])
+    changes.fetch_batch(lambda: data[0])
     data[1]
     assert not changes.found()
     data.scale = 2.0
@@ -105,7 +105,7 @@ def test_what_streamers_cannot_be_told_of_is_refused():
     changes = DataChanges(DataLoader(data, BATCH))
     changes.begin()
     data.scale = nn.Identity()
-    with pytest.raises(DataError, match=r"data set's \.scale has changed .* a Identity cannot be"):
+    with pytest.raises(DataError, match=r"data set's \.scale has changed.* Identity cannot be"):
         changes.take(changes.found(), sends=True)
 
 

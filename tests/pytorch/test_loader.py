@@ -115,7 +115,7 @@ def batches_of_csrun(
     for number in range(PASSES):
         if not orders.begin():
             for each in told:
-                each.adopt(orders.told())
+                each.decode(orders.encode())
         first = number * length
         made = [
             islice(task.batches(first + (index - first) % streamers, streamers), length)
@@ -172,7 +172,7 @@ def test_passes_to_come_are_told_beforehand_where_nothing_else_draws(name: str) 
     torch.rand(1)
     assert [orders.begin() for _ in range(2)] == [False, True]
     assert orders.end() > 100
-    assert len(orders.told()) < 10_000
+    assert len(orders.encode()) < 10_000
 
 
 @pytest.mark.parametrize("draws", [1, 3])
@@ -249,7 +249,7 @@ def test_random_samples_are_the_same_for_any_number_of_streamers(streamers: int)
         loaders = [data.DataLoader(each, BATCH, shuffle=True) for each in sets]
         all_orders = [Orders(each) for each in loaders]
         for each in all_orders:
-            each.adopt(chief.told())
+            each.decode(chief.encode())
         tasks = [
             dataset_of(each, orders).batches(index, count)
             for index, (each, orders) in enumerate(zip(loaders, all_orders, strict=True))

@@ -1,4 +1,4 @@
-"""The block in which a model is built without memory."""
+"""Context manager in which a model is built on the meta device."""
 
 from contextlib import ExitStack
 from types import TracebackType
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.deferred_init.tape import Tape, is_meta, made_by, value_of
+from csrun.pytorch.deferred_init.tape import Tape, entry_of, is_meta, value_of
 from csrun.pytorch.errors import is_of_csrun, is_of_torch, user_line
 
 META = torch.device("meta")
@@ -19,32 +19,30 @@ _DRAWS = torch.Tag.nondeterministic_seeded
 
 
 def meta_init() -> "MetaInit":
-    """A block in which a model is built on the meta device: shapes and types, no memory.
+    """Return a context manager in which a model is built on the meta device, without memory.
 
         with cbtorch.meta_init():
             model = Model()
 
-    What its initialization draws is drawn, a tensor at a time, so that PyTorch's generator is left
-    as it would be, and thrown away. A Session makes the first values again, one by one, from the
-    generator's states, and writes each into the run's store: they are those of the model that is
-    built without the block, to the bit. Tensors of integers are made as they are.
+    Random initializers draw and discard, a tensor at a time, so that PyTorch's generator advances
+    as usual. A Session replays them from the recorded generator states, one by one, into the run's
+    store: the values are those of a model built without the block, bit for bit. Tensors of integers
+    are created with memory.
 
-    Raises: UsageError, with the line, for an initialization that cannot be made again
+    Raises: UsageError, with the line, for an initialization that cannot be replayed
     """
     return MetaInit()
 
 
-class _AsIfReal(TorchFunctionMode):
-    """Tensors do not say that they are on the meta device: PyTorch's initializers, such as
-    trunc_normal_, would leave them alone.
-    """
+class _HiddenMeta(TorchFunctionMode):
+    """Make `is_meta` false: initializers such as trunc_normal_ skip meta tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return False if func == _IS_META else func(*args, **(kwargs or {}))
 
 
 class MetaInit(TorchDispatchMode):
-    """Makes tensors of floats without memory, and keeps how they were made."""
+    """Creates floating-point tensors on the meta device and records their operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +50,7 @@ class MetaInit(TorchDispatchMode):
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        """Begin."""
-        self._open.enter_context(_AsIfReal())
+        self._open.enter_context(_HiddenMeta())
         super().__enter__()
         return self
 
@@ -76,18 +73,18 @@ class MetaInit(TorchDispatchMode):
             ) from error
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator without memory, if it makes floats or takes what has none."""
+        """Run an operator on the meta device if it creates floats or takes a meta tensor."""
         kwargs = dict(kwargs or {})
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if not any(is_meta(x) for x in given):
             if given or not _makes_floats(func, args, kwargs):
                 return func(*args, **kwargs)
         elif func is torch.ops.aten._local_scalar_dense.default:
-            return value_of(given[0]).item()  # as trunc_normal_ asks whether to draw again
+            return value_of(given[0]).item()  # trunc_normal_ decides by it whether to draw again
         return self._without_memory(func, args, kwargs, given)
 
     def _without_memory(self, func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
-        written = _written(func, args)
+        written = _written_tensors(func, args)
         if any(not is_meta(x) for x in written):
             raise UsageError(
                 f"{user_line()}: {func} writes a tensor without memory into one with memory: "
@@ -101,18 +98,18 @@ class MetaInit(TorchDispatchMode):
                     f"{user_line()}: {func} draws by the values of a tensor, which cannot be "
                     "replayed: build the model without cbtorch.meta_init()"
                 )
-            state = _draw(func, args, kwargs)
-        results = func(*tree_map(_meta, args), **tree_map(_meta, _on_meta(kwargs)))
+            state = _draw_discarded(func, args, kwargs)
+        results = func(*tree_map(_as_meta, args), **tree_map(_as_meta, _on_meta(kwargs)))
         each = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
         if written or not _is_view(func):
             if not given:
-                kwargs["dtype"] = each[0].dtype  # whatever the default is by then
-            self._tape.add(made_by(func, args, kwargs, results, state, user_line()), each)
+                kwargs["dtype"] = each[0].dtype  # the default may be another at replay
+            self._tape.add(entry_of(func, args, kwargs, results, state, user_line()), each)
         return results
 
 
 def _makes_floats(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operator makes a tensor of floats of no other one."""
+    """Whether a factory operator creates a floating-point tensor."""
     if not any(a.name == "device" for a in func._schema.arguments):
         return False
     found = func(*args, **_on_meta({**kwargs, "device": META}))
@@ -120,7 +117,7 @@ def _makes_floats(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keywords for the meta device, which draws nothing."""
+    """Return the keywords for a call on the meta device, which draws nothing."""
     kept = {k: v for k, v in kwargs.items() if k != "pin_memory"}
     if "device" in kept:
         kept["device"] = META
@@ -129,14 +126,14 @@ def _on_meta(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _meta(argument: Any) -> Any:
+def _as_meta(argument: Any) -> Any:
     if isinstance(argument, torch.Tensor) and not is_meta(argument):
         size, stride = argument.size(), argument.stride()
         return torch.empty_strided(size, stride, dtype=argument.dtype, device=META)
     return argument
 
 
-def _written(func: Any, args: Any) -> list[torch.Tensor]:
+def _written_tensors(func: Any, args: Any) -> list[torch.Tensor]:
     marked = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
     pairs = zip(marked, args, strict=False)
     return [x for is_written, x in pairs if is_written and isinstance(x, torch.Tensor)]
@@ -146,8 +143,8 @@ def _is_view(func: Any) -> bool:
     return all(r.alias_info is not None for r in func._schema.returns)
 
 
-def _draw(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Draw what it would; the state of the generator before."""
+def _draw_discarded(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """Draw what the operator would; return the generator's state before it."""
     generator = kwargs.get("generator") or torch.default_generator
     state: torch.Tensor = generator.get_state()
     if args and isinstance(args[0], torch.Tensor):
@@ -160,7 +157,7 @@ def _draw(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
 
 
 def _line_of(traceback: TracebackType | None) -> str:
-    """`file:line` of the innermost frame of a traceback that is the user's."""
+    """Return `file:line` of the innermost frame of a traceback in the user's code."""
     found = ""
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename

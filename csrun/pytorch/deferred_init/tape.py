@@ -1,4 +1,4 @@
-"""What was computed on tensors without memory, and how to compute any one of them again."""
+"""Tape of the operators that ran on meta tensors, and its replay for one of these tensors."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 
 aten = torch.ops.aten
-#: Operators after which nothing is left of what was there.
+#: Operators that overwrite all of their first operand.
 _OVERWRITES = {
     aten.normal_.default,
     aten.uniform_.default,
@@ -26,8 +26,8 @@ Storages = dict[int, torch.UntypedStorage]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A tensor as a view of a storage, which is known by its address."""
+class StorageView:
+    """A meta tensor as a view of a storage, which is identified by its address."""
 
     storage: int
     size: tuple[int, ...]
@@ -36,36 +36,36 @@ class Place:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, x: torch.Tensor) -> "Place":
-        """Where a tensor lies."""
+    def of(cls, x: torch.Tensor) -> "StorageView":
+        """Return the view that a tensor is."""
         return cls(address(x), tuple(x.size()), tuple(x.stride()), x.storage_offset(), x.dtype)
 
     def within(self, storages: Storages) -> torch.Tensor:
-        """The tensor, over real storages."""
+        """Return the tensor over storages that have memory."""
         made = torch.empty(0, dtype=self.dtype)
         return made.set_(storages[self.storage], self.offset, self.size, self.stride)
 
 
 @dataclass(frozen=True)
-class Given:
-    """A tensor that has its values, and how often it had been written to."""
+class ReadTensor:
+    """A tensor with memory that an operator read, and its version then."""
 
     tensor: torch.Tensor
     version: int
 
 
 @dataclass(frozen=True)
-class Made:
-    """An operator that ran: Places and Givens stand for its tensors.
+class TapeEntry:
+    """An operator that ran; StorageViews and ReadTensors stand for its tensors.
 
-    writes: the storages that it makes or writes to; covers: of these, those of which it leaves
-    nothing that was there. generator: the state before it, of an operator that draws.
+    reads, writes: storages; one that it makes is written. covers: written storages that it
+    overwrites completely. generator: state of the generator before an operator that draws.
     """
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    results: tuple[Place | None, ...]
+    results: tuple[StorageView | None, ...]
     reads: frozenset[int]
     writes: frozenset[int]
     covers: frozenset[int]
@@ -74,16 +74,16 @@ class Made:
 
 
 class Tape:
-    """Operators in the order in which they ran, in one block."""
+    """Operators of one block, in the order in which they ran."""
 
     def __init__(self) -> None:
-        self._made: list[Made] = []
+        self._made: list[TapeEntry] = []
         self._writers: dict[int, list[int]] = {}  # by storage, the numbers of operators
         self._last: dict[int, torch.Tensor] = {}  # the tensor that was made or written last
         self._versions: dict[int, int] | None = None
 
-    def add(self, made: Made, tensors: Iterable[torch.Tensor]) -> None:
-        """An operator ran, and gave these."""
+    def add(self, made: TapeEntry, tensors: Iterable[torch.Tensor]) -> None:
+        """Append an operator that ran. tensors: its results."""
         for tensor in tensors:
             self._last[address(tensor)] = tensor
             _tapes[address(tensor)] = self
@@ -92,32 +92,32 @@ class Tape:
         self._made.append(made)
 
     def end(self) -> None:
-        """Nothing is written to any of them from here on."""
+        """Close the tape: writes from here on are errors."""
         self._versions = {storage: x._version for storage, x in self._last.items()}
 
     def forget(self, storage: int) -> None:
-        """The user's tensor is another one from here on."""
+        """Stop watching a storage, whose tensor has got memory."""
         self._last.pop(storage, None)
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The numbers that PyTorch would have given it; beside it no other one stays in memory.
+        """Return a tensor's values by replay; intermediate storages are freed after their last use.
 
-        Raises: UsageError for one that was written to after the block, or made of what was
+        Raises: UsageError for a tensor that was written after the block, or depends on one
         """
-        place, storages = Place.of(tensor), Storages()
-        numbers = self._needed(place.storage)
+        place, storages = StorageView.of(tensor), Storages()
+        numbers = self._dependencies_of(place.storage)
         last = {storage: n for n in numbers for storage in _storages_of(self._made[n])}
         with torch.no_grad(), _disable_current_modes(), torch.random.fork_rng(devices=[]):
             for number in numbers:
                 made = self._made[number]
-                _run(made, storages)
+                _replay(made, storages)
                 for storage in _storages_of(made):
                     if last[storage] == number and storage != place.storage:
                         storages.pop(storage, None)
             return place.within(storages)
 
-    def _needed(self, storage: int) -> list[int]:
-        """The operators that made what a storage has, in order."""
+    def _dependencies_of(self, storage: int) -> list[int]:
+        """Return the numbers of the operators that a storage's values depend on, in order."""
         found, open_ = set[int](), [(storage, len(self._made))]
         while open_:
             wanted, before = open_.pop()
@@ -143,11 +143,11 @@ class Tape:
             )
 
 
-_tapes: dict[int, Tape] = {}  # by a storage of theirs, which they keep
+_tapes: dict[int, Tape] = {}  # by the address of a storage, which the tape keeps alive
 
 
 def address(x: torch.Tensor) -> int:
-    """What tells a tensor's storage from others; 0 where there are no bytes."""
+    """Return the address that identifies a tensor's storage; 0 where there are no bytes."""
     if x._is_zerotensor():  # autograd's zeros, which PyTorch makes no memory for
         return 0
     storage = x.untyped_storage()
@@ -156,7 +156,7 @@ def address(x: torch.Tensor) -> int:
 
 
 def is_meta(x: torch.Tensor) -> bool:
-    """Whether a tensor has no memory, whatever it says of itself in a block of `meta_init`."""
+    """Whether a tensor has no memory; its `is_meta` is patched within `meta_init`."""
     kind: str = x.device.type
     return kind == "meta"
 
@@ -167,9 +167,9 @@ def is_on_meta(model: torch.nn.Module) -> bool:
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor of the meta device.
+    """Return the values of a meta tensor.
 
-    Raises: UsageError for one that `meta_init` has not made
+    Raises: UsageError for one that was not made under `meta_init`
     """
     tape = _tapes.get(address(tensor))
     if tape is None:
@@ -181,45 +181,45 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     return tape.value(tensor)
 
 
-def forget(tensor: torch.Tensor) -> None:
-    """A tensor of a model gets memory: nobody will ask for its first value."""
+def drop_record(tensor: torch.Tensor) -> None:
+    """Drop the record of a tensor that has got memory."""
     tape = _tapes.pop(address(tensor), None)
     if tape is not None:
         tape.forget(address(tensor))
 
 
-def is_made(tensor: torch.Tensor) -> bool:
-    """Whether `meta_init` has made it, and can do so again."""
+def is_deferred(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was made under `meta_init`."""
     return is_meta(tensor) and address(tensor) in _tapes
 
 
-def real(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that `meta_init` has made with its numbers; any other one as it is."""
-    return value_of(tensor) if is_made(tensor) else tensor
+def materialize(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor made under `meta_init` with memory; any other one as it is."""
+    return value_of(tensor) if is_deferred(tensor) else tensor
 
 
-def made_by(
+def entry_of(
     func: Any, args: Any, kwargs: Any, results: Any, generator: torch.Tensor | None, line: str
-) -> Made:
-    """An operator that ran on the meta device."""
+) -> TapeEntry:
+    """Return the tape entry of an operator that ran on the meta device."""
     before, after = _tensors((args, kwargs)), _tensors(results)
     known = {address(x) for x in before if is_meta(x)}
     made = {address(x) for x in after}
     covers: Collection[int] = made - known
-    if func in _OVERWRITES and _is_whole(args[0]):
+    if func in _OVERWRITES and _is_whole_storage(args[0]):
         covers = made
         known -= made - {address(x) for x in before[1:] if is_meta(x)}
-    arguments, keywords = tree_map(_kept, (args, dict(kwargs)))
+    arguments, keywords = tree_map(_as_recorded, (args, dict(kwargs)))
     if "device" in keywords:
         keywords["device"] = torch.device("cpu")
     each = results if isinstance(results, tuple | list) else [results]
-    places = tuple(Place.of(x) if isinstance(x, torch.Tensor) else None for x in each)
+    places = tuple(StorageView.of(x) if isinstance(x, torch.Tensor) else None for x in each)
     reads = frozenset(known)
     writes, covers = frozenset(made), frozenset(covers)
-    return Made(func, arguments, keywords, places, reads, writes, covers, generator, line)
+    return TapeEntry(func, arguments, keywords, places, reads, writes, covers, generator, line)
 
 
-def _is_whole(x: torch.Tensor) -> bool:
+def _is_whole_storage(x: torch.Tensor) -> bool:
     return bool(x.numel() * x.element_size() == x.untyped_storage().nbytes())
 
 
@@ -227,30 +227,32 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def _kept(argument: Any) -> Any:
+def _as_recorded(argument: Any) -> Any:
     if not isinstance(argument, torch.Tensor):
         return argument
-    return Place.of(argument) if is_meta(argument) else Given(argument, argument._version)
+    return (
+        StorageView.of(argument) if is_meta(argument) else ReadTensor(argument, argument._version)
+    )
 
 
-def _storages_of(made: Made) -> frozenset[int]:
+def _storages_of(made: TapeEntry) -> frozenset[int]:
     return made.reads | made.writes
 
 
-def _run(made: Made, storages: Storages) -> None:
+def _replay(made: TapeEntry, storages: Storages) -> None:
     first = made.arguments[0] if made.arguments else None
-    if isinstance(first, Place) and first.storage in made.covers - set(storages):
+    if isinstance(first, StorageView) and first.storage in made.covers - set(storages):
         storages[first.storage] = torch.UntypedStorage(prod(first.size) * first.dtype.itemsize)
 
     def tensor(argument: Any) -> Any:
-        if isinstance(argument, Given):
+        if isinstance(argument, ReadTensor):
             if argument.tensor._version != argument.version:
                 raise UsageError(
                     f"{made.line}: {made.call} read a tensor that was written later, so it cannot "
                     "be replayed: give it a clone"
                 )
             return argument.tensor
-        return argument.within(storages) if isinstance(argument, Place) else argument
+        return argument.within(storages) if isinstance(argument, StorageView) else argument
 
     arguments, keywords = tree_map(tensor, (made.arguments, dict(made.keywords)))
     if made.generator is not None:

@@ -1,4 +1,4 @@
-"""Guards: values that forward's Python reads, compared before steps in which it does not run."""
+"""Guards on the values that forward's Python reads, checked before steps that skip it."""
 
 from csrun.pytorch.guards.states import Guards
 

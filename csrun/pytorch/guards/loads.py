@@ -8,7 +8,7 @@ from types import CodeType
 
 
 @dataclass(frozen=True)
-class Loads:
+class LoadedNames:
     """Names that a code object and those nested in it load: global ones, and attributes."""
 
     globals: frozenset[str]
@@ -16,10 +16,10 @@ class Loads:
 
 
 @cache
-def loads_of(code: CodeType) -> Loads:
+def loads_of(code: CodeType) -> LoadedNames:
     """Return the names that a code object loads."""
     found = list(_instructions(code))
-    return Loads(
+    return LoadedNames(
         frozenset(i.argval for i in found if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")),
         frozenset(i.argval for i in found if i.opname in ("LOAD_ATTR", "LOAD_METHOD")),
     )

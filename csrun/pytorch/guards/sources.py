@@ -1,7 +1,7 @@
-"""Places from which forward's Python reads values: globals, closures, attributes, containers.
+"""Sources of the values that forward's Python reads: globals, closures, attributes, containers.
 
-They are found in the code objects of forward and of the functions that it calls, without running
-them: an attribute is a source if any of that code loads an attribute of its name.
+They are found in the code objects of forward and the functions it calls, without running them: an
+attribute is a source if any of that code loads an attribute of its name.
 """
 
 import sys
@@ -33,7 +33,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, Enum, ModuleType)
 
 
-class Kind(Enum):
+class SourceKind(Enum):
     """How a source is read."""
 
     KEY = "the value of a dict's key"
@@ -42,24 +42,24 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """One place that forward reads. name: as a message shows it.
+class GuardSource:
+    """One value that forward reads. name: for messages.
 
-    is_of_module: an attribute or a hook of a module, whose changes are counted elsewhere, so that
-    it need not be compared in each step.
+    is_of_module: an attribute or a hook of a module, whose changes ModuleSets counts, so that it
+    need not be compared in each step.
     """
 
-    kind: Kind
+    kind: SourceKind
     owner: Any
     key: Any
     name: str
     is_of_module: bool = False
 
     def now(self) -> Any:
-        """Return its value; of a container a tuple of its items."""
-        if self.kind is Kind.KEY:
+        """Return the current value, of a container a tuple of its items."""
+        if self.kind is SourceKind.KEY:
             return self.owner.get(self.key)
-        if self.kind is Kind.ATTRIBUTE:
+        if self.kind is SourceKind.ATTRIBUTE:
             return getattr(self.owner, self.key, None)
         return items_of(self.owner)
 
@@ -71,12 +71,12 @@ def items_of(container: Any) -> tuple[Any, ...]:
     return tuple(container)
 
 
-class Search:
-    """Finds the sources of a model's forward. codes: the code objects that were followed."""
+class SourceSearch:
+    """Search for the sources of a model's forward. codes: the code objects that were followed."""
 
     def __init__(self, model: torch.nn.Module, forward: Callable[..., Any]) -> None:
         self.codes: dict[CodeType, None] = {}
-        self._found: dict[tuple[int, Any], Source] = {}
+        self._found: dict[tuple[int, Any], GuardSource] = {}
         self._functions: dict[int, FunctionType] = {}
         self._objects: dict[int, tuple[Any, str, int]] = {}
         self._names: set[str] = set()
@@ -91,7 +91,7 @@ class Search:
     def _size(self) -> int:
         return len(self._found) + len(self._functions) + len(self._objects) + len(self._names)
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[GuardSource]:
         """Return all sources that were found."""
         return list(self._found.values())
 
@@ -123,13 +123,13 @@ class Search:
             if is_installed(code.co_filename):  # its globals are constants
                 self._add_function_of(scope[name])
             else:
-                self._add(Kind.KEY, scope, name, name, scope[name], 0)
+                self._add(SourceKind.KEY, scope, name, name, scope[name], 0)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             try:
                 value = cell.cell_contents
             except ValueError:  # a variable without a value so far
                 continue
-            self._add(Kind.ATTRIBUTE, cell, "cell_contents", name, value, 0)
+            self._add(SourceKind.ATTRIBUTE, cell, "cell_contents", name, value, 0)
         if not is_installed(code.co_filename):
             for name, value in _defaults(function):
                 self._add_value(value, name, 1)
@@ -137,11 +137,18 @@ class Search:
     # Values.
 
     def _add(
-        self, kind: Kind, owner: Any, key: Any, name: str, value: Any, depth: int, of: bool = False
+        self,
+        kind: SourceKind,
+        owner: Any,
+        key: Any,
+        name: str,
+        value: Any,
+        depth: int,
+        of: bool = False,
     ) -> None:
         """Add a source, unless it is a definition, and follow its value."""
         if not _is_definition(value, name.rpartition(".")[2]):
-            self._found.setdefault((id(owner), key), Source(kind, owner, key, name, of))
+            self._found.setdefault((id(owner), key), GuardSource(kind, owner, key, name, of))
         self._add_value(value, name, depth)
 
     def _add_value(self, value: Any, name: str, depth: int) -> None:
@@ -174,7 +181,9 @@ class Search:
         if len(value) > MOST_ITEMS:
             return
         if not isinstance(value, tuple | frozenset):
-            self._found.setdefault((id(value), ...), Source(Kind.ITEMS, value, ..., name))
+            self._found.setdefault(
+                (id(value), ...), GuardSource(SourceKind.ITEMS, value, ..., name)
+            )
         for key, item in _keyed(value):
             self._add_value(item, f"{name}[{key!r}]", depth + 1)
 
@@ -185,11 +194,11 @@ class Search:
             value = attributes[key]
             is_own = not key.startswith("_") or not is_torchs
             if is_own and key not in ("training", "forward") and not _is_structure(key, value):
-                self._add(Kind.KEY, attributes, key, f"{name}.{key}", value, 1, of=True)
+                self._add(SourceKind.KEY, attributes, key, f"{name}.{key}", value, 1, of=True)
         for key in HOOKS:
             if (hooks := attributes.get(key)) is None:
                 continue
-            source = Source(Kind.ITEMS, hooks, ..., f"{name}'s hooks", is_of_module=True)
+            source = GuardSource(SourceKind.ITEMS, hooks, ..., f"{name}'s hooks", is_of_module=True)
             self._found.setdefault((id(hooks), ...), source)
             for hook in hooks.values():
                 self._add_value(hook, f"a hook of {name}", 1)
@@ -205,19 +214,21 @@ class Search:
         attributes = getattr(value, "__dict__", {})
         for key in self._names:
             if key in attributes:
-                self._add(Kind.KEY, attributes, key, f"{name}.{key}", attributes[key], depth + 1)
+                self._add(
+                    SourceKind.KEY, attributes, key, f"{name}.{key}", attributes[key], depth + 1
+                )
             elif _is_slot(getattr(type(value), key, None)):
                 item = getattr(value, key, None)
-                self._add(Kind.ATTRIBUTE, value, key, f"{name}.{key}", item, depth + 1)
+                self._add(SourceKind.ATTRIBUTE, value, key, f"{name}.{key}", item, depth + 1)
             elif hasattr(type(value), key):
                 self._look_into_inherited(value, key, name, depth)
         self._look_into_methods(type(value), name, {"__call__", "__getitem__", "__getattr__"})
 
     def _look_into_inherited(self, value: Any, key: str, name: str, depth: int) -> None:
-        """A class's attribute, which one of the object may come to hide."""
+        """Add a class attribute, which an instance attribute may shadow later."""
         found = next((vars(c)[key] for c in type(value).__mro__ if key in vars(c)), None)
         if not _is_code(found) and not is_installed(_file_of(type(value))):
-            self._add(Kind.ATTRIBUTE, value, key, f"{name}.{key}", found, depth + 1)
+            self._add(SourceKind.ATTRIBUTE, value, key, f"{name}.{key}", found, depth + 1)
 
     def _look_into_class(self, kind: type, name: str, depth: int) -> None:
         for each in kind.__mro__:
@@ -228,12 +239,12 @@ class Search:
                 if _is_code(value):
                     self._add_value(_function_of(value), key, depth)
                 else:
-                    self._add(Kind.ATTRIBUTE, each, key, f"{name}.{key}", value, depth + 1)
+                    self._add(SourceKind.ATTRIBUTE, each, key, f"{name}.{key}", value, depth + 1)
 
     def _look_into_methods(
         self, kind: type, name: str, also: set[str], attributes: dict[str, Any] | None = None
     ) -> None:
-        """Follow a class's methods. attributes: of a module, which may come to hide the class's."""
+        """Follow a class's methods. attributes: of a module, which may shadow the class's later."""
         for each in kind.__mro__:
             if not is_users(_file_of(each)):
                 continue
@@ -242,13 +253,15 @@ class Search:
                 if _is_code(value):
                     self._add_value(_function_of(value), key, 1)
                 elif attributes is not None and not key.startswith("__"):
-                    self._add(Kind.ATTRIBUTE, each, key, f"{name}.{key}", value, 1)
+                    self._add(SourceKind.ATTRIBUTE, each, key, f"{name}.{key}", value, 1)
                     if key not in attributes:
-                        self._add(Kind.KEY, attributes, key, f"{name}.{key}", None, 1, of=True)
+                        self._add(
+                            SourceKind.KEY, attributes, key, f"{name}.{key}", None, 1, of=True
+                        )
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Default values of arguments that may change."""
+    """Yield the default values of arguments, with names for messages."""
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield f"a default of {function.__name__}", value
 
@@ -258,13 +271,13 @@ def _keyed(container: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _hooks_of(parameter: torch.Tensor | None) -> Iterator[Any]:
-    """Hooks of a parameter's gradient."""
+    """Yield the hooks of a parameter's gradient."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         yield from (getattr(parameter, name, None) or {}).values()
 
 
 def _is_definition(value: Any, name: str) -> bool:
-    """Whether a name stands for what was imported or defined by it, which nobody replaces."""
+    """Whether a name is that of an import or definition, which is taken as constant."""
     if isinstance(value, ModuleType):
         return True
     is_defined = isinstance(value, type | FunctionType) or callable(value)
@@ -272,7 +285,7 @@ def _is_definition(value: Any, name: str) -> bool:
 
 
 def _is_structure(key: str, value: Any) -> bool:
-    """Whether a module's attribute is one of PyTorch's own tables, which others compare."""
+    """Whether a module's attribute is one of nn.Module's own tables, which ModuleSets watches."""
     return isinstance(value, dict) and key.startswith("_")
 
 
@@ -293,7 +306,7 @@ def _is_slot(value: Any) -> bool:
 
 
 def _is_followed(value: Any) -> bool:
-    """Whether an object is looked into."""
+    """Whether the search goes into an object."""
     if isinstance(value, _LEAVES):
         return False
     if isinstance(value, _CONTAINERS) and type(value).__module__ in ("builtins", "collections"):
@@ -305,7 +318,7 @@ def _is_followed(value: Any) -> bool:
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a file is the user's or a library's that is written for PyTorch."""
+    """Whether a file belongs to none of csrun, PyTorch, NumPy and the standard library."""
     if not file or file.startswith("<frozen") or is_of_torch(file) or is_of_csrun(file):
         return False
     is_stdlib = file.startswith(_STDLIB) and not is_installed(file)
@@ -314,7 +327,7 @@ def is_users(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """Whether a file is of a package that is installed, whose globals nobody changes in a loop."""
+    """Whether a file is of an installed package, whose globals are taken as constant."""
     return "/site-packages/" in file or "/dist-packages/" in file
 
 

@@ -1,4 +1,4 @@
-"""Numbered states of the values that forward reads: a step in a new state is recorded anew."""
+"""Numbered states of the values that forward reads; a step in a new state is recorded again."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -15,46 +15,46 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.guards.loads import line_of_load, line_of_store
-from csrun.pytorch.guards.sources import Kind, Search, Source, items_of
+from csrun.pytorch.guards.sources import GuardSource, SourceKind, SourceSearch, items_of
 from csrun.pytorch.step.mutation_counters import ModuleSets
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_UNKNOWN = object()  # the value in a state of a source that was found later
+_UNKNOWN = object()  # value of a source that was found after the state
 
 
 class Guards:
-    """What the Python of a model's forward reads, from recording to recording.
+    """Guards on a model's forward, across recordings.
 
-    A state is a set of values of all sources. Sources that forward itself writes are not part of
-    it. changed: the name of the source by which the latest new state differs.
+    A state is the values of all sources, except those that forward itself writes. changed: the name
+    of the source by which the latest new state differs.
     """
 
     def __init__(
         self, model: torch.nn.Module, forward: Callable[..., Any], sets: ModuleSets
     ) -> None:
-        self._model, self._own_forward, self._sets = model, forward, sets
-        self._sources: dict[tuple[int, Any], Source] = {}
-        self._states: list[dict[Source, Any]] = [{}]
-        self._written: set[Source] = set()  # by forward
+        self._model, self._forward, self._sets = model, forward, sets
+        self._sources: dict[tuple[int, Any], GuardSource] = {}
+        self._states: list[dict[GuardSource, Any]] = [{}]
+        self._written: set[GuardSource] = set()  # by forward
         self._left: dict[tuple[Any, ...], Any] = {}
         self._codes: list[Any] = []
         self._collected: set[int] = set()
         self._number = 0
         self._count = -1
-        self._fast = _Fast([])
+        self._fast = _IdentityCheck([])
         self.changed = ""
-        self.forward = self._around(forward)
+        self.forward = self._wrap_forward(forward)
 
     def state(self) -> int:
-        """Return the number of the state that forward would run in now."""
+        """Return the number of the current state, a new one if it was not seen before."""
         if self._count == self._sets.count and self._fast.is_same():
             return self._number
         self._count = self._sets.count
-        self._number = self._found_state()
+        self._number = self._find_state()
         self._fast.accept()
         return self._number
 
-    def _found_state(self) -> int:
+    def _find_state(self) -> int:
         watched = [s for s in self._sources.values() if s not in self._written]
         now = {source: source.now() for source in watched}
         order: list[int] = [self._number, *range(len(self._states))]
@@ -65,52 +65,52 @@ class Guards:
         self._states.append(now)
         return len(self._states) - 1
 
-    def _difference(self, number: int, now: dict[Source, Any]) -> str | None:
+    def _difference(self, number: int, now: dict[GuardSource, Any]) -> str | None:
         state = self._states[number]
         for source, value in now.items():
             if not _is_same(state.get(source, _UNKNOWN), value):
                 return source.name
         return None
 
-    # Forward runs.
+    # Checks around a run of forward.
 
-    def _around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._collect()
             before = {source: source.now() for source in self._sources.values()}
             with self._require_no_draws():
                 found = call_for_user(forward, args, kwargs)
-            self._compare(before, _signature(self._model, args, kwargs))
+            self._exclude_written(before, _signature(self._model, args, kwargs))
             return found
 
         return run
 
     def _collect(self) -> None:
-        """Find the sources of forward as the model is now, in each new state."""
+        """Search for sources once in each new state."""
         number = self.state()
         if number in self._collected:
             return
         self._collected.add(number)
-        search = Search(self._model, self._own_forward)
+        search = SourceSearch(self._model, self._forward)
         self._codes = list(search.codes)
         state = self._states[number]
         for source in search.sources():
             if (id(source.owner), source.key) not in self._sources:
                 self._sources[id(source.owner), source.key] = source
                 state[source] = source.now()
-        self._watch()
+        self._rebuild_check()
 
-    def _watch(self) -> None:
+    def _rebuild_check(self) -> None:
         each_step = [
             s for s in self._sources.values() if s not in self._written and not s.is_of_module
         ]
-        self._fast = _Fast(each_step)
+        self._fast = _IdentityCheck(each_step)
 
-    def _compare(self, before: dict[Source, Any], signature: Any) -> None:
-        """Look at what forward has written of what it reads.
+    def _exclude_written(self, before: dict[GuardSource, Any], signature: Any) -> None:
+        """Exclude sources that forward has written.
 
-        Raises: UsageError for a number that it makes another one in each run, as a counter is
+        Raises: UsageError for a value that differs after each run, such as a counter
         """
         for source, was in before.items():
             now = source.now()
@@ -124,9 +124,9 @@ class Guards:
                     "its Python does not run from step 4 on: make it a float buffer that forward "
                     "updates in place, or change it in the loop between two batches"
                 )
-        self._watch()
+        self._rebuild_check()
 
-    def _line_of(self, source: Source) -> str:
+    def _line_of(self, source: GuardSource) -> str:
         name = source.name.rpartition(".")[2].partition("[")[0]
         lines = (line_of_store(code, name) or line_of_load(code, name) for code in self._codes)
         return next(filter(None, lines), user_line())
@@ -152,18 +152,15 @@ class Guards:
         return f"{code.co_filename}:{code.co_firstlineno}" if code else user_line()
 
 
-class _Fast:
-    """Values of sources, compared by identity with those that were accepted last.
+class _IdentityCheck:
+    """Fast check of sources by identity with the values accepted last, about 0.05 us a value."""
 
-    About 0.05 us a value.
-    """
-
-    def __init__(self, sources: list[Source]) -> None:
-        keys = [s for s in sources if s.kind is Kind.KEY]
+    def __init__(self, sources: list[GuardSource]) -> None:
+        keys = [s for s in sources if s.kind is SourceKind.KEY]
         self._dicts, self._keys = [s.owner for s in keys], [s.key for s in keys]
-        attributes = [s for s in sources if s.kind is Kind.ATTRIBUTE]
+        attributes = [s for s in sources if s.kind is SourceKind.ATTRIBUTE]
         self._owners, self._names = [s.owner for s in attributes], [s.key for s in attributes]
-        self._containers = [s.owner for s in sources if s.kind is Kind.ITEMS]
+        self._containers = [s.owner for s in sources if s.kind is SourceKind.ITEMS]
         self._is_any = bool(sources)
         self.accept()
 
@@ -176,11 +173,11 @@ class _Fast:
         ]
 
     def accept(self) -> None:
-        """Take the values as they are."""
+        """Accept the current values."""
         self._seen = self._now()
 
     def is_same(self) -> bool:
-        """Return whether all are those that were accepted."""
+        """Whether all values are the accepted ones."""
         if not self._is_any:
             return True
         now = self._now()

@@ -1,4 +1,4 @@
-"""DataLoaders: their order, drawn as torch draws it, and their batches by number."""
+"""DataLoaders: sample order as torch draws it, and batches by their number."""
 
 from csrun.pytorch.loader.changes import DataChanges
 from csrun.pytorch.loader.data import batches_by_number, check, dataset_of, input_name

@@ -1,12 +1,12 @@
-"""Changes that a script's loop makes to a data set: found between passes, refused within one."""
+"""Changes of a data set by the script's loop: sent between passes, refused within one."""
 
 from collections.abc import Callable
 from typing import Any
 
 from csrun.data.errors import DataError
 from csrun.pytorch.loader.dataset_state import (
-    Kind,
     Path,
+    PathKind,
     Snapshot,
     changed_paths,
     snapshot_of,
@@ -18,10 +18,9 @@ LEARNING = 3  # fetches that show which attributes the data set itself writes, s
 
 
 class DataChanges:
-    """What has changed of one loader's data since the script's other tasks have it.
+    """Changes of one loader's data set since the script's other tasks have made theirs.
 
-    taken: how often changes were. patch: brings a copy of the start to what the data was then, the
-    last time.
+    taken: number of accepted changes. patch: encodes all of them, for the data sets of other tasks.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -29,7 +28,7 @@ class DataChanges:
         self._length = len(loader)
         self._start: Snapshot | None = None
         self._last: Snapshot = {}
-        self._own: set[Path] = set()
+        self._of_dataset: set[Path] = set()
         self._dirty: set[Path] = set()
         self._fetches = 0
         self.taken = 0
@@ -40,14 +39,14 @@ class DataChanges:
         return {"dataset": self._loader.dataset, "collate_fn": self._loader.collate_fn}
 
     def begin(self) -> None:
-        """What is there now is what the other tasks have."""
+        """Take the current state as that of the other tasks."""
         if self._start is None:
             self._start = self._last = snapshot_of(self._roots)
 
     def found(self) -> list[Path]:
-        """The paths that have changed since `take`, or since `begin`.
+        """Return the paths that have changed since `take`, or since `begin`.
 
-        Raises: DataError where the number of batches is another
+        Raises: DataError where the number of batches has changed
         """
         self.begin()
         if len(self._loader) != self._length:
@@ -56,12 +55,12 @@ class DataChanges:
                 "the number of samples, or make another DataLoader"
             )
         paths = changed_paths(self._last, snapshot_of(self._roots))
-        return [path for path in paths if _attribute(path) not in self._own]
+        return [path for path in paths if _attribute(path) not in self._of_dataset]
 
     def take(self, paths: list[Path], sends: bool) -> None:
-        """These changes count from now on. sends: other tasks must be told.
+        """Accept changes. sends: other tasks need a patch.
 
-        Raises: DataError for what cannot be sent
+        Raises: DataError for a value that cannot be sent
         """
         assert self._start is not None, "begun"
         self._last = snapshot_of(self._roots)
@@ -70,29 +69,29 @@ class DataChanges:
         if sends:
             self.patch = patch_of(sorted(self._dirty, key=len), self._start, self._roots)
 
-    def adopt(self, patch: bytes) -> None:
-        """In another task: change the data as the chief's loop has."""
+    def apply(self, patch: bytes) -> None:
+        """Apply the chief's changes, in another task."""
         if patch:
             apply_patch(patch, self._roots)
 
-    def fetched(self, fetch: Callable[[], Any]) -> Any:
-        """A batch; what making the first few has changed is the data set's own affair."""
+    def fetch_batch(self, fetch: Callable[[], Any]) -> Any:
+        """Fetch a batch; attributes that the first fetches change belong to the data set itself."""
         if self._fetches >= LEARNING:
             return fetch()
         self._fetches += 1
         before = snapshot_of(self._roots)
         batch = fetch()
-        self._own.update(map(_attribute, changed_paths(before, snapshot_of(self._roots))))
+        self._of_dataset.update(map(_attribute, changed_paths(before, snapshot_of(self._roots))))
         return batch
 
 
 def _attribute(path: Path) -> Path:
-    """The attribute that holds what a path leads to."""
-    while path and path[-1].kind is Kind.ITEM and len(path) > 1:
+    """Return the path of the attribute that holds what a path leads to."""
+    while path and path[-1].kind is PathKind.ITEM and len(path) > 1:
         path = path[:-1]
     return path
 
 
 def described(paths: list[Path]) -> str:
-    """The first of some changes, for messages."""
+    """Return the first of some changes, for messages."""
     return f"the data set's {text_of(paths[0][1:]) or 'type'}"

@@ -1,4 +1,4 @@
-"""A torch DataLoader as a data set of csrun: any batch by its number, in torch's order."""
+"""torch DataLoader as a csrun Dataset: any batch by its number, in torch's order."""
 
 import logging
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ log = logging.getLogger("csrun")
 
 
 def check(loader: Any, where: str) -> None:
-    """See that a loader is one whose batches can be made by number, and say what has no effect.
+    """Check that a loader's batches can be made by number, and warn of options without effect.
 
-    where: it is given to csrun, for messages.
+    where: the user's line, for messages.
 
-    Raises: UnusableLoaderError for another
+    Raises: UnusableLoaderError for another loader
     """
     if not isinstance(loader, DataLoader):
         raise UnusableLoaderError(
@@ -70,7 +70,7 @@ def _has_length(loader: Any) -> bool:
 
 
 def batches_by_number(loader: "DataLoader[Any]", orders: Orders) -> LoaderBatches:
-    """The loader's batches, made when they are asked for, or kept."""
+    """Return the loader's batches, made on demand and cached."""
     context = current()
     is_alone = context is not None and context.role is Role.STREAMER
     if is_alone and loader.num_workers and loader.worker_init_fn is not None:
@@ -84,19 +84,19 @@ def dataset_of(
     where: str = "DataLoader",
     batches: LoaderBatches | None = None,
 ) -> Dataset:
-    """The loader's batches, one pass behind the other, as far as their order was told.
+    """Return the loader's batches as a Dataset, pass after pass, as far as their order is known.
 
-    where: it is given to csrun, for messages. batches: those of `batches_by_number`, if it has them
+    where: the user's line, for messages. batches: of `batches_by_number`, if there are any already
     """
-    elements = Tensors(where)
+    elements = BatchTensors(where)
     items = RandomAccess(batches or batches_by_number(loader, orders), None)
-    source = replace(batches_of(items, elements), batches=ToldBatches(orders, len(loader)))
+    source = replace(batches_of(items, elements), batches=SentBatches(orders, len(loader)))
     return Dataset(source, Level.BATCH, describe(loader), elements)
 
 
 @dataclass(frozen=True)
-class ToldBatches:
-    """The batches of the passes that were told, `each` in a pass: there are no others so far."""
+class SentBatches:
+    """Batch numbers of the passes whose order is known, `each` in a pass."""
 
     orders: Orders
     each: int
@@ -106,12 +106,11 @@ class ToldBatches:
         return self.orders.end() * self.each
 
     def at(self, epoch: int, positions: Rows) -> Rows:
-        """They are in their order."""
         return positions
 
 
-class Tensors(Elements):
-    """The tensors of a batch, in the order in which torch's pytree has them: batch_0, batch_1, …"""
+class BatchTensors(Elements):
+    """The tensors of a batch in the order of torch's pytree: batch_0, batch_1, …"""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -120,7 +119,10 @@ class Tensors(Elements):
         self._shapes: list[tuple[int, ...]] = []  # of one row of each tensor
 
     def taken(self, value: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        """Raises: UnusableLoaderError for a batch unlike the first, or of other than tensors"""
+        """Return the batch's arrays.
+
+        Raises: UnusableLoaderError for a batch unlike the first, or of other than tensors
+        """
         leaves, spec = tree_flatten(value)
         arrays = tuple(array_of(leaf, number, self._where) for number, leaf in enumerate(leaves))
         shapes = [array.shape[1:] for array in arrays]
@@ -148,14 +150,14 @@ class Tensors(Elements):
 
 
 def input_name(number: int) -> str:
-    """The name of a batch's tensor as an input of the program."""
+    """Return the program's input name of a batch's tensor."""
     return f"batch_{number}"
 
 
 def array_of(leaf: Any, number: int, where: str) -> np.ndarray[Any, Any]:
-    """A tensor of a batch as an array of the same memory.
+    """Return a batch's tensor as an array of the same memory.
 
-    Raises: UnusableLoaderError for anything but a dense tensor on the CPU, of a type that NumPy has
+    Raises: UnusableLoaderError for other than a dense CPU tensor of a type that NumPy has
     """
     if not isinstance(leaf, torch.Tensor):
         raise UnusableLoaderError(

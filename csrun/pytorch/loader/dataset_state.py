@@ -1,7 +1,7 @@
-"""Snapshot of what a data set is made of, cheap enough to be taken at each pass.
+"""Snapshot of a data set's state, cheap enough to be taken at each pass.
 
-A data set's samples may depend on its attributes, those of data sets that it wraps, and of its
-transforms and collate_fn. A snapshot has one entry a leaf: numbers and text themselves, a tensor by
+Samples may depend on a data set's attributes, those of data sets that it wraps, and of its
+transforms and collate_fn. A snapshot has one entry per leaf: numbers and text by value, a tensor by
 identity and version, an array by identity and checksum, a long list by its elements' values or
 identities.
 """
@@ -17,58 +17,58 @@ from zlib import crc32
 import numpy as np
 import torch
 
-MOST_DEPTH = 8  # attributes and items in one another
+MOST_DEPTH = 8  # nested attributes and items
 MOST_LEAVES = 100_000
-LONG = 16  # elements from which on a list is one leaf
-SUMMED_BYTES = 1 << 24  # an array of no more is summed whole, of another one as many in blocks
+LONG = 16  # elements; a longer list is one leaf
+SUMMED_BYTES = 1 << 24  # a larger array is sampled in blocks
 BLOCK_BYTES = 1 << 12
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 OPAQUE = (type, ModuleType, torch.Generator, torch.dtype, torch.device, np.random.Generator)
 
 
-class Kind(Enum):
-    """How a place is reached from the object that has it."""
+class PathKind(Enum):
+    """How a step of a path leads on from an object."""
 
     ATTRIBUTE = "attribute"
     CLASS_ATTRIBUTE = "class attribute"
     ITEM = "item"
 
 
-class Place(NamedTuple):
-    """One step on the way to a leaf."""
+class PathStep(NamedTuple):
+    """One step of a path to a leaf."""
 
-    kind: Kind
+    kind: PathKind
     key: Any
 
 
-Path = tuple[Place, ...]
+Path = tuple[PathStep, ...]
 
 
 def text_of(path: Path) -> str:
-    """A path as Python has it: `.inner.tensors[1]`."""
-    return "".join(f"[{key!r}]" if kind is Kind.ITEM else f".{key}" for kind, key in path)
+    """Return a path in Python's syntax: `.inner.tensors[1]`."""
+    return "".join(f"[{key!r}]" if kind is PathKind.ITEM else f".{key}" for kind, key in path)
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """A value at a path, which is as it was if its mark is; held, so that no other has its id."""
+class StateLeaf:
+    """A value at a path, unchanged while its mark is; kept alive, so that its id stays its own."""
 
     mark: tuple[Any, ...]
     value: Any = field(compare=False)
 
 
-Snapshot = dict[Path, Leaf]
+Snapshot = dict[Path, StateLeaf]
 
 
 def snapshot_of(roots: Mapping[str, Any]) -> Snapshot:
-    """The leaves of some objects, by their paths from the roots' names."""
+    """Return the leaves of objects by their paths, which begin with a root's name."""
     found: Snapshot = {}
     _Walk(found).visit((), dict(roots), 0)
     return found
 
 
 def changed_paths(before: Snapshot, after: Snapshot) -> list[Path]:
-    """The outermost paths of leaves that are new, gone or another."""
+    """Return the outermost paths of leaves that were added, removed or changed."""
     if before == after:
         return []
     paths = {p for p in before.keys() | after.keys() if before.get(p) != after.get(p)}
@@ -76,7 +76,7 @@ def changed_paths(before: Snapshot, after: Snapshot) -> list[Path]:
 
 
 class _Walk:
-    """A walk over objects, each of which is entered once."""
+    """Walk over objects, each of which is entered once."""
 
     def __init__(self, found: Snapshot) -> None:
         self._found, self._seen = found, set[int]()
@@ -84,25 +84,25 @@ class _Walk:
     def visit(self, path: Path, value: Any, depth: int) -> None:
         kind = type(value)
         if kind in PLAIN:
-            self._found[path] = Leaf((kind, value), value)
+            self._found[path] = StateLeaf((kind, value), value)
             return
         if isinstance(value, torch.Tensor):
-            self._found[path] = Leaf((id(value), _version(value)), value)
+            self._found[path] = StateLeaf((id(value), _version(value)), value)
             return
         if isinstance(value, np.ndarray):
-            self._found[path] = Leaf((id(value), checksum_of(value)), value)
+            self._found[path] = StateLeaf((id(value), checksum_of(value)), value)
             return
         children = list(_children(value)) if depth < MOST_DEPTH else []
         if id(value) in self._seen or len(self._found) > MOST_LEAVES:
             children = []
         self._seen.add(id(value))
-        self._found[path] = Leaf(_mark(value, bool(children)), _held(value))
+        self._found[path] = StateLeaf(_mark(value, bool(children)), _kept_alive(value))
         for place, child in children:
             self.visit((*path, place), child, depth + 1)
 
 
 def _mark(value: Any, is_entered: bool) -> tuple[Any, ...]:
-    """Of a container or an object: its own, beside those of what it has."""
+    """Return the mark of a container or object itself, apart from its children's."""
     kind = type(value)
     if isinstance(value, list | tuple) and len(value) > LONG:
         kinds = set(map(type, value))
@@ -117,35 +117,37 @@ def _mark(value: Any, is_entered: bool) -> tuple[Any, ...]:
     return (kind,) if is_entered else (kind, id(value))
 
 
-def _held(value: Any) -> Any:
-    """What keeps the ids of a mark from being given to others."""
+def _kept_alive(value: Any) -> Any:
+    """Return what keeps the objects whose ids are in a mark alive."""
     if isinstance(value, list | dict):
         return value, list(value.values() if isinstance(value, dict) else value)
     return value
 
 
-def _children(value: Any) -> Iterator[tuple[Place, Any]]:
+def _children(value: Any) -> Iterator[tuple[PathStep, Any]]:
     if isinstance(value, list | tuple):
         if len(value) <= LONG:
-            yield from ((Place(Kind.ITEM, number), child) for number, child in enumerate(value))
+            yield from (
+                (PathStep(PathKind.ITEM, number), child) for number, child in enumerate(value)
+            )
     elif isinstance(value, dict):
         if len(value) <= LONG:
-            yield from ((Place(Kind.ITEM, key), child) for key, child in value.items())
+            yield from ((PathStep(PathKind.ITEM, key), child) for key, child in value.items())
     elif not isinstance(value, OPAQUE):
         for name, child in getattr(value, "__dict__", {}).items():
-            yield Place(Kind.ATTRIBUTE, name), child
+            yield PathStep(PathKind.ATTRIBUTE, name), child
         yield from _class_attributes(value)
 
 
-def _class_attributes(value: Any) -> Iterator[tuple[Place, Any]]:
-    """Numbers and text of the classes that are the script's own."""
+def _class_attributes(value: Any) -> Iterator[tuple[PathStep, Any]]:
+    """Yield numbers and text of classes defined outside the common libraries."""
     hidden = set(getattr(value, "__dict__", {}))
     for each in type(value).__mro__:
         if each.__module__.partition(".")[0] not in _LIBRARIES:
             for name, child in vars(each).items():
                 if type(child) in PLAIN and not name.startswith("__") and name not in hidden:
                     hidden.add(name)
-                    yield Place(Kind.CLASS_ATTRIBUTE, name), child
+                    yield PathStep(PathKind.CLASS_ATTRIBUTE, name), child
 
 
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "torchvision", "numpy"} - {"__main__"})
@@ -156,7 +158,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def checksum_of(array: "np.ndarray[Any, Any]") -> int:
-    """A sum over an array's bytes; over blocks at even distances where it is large."""
+    """Return a checksum of an array's bytes, of evenly spaced blocks where it is large."""
     if array.dtype.hasobject:
         return hash(tuple(map(id, array.ravel().tolist()))) if array.size <= LONG else 0
     flat = np.ascontiguousarray(array) if array.nbytes <= SUMMED_BYTES else array

@@ -1,4 +1,4 @@
-"""Changes of a data set as they travel to the streamers, whose copies are of the script's start."""
+"""Encoding of a data set's changes for the streamers, whose copies are as at the script's start."""
 
 import operator
 from collections.abc import Iterable, Mapping
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from csrun.data.errors import DataError
-from csrun.pytorch.loader.dataset_state import PLAIN, Kind, Path, Place, Snapshot, text_of
+from csrun.pytorch.loader.dataset_state import PLAIN, Path, PathKind, PathStep, Snapshot, text_of
 
 SENT = "numbers, text, tensors, arrays, and lists, tuples and dicts of these"
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """A value at a path. in_place: of the same tensor or array, whose numbers are others."""
+    """A new value at a path. in_place: the values of the same tensor or array have changed."""
 
     path: list[tuple[str, Any]]
     value: Any
@@ -23,32 +23,35 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnsendableError(DataError):
-    """A change that streamers cannot be told of."""
+    """A change that cannot be sent to streamers."""
 
 
 def patch_of(paths: Iterable[Path], before: Snapshot, roots: Mapping[str, Any]) -> bytes:
-    """What gives another process's copy the values of these paths.
+    """Encode the current values at some paths for `apply_patch` in another process.
 
-    before: the leaves of the start, in which the other's copy has its structure
+    before: the leaves at the script's start, as the other process has them
 
-    Raises: UnsendableError for a value of another kind
+    Raises: UnsendableError for a value without an encoding
     """
-    sent = dict(_sent(path, before, roots) for path in paths)
-    encoded = [_encoded(path, in_place, roots) for path, in_place in sent.items()]
+    sent = dict(_path_to_send(path, before, roots) for path in paths)
+    encoded = [_encode(path, in_place, roots) for path, in_place in sent.items()]
     return msgspec.msgpack.encode(encoded)
 
 
-def _encoded(path: Path, in_place: bool, roots: Mapping[str, Any]) -> bytes:
+def _encode(path: Path, in_place: bool, roots: Mapping[str, Any]) -> bytes:
     value = _value_at(roots, path)
     places = [(place.kind.value, place.key) for place in path]
     try:
-        return msgspec.msgpack.encode(Change(places, _packed(value), in_place))
+        return msgspec.msgpack.encode(Change(places, _pack(value), in_place))
     except (TypeError, OverflowError) as error:
-        raise _unsendable(path, value) from error
+        raise _unsendable_error(path, value) from error
 
 
-def _sent(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tuple[Path, bool]:
-    """The path that is sent for one that has changed: a tuple, or what has lost an item, whole."""
+def _path_to_send(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tuple[Path, bool]:
+    """Return the path to send for a changed one, and whether it changed in place.
+
+    A tuple, or a container that has lost an item, is sent as a whole.
+    """
     old, value = before.get(path), _value_at(roots, path)
     if old is not None and isinstance(value, torch.Tensor | np.ndarray) and old.value is value:
         return path, True
@@ -56,12 +59,12 @@ def _sent(path: Path, before: Snapshot, roots: Mapping[str, Any]) -> tuple[Path,
         path = path[:-1]
         value = _value_at(roots, path)
     if len(path) <= 1 or not _is_sendable(value):
-        raise _unsendable(path, value)
+        raise _unsendable_error(path, value)
     return path, False
 
 
 def _is_in_tuple(path: Path, roots: Mapping[str, Any]) -> bool:
-    return path[-1].kind is Kind.ITEM and isinstance(_value_at(roots, path[:-1]), tuple)
+    return path[-1].kind is PathKind.ITEM and isinstance(_value_at(roots, path[:-1]), tuple)
 
 
 def _is_sendable(value: Any) -> bool:
@@ -72,16 +75,16 @@ def _is_sendable(value: Any) -> bool:
     return type(value) in (*PLAIN, torch.Tensor, np.ndarray)
 
 
-def _unsendable(path: Path, value: Any) -> UnsendableError:
+def _unsendable_error(path: Path, value: Any) -> UnsendableError:
     name, what = text_of(path[1:]) or "it", type(value).__name__
     return UnsendableError(
-        f"the data set's {name} has changed, but a {what} cannot be sent to the streamers: "
-        f"change attributes that are {SENT}"
+        f"the data set's {name} has changed, but a value of type {what} cannot be sent to the "
+        f"streamers: change attributes that are {SENT}"
     )
 
 
 class _Gone:
-    """In the place of a value that is not there any more."""
+    """Sentinel for a value that was removed."""
 
 
 _GONE: Any = _Gone()
@@ -90,14 +93,14 @@ _GONE: Any = _Gone()
 def _value_at(roots: Mapping[str, Any], path: Path) -> Any:
     value: Any = roots
     for place in path:
-        value = _got(value, place)
+        value = _follow(value, place)
         if value is _GONE:
             break
     return value
 
 
-def _got(value: Any, place: Place) -> Any:
-    if place.kind is Kind.ITEM:
+def _follow(value: Any, place: PathStep) -> Any:
+    if place.kind is PathKind.ITEM:
         try:
             return value[place.key]
         except (LookupError, TypeError):
@@ -106,11 +109,11 @@ def _got(value: Any, place: Place) -> Any:
 
 
 def apply_patch(patch: bytes, roots: Mapping[str, Any]) -> None:
-    """Give this process's copy the values that were sent."""
+    """Apply the values of a patch to this process's copy."""
     for encoded in msgspec.msgpack.decode(patch, type=list[bytes]):
         change = msgspec.msgpack.decode(encoded, type=Change)
-        path = tuple(Place(Kind(kind), key) for kind, key in change.path)
-        value = _unpacked(change.value)
+        path = tuple(PathStep(PathKind(kind), key) for kind, key in change.path)
+        value = _unpack(change.value)
         if change.in_place:
             _write(_value_at(roots, path), value)
         else:
@@ -125,35 +128,35 @@ def _write(target: Any, value: Any) -> None:
         target[...] = value
 
 
-def _set(target: Any, place: Place, value: Any) -> None:
-    if place.kind is Kind.ITEM:
+def _set(target: Any, place: PathStep, value: Any) -> None:
+    if place.kind is PathKind.ITEM:
         operator.setitem(target, place.key, value)
-    elif place.kind is Kind.ATTRIBUTE:
+    elif place.kind is PathKind.ATTRIBUTE:
         setattr(target, place.key, value)
     else:
         setattr(next(c for c in type(target).__mro__ if place.key in vars(c)), place.key, value)
 
 
-def _packed(value: Any) -> Any:
-    """A value as msgpack has it: what that lacks is a list that begins with its name."""
+def _pack(value: Any) -> Any:
+    """Return a value for msgpack: types that it lacks are lists that begin with their name."""
     if isinstance(value, torch.Tensor):
-        return "tensor", *_numbers(value.detach().numpy())
+        return "tensor", *_bytes_of(value.detach().numpy())
     if isinstance(value, np.ndarray):
-        return "array", *_numbers(value)
+        return "array", *_bytes_of(value)
     if isinstance(value, list | tuple):
-        return type(value).__name__, *map(_packed, value)
+        return type(value).__name__, *map(_pack, value)
     if isinstance(value, dict):
-        return "dict", *((key, _packed(each)) for key, each in value.items())
+        return "dict", *((key, _pack(each)) for key, each in value.items())
     return value
 
 
-def _numbers(array: "np.ndarray[Any, Any]") -> tuple[str, tuple[int, ...], bytes]:
+def _bytes_of(array: "np.ndarray[Any, Any]") -> tuple[str, tuple[int, ...], bytes]:
     if array.dtype.kind in "OV":
         raise TypeError(f"an array of {array.dtype}")
     return array.dtype.str, array.shape, array.tobytes()
 
 
-def _unpacked(value: Any) -> Any:
+def _unpack(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     name, *rest = value
@@ -162,5 +165,5 @@ def _unpacked(value: Any) -> Any:
         array = np.frombuffer(bytearray(data), dtype).reshape(shape)
         return torch.from_numpy(array) if name == "tensor" else array
     if name == "dict":
-        return {key: _unpacked(each) for key, each in rest}
-    return {"list": list, "tuple": tuple}[name](map(_unpacked, rest))
+        return {key: _unpack(each) for key, each in rest}
+    return {"list": list, "tuple": tuple}[name](map(_unpack, rest))

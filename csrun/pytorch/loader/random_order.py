@@ -1,4 +1,4 @@
-"""The order of a RandomSampler's pass, drawn a block at a time: a pass may have 10^10 samples."""
+"""Order of a RandomSampler's pass, drawn in blocks: a pass may have 10^10 samples."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -15,8 +15,8 @@ _MOST_BLOCKS = 2  # in memory: a batch may lie in two
 class RandomOrder(Sequence[int]):
     """Indices of one pass by a seed, the same as the sampler's own iterator gives.
 
-    A block behind those that were reached is drawn by way of all between, one before them from the
-    generator's state at its start.
+    A later block is reached by drawing all before it, an earlier one from the saved state of the
+    generator.
 
     Source: torch.utils.data.sampler, RandomSampler.__iter__: indices with replacement are drawn 32
         at a time, which on the CPU are the numbers of one longer draw

@@ -1,4 +1,4 @@
-"""torch.nn.utils.clip_grad_norm_ found in a recording, which CIRH has as a property of updates."""
+"""Pattern of torch.nn.utils.clip_grad_norm_ in a recording, a property of updates in CIRH."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from csrun.pytorch.record.recording import Operator, Recording, Ref
 NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
 ADD, INVERT = "aten.add.Tensor", "aten.reciprocal.default"
 MULTIPLY, CLAMP = "aten.mul.Tensor", "aten.clamp.default"
-EPSILON = 1e-6  # what PyTorch adds to the norm before it divides
+EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 
 @dataclass(frozen=True)
 class Clipping:
-    """The largest global norm of the gradients, and these before they are scaled, by parameter."""
+    """Maximum global norm of the gradients, and the unscaled gradients by parameter."""
 
     norm: float
     gradients: Mapping[str, Ref]
 
 
 def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None:
-    """The clipping of all trained parameters' gradients together, as the last edit of them.
+    """Return the clipping of all trained parameters' gradients, if that is their last edit.
 
-    None where they are not, or edited in another way: then it is arithmetic like other.
+    None where it is not: then the edits are lowered as plain arithmetic.
     """
     before: dict[str, Ref] = {}
     factors: set[Ref] = set()
@@ -38,14 +38,14 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None
         factors.add(factor)
     if len(factors) != 1:
         return None
-    found = _limit(recording, factors.pop(), set(before.values()))
+    found = _match_limit(recording, factors.pop(), set(before.values()))
     return None if found is None else Clipping(found, before)
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
-    """Whether the step's update takes gradients as `backward()` gives them, or clips them alone.
+    """Whether the update takes the gradients of `backward()`, at most clipped by their norm.
 
-    Those may be added up over batches first.
+    Such gradients may be accumulated over batches first.
     """
     first = recording.first_gradients
     clipping = clipping_of(recording, trained)
@@ -53,18 +53,18 @@ def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
     return all(found.get(name) == first[name] for name in first if name in trained)
 
 
-def _limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
-    """c of min(c / (norm + 1e-6), 1), the norm being that of these values together."""
-    clamp = _made(recording, factor, CLAMP)
+def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
+    """Return c of min(c / (norm + 1e-6), 1), where the norm is the global one of these values."""
+    clamp = _maker_named(recording, factor, CLAMP)
     if clamp is None or _bounds(clamp) != (None, 1.0):
         return None
-    scaled = _made(recording, clamp.arguments[0], MULTIPLY)
-    inverse = scaled and _made(recording, scaled.arguments[0], INVERT)
-    shifted = inverse and _made(recording, inverse.arguments[0], ADD)
+    scaled = _maker_named(recording, clamp.arguments[0], MULTIPLY)
+    inverse = scaled and _maker_named(recording, scaled.arguments[0], INVERT)
+    shifted = inverse and _maker_named(recording, inverse.arguments[0], ADD)
     if not scaled or not shifted or shifted.arguments[1:] != (EPSILON,):
         return None
     total = _norm(recording, shifted.arguments[0])
-    stack = total and _made(recording, total.arguments[0], STACK)
+    stack = total and _maker_named(recording, total.arguments[0], STACK)
     if not stack or isinstance(scaled.arguments[1], Ref):
         return None
     norms = [_norm(recording, value) for value in stack.arguments[0]]
@@ -80,12 +80,12 @@ def _bounds(clamp: Operator) -> tuple[Any, Any]:
 
 
 def _norm(recording: Recording, value: Any) -> Operator | None:
-    """The operator, if the value is a Euclidean norm of all of something."""
-    op = _made(recording, value, NORM)
+    """Return the operator that makes a value, if it is the Euclidean norm of a whole tensor."""
+    op = _maker_named(recording, value, NORM)
     plain = op is not None and tuple(op.arguments[1:]) in ((), (2,), (2.0,)) and not op.keywords
     return op if plain else None
 
 
-def _made(recording: Recording, value: Any, name: str) -> Operator | None:
+def _maker_named(recording: Recording, value: Any, name: str) -> Operator | None:
     op = recording.maker.get(value) if isinstance(value, Ref) else None
     return op if op is not None and op.name == name else None

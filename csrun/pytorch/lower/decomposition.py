@@ -1,6 +1,6 @@
-"""Operators that csrun has no emitter of, as some that it has: by PyTorch's own decompositions.
+"""Decomposition of operators without an emitter by PyTorch's own decompositions.
 
-A recording keeps the operator as it is, so that its interpreter computes with PyTorch's bits.
+A recording keeps the original operator, so that its interpreter computes PyTorch's bits.
 """
 
 import operator
@@ -15,16 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.cirh.ops.loss import LogSoftmaxOp
-from csrun.pytorch.operators import EMITTERS, Emission, emitted
+from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import UNUSED, Unsupported
-from csrun.pytorch.record.recording import Kind, Operator, Ref
+from csrun.pytorch.record.recording import Operator, Ref, TensorKind
 from csrun.pytorch.record.torch_modes import outside
 
 _PRIMITIVES = {"prims.where.default": "aten.where.self"}
 _SAME = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift_fresh_copy.default"})
 
 
-#: Losses whose emitters know of no weights, and where these stand among the arguments.
+#: Losses whose emitters take no weights, and the positions of their weights.
 _WEIGHTED = {
     "aten.nll_loss_forward.default": (2,),
     "aten.nll_loss_backward.default": (3,),
@@ -32,31 +32,31 @@ _WEIGHTED = {
 }
 
 
-#: Losses by label, and where the logarithms stand among the arguments.
+#: Losses by label, and the position of the log-probabilities.
 _LOG_PROBABILITIES = {"aten.nll_loss_forward.default": 0, "aten.nll_loss_backward.default": 1}
 
 
 def has_weights(op: Operator) -> bool:
-    """Whether it is a loss with weights."""
+    """Whether an operator is a loss with weights."""
     return any(
         isinstance(a, Ref) for n, a in enumerate(op.arguments) if n in _WEIGHTED.get(op.name, ())
     )
 
 
 def is_of_parts(op: Operator, arguments: Sequence[Any]) -> bool:
-    """Whether it is a loss by label of anything but a whole log_softmax, for which is no kernel."""
+    """Whether it is a loss by label of other than a whole log_softmax, which has no kernel."""
     place = _LOG_PROBABILITIES.get(op.name)
     return place is not None and not isinstance(arguments[place].owner, LogSoftmaxOp)
 
 
-def decomposed(
-    emission: Emission, op: Operator, value: Callable[[Ref], Any], kind: Callable[[Ref], Kind]
+def emit_decomposition(
+    emission: Emission, op: Operator, value: Callable[[Ref], Any], kind: Callable[[Ref], TensorKind]
 ) -> tuple[Any, ...] | None:
-    """The results of an operator, in others; None where PyTorch does not take it apart.
+    """Emit an operator's decomposition and return its results; None where PyTorch has none.
 
-    value: of an operand in CIRH; kind: an operand's shape and type.
+    value: an operand in CIRH; kind: its shape and type.
 
-    Raises: Unsupported for one that comes apart into others that are not there, either
+    Raises: Unsupported for a decomposition with an operator that has no emitter
     """
     table = _decompositions()
     if op.call not in table or torch.Tag.nondeterministic_seeded in getattr(op.call, "tags", ()):
@@ -65,20 +65,20 @@ def decomposed(
     refs = [leaf for leaf in tree_leaves((op.arguments, dict(op.keywords))) if _is_ref(leaf)]
     try:
         graph = _graph(op, [kind(ref) for ref in refs], known)
-    except Exception:  # PyTorch's own, as where it needs a tensor's numbers
+    except Exception:  # PyTorch's own, such as for operators that need values
         return None
-    return _Inlined(emission, graph).results([value(ref) for ref in refs])
+    return _InlinedGraph(emission, graph).results([value(ref) for ref in refs])
 
 
 @cache
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
-    from torch._decomp import decomposition_table  # which is long
+    from torch._decomp import decomposition_table  # slow to import
 
     return dict(decomposition_table)
 
 
-def _graph(op: Operator, kinds: Sequence[Kind], table: Mapping[Any, Any]) -> GraphModule:
-    """An operator's decomposition, of its tensors in their order."""
+def _graph(op: Operator, kinds: Sequence[TensorKind], table: Mapping[Any, Any]) -> GraphModule:
+    """Trace an operator's decomposition as a function of its tensors, in order."""
     leaves, spec = tree_flatten((op.arguments, dict(op.keywords)))
 
     def call(*tensors: torch.Tensor) -> Any:
@@ -96,16 +96,16 @@ def _is_ref(leaf: Any) -> bool:
     return isinstance(leaf, Ref)
 
 
-class _Inlined:
-    """A graph of ATen's operators, written into a module."""
+class _InlinedGraph:
+    """Emission of a graph of ATen operators into a module."""
 
     def __init__(self, emission: Emission, graph: GraphModule) -> None:
         self._emission, self._graph = emission, graph
         self._values: dict[Node, Any] = {}
-        self._constants: dict[Node, torch.Tensor] = {}  # what is made of no operand
+        self._constants: dict[Node, torch.Tensor] = {}  # values that depend on no operand
 
     def results(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """What it gives for these operands."""
+        """Emit the graph for these operands and return its results."""
         given = iter(operands)
         for node in self._graph.graph.nodes:
             if node.op == "placeholder":
@@ -141,8 +141,8 @@ class _Inlined:
                 "other operators"
             )
         kinds = [x for x in tree_leaves(node.meta["val"]) if isinstance(x, torch.Tensor)]
-        self._emission.kinds = tuple(Kind(tuple(x.shape), x.dtype) for x in kinds)
-        self._values[node] = emitted(self._emission, name, args, kwargs)
+        self._emission.kinds = tuple(TensorKind(tuple(x.shape), x.dtype) for x in kinds)
+        self._values[node] = emit_operator(self._emission, name, args, kwargs)
 
     def _argument(self, argument: Any) -> Any:
         return self._value(argument) if isinstance(argument, Node) else argument

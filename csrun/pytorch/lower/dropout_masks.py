@@ -1,4 +1,4 @@
-"""The masks that a compiled step draws, for the interpreter of its recording."""
+"""Dropout masks of a compiled step, for the interpreter of its recording."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from csrun.pytorch.record.recording import Recording
 
 @dataclass(frozen=True)
 class Draw:
-    """What masks depend on besides their operators: the run's seed, the step, its batch."""
+    """Inputs of the masks besides their operators: the run's seed, the step and its batch."""
 
     seed: int = 0
     step: int = 0
@@ -30,24 +30,24 @@ class Draw:
 
 
 def masks_of(recording: Recording, draw: Draw) -> Mapping[int, torch.Tensor]:
-    """The mask of each operator that drops, by its number: true where a value is kept."""
+    """Return the mask of each dropout by the operator's number, true where a value is kept."""
     masks = masks_in(recording)
-    return {number: torch.from_numpy(_numbers(mask, draw)) for number, mask in masks.items()}
+    return {number: torch.from_numpy(_mask_values(mask, draw)) for number, mask in masks.items()}
 
 
-def _numbers(mask: SSAValue, draw: Draw) -> npt.NDArray[Any]:
-    """What was drawn, as views of it have it."""
+def _mask_values(mask: SSAValue, draw: Draw) -> npt.NDArray[Any]:
+    """Return a mask's values, through the views on its draw."""
     match mask.owner:
         case DropoutMaskOp() as op:
-            return _drawn(op, draw)
+            return _draw_mask(op, draw)
         case PermuteOp() as op:
-            return _numbers(op.x, draw).transpose(ints(op.properties, "dims"))
+            return _mask_values(op.x, draw).transpose(ints(op.properties, "dims"))
         case ViewOp() as op:
-            return _numbers(op.x, draw).reshape(shape_of(type_of(op.out)))
+            return _mask_values(op.x, draw).reshape(shape_of(type_of(op.out)))
     raise AssertionError("a mask is drawn")
 
 
-def _drawn(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:
+def _draw_mask(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:
     shape = shape_of(type_of(op.out))
     samples = shape[0] // op.rows_per_sample if op.rows_per_sample else 1
     runs = 1 if op.runs is None else op.runs.value.data

@@ -1,4 +1,4 @@
-"""The recording on real tensors: what PyTorch itself computes, to the last bit."""
+"""Interpreter of a recording: the values that PyTorch itself computes, to the last bit."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from csrun.pytorch.deferred_init.tape import real
+from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import Draw, masks_of
 from csrun.pytorch.record.composite_ops import DRAWING
@@ -25,25 +25,27 @@ def interpret(
     given: Mapping[str, torch.Tensor] | None = None,
     draw: Draw | None = None,
 ) -> Numbers:
-    """The numbers of values, from those of the leaves in step 1, as PyTorch computes them.
+    """Compute values of a recording with PyTorch, from the leaves of step 1.
 
-    given: others in the places of leaves, by their names. draw: what dropout's masks depend on,
-    which are those of the compiled step.
+    given: replacements of leaves, by their names. draw: seed of dropout's masks, which are those of
+    the compiled step.
     """
     wanted, given = list(wanted), given or {}
     leaves = {leaf.value: leaf for leaf in recording.leaves}
     needed = _needed(recording, wanted)
-    numbers = _Values(lambda ref: real(given.get(leaves[ref].name, leaves[ref].tensor)).detach())
-    with _disable_current_modes():  # constants are imported for it, buffers among them
-        masks = masks_of(recording, draw or Draw()) if _drop(recording, needed) else {}
+    numbers = _ComputedValues(
+        lambda ref: materialize(given.get(leaves[ref].name, leaves[ref].tensor)).detach()
+    )
+    with _disable_current_modes():  # it lowers constants, which must not be recorded
+        masks = masks_of(recording, draw or Draw()) if _has_dropout(recording, needed) else {}
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
     return {ref: numbers[ref] for ref in wanted}
 
 
-class _Values(dict[Ref, torch.Tensor]):
-    """What is computed so far; a leaf is looked up each time, so that none need stay in memory."""
+class _ComputedValues(dict[Ref, torch.Tensor]):
+    """Computed values; a leaf is looked up at each use, so that none need stay in memory."""
 
     def __init__(self, of_leaf: Callable[[Ref], torch.Tensor]) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ def _compute(number: int, op: Operator, numbers: Numbers, masks: Masks) -> None:
 
 
 def _needed(recording: Recording, wanted: Sequence[Ref]) -> list[int]:
-    """The operators that the values are made by, in order."""
+    """Return the numbers of the operators that the values depend on, in order."""
     needed, found = set(wanted), []
     for number, op in reversed(list(enumerate(recording.operators))):
         if any(ref in needed for ref in op.results):
@@ -75,7 +77,7 @@ def _needed(recording: Recording, wanted: Sequence[Ref]) -> list[int]:
     return found[::-1]
 
 
-def _drop(recording: Recording, needed: Iterable[int]) -> bool:
+def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
     return any(recording.operators[number].name in DRAWING for number in needed)
 
 

@@ -1,4 +1,4 @@
-"""A Recording to CIRH: a module that the compiler takes, its backward pass in it already."""
+"""Lowering of a Recording to CIRH: a module for the compiler that contains the backward pass."""
 
 import logging
 import re
@@ -30,20 +30,20 @@ from csrun.cirh.ops.model import (
 from csrun.cirh.types import tensor_type
 from csrun.pytorch.errors import CaptureError, note_bug, user_line
 from csrun.pytorch.lower.clipping import clipping_of
-from csrun.pytorch.lower.decomposition import decomposed, has_weights, is_of_parts
-from csrun.pytorch.operators import EMITTERS, Emission, emitted
-from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, Private, Unsupported, name_of
+from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
+from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
+from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
-from csrun.pytorch.record.recording import Leaf, Operator, Recording, Ref, Source
+from csrun.pytorch.record.recording import GraphLeaf, Operator, Recording, Ref, Source
 from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
 
-_ZEROS = InitializerAttr.of(Distribution.ZEROS)  # first values are the user's, written to the store
+_ZEROS = InitializerAttr.of(Distribution.ZEROS)  # the user's first values are written to the store
 
 
 def output_name(value: Ref) -> str:
-    """The name of the output that a value of the recording is."""
+    """Return the output name of a recorded value."""
     return f"value_{value.number}"
 
 
@@ -53,26 +53,25 @@ def module_of(
     run_mode: RunMode = RunMode.TRAIN,
     outputs: Sequence[Ref] = (),
 ) -> ModuleOp:
-    """The recorded step as a module: forward, loss, and in training backward and the updates.
+    """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
-    algorithms: how each parameter is updated, by PyTorch's name; those without one, or without a
-    gradient, stay as they are. outputs: values that the host gets, each under its `output_name`.
-    The passes of gradient and fusion find nothing to do; updates become their algorithms' in the
-    pass of these. Parameters and buffers have the names that `stored_name` gives.
+    algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
+    gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
+    Parameters and buffers have the names of `stored_name`.
 
-    Raises: CaptureError, with the user's line, for an operator or an option that is not there
+    Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    return _Import(recording, run_mode).module_of(algorithms, outputs)
+    return _Importer(recording, run_mode).module_of(algorithms, outputs)
 
 
 def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
-    """The masks that forward draws, by the number of the operator that drops."""
-    made = _Import(recording, RunMode.TRAIN)
+    """Return the dropout masks of forward, by the number of their operator."""
+    made = _Importer(recording, RunMode.TRAIN)
     made.forward()
     return made.drawn
 
 
-class _Import:
+class _Importer:
     def __init__(self, recording: Recording, run_mode: RunMode) -> None:
         self._recording = recording
         self._run_mode = run_mode
@@ -82,42 +81,42 @@ class _Import:
         builder = Builder(InsertPoint.at_end(self._module.body.block), locate=self._location)
         self._emission = Emission(builder, precision)
         self._builder = builder
-        self._values: dict[Ref, Any] = {}  # values of CIRH, some of them Private
-        self._constants: dict[Ref, Leaf] = {}
+        self._values: dict[Ref, Any] = {}  # values of CIRH, some of them BackwardOnly
+        self._constants: dict[Ref, GraphLeaf] = {}
 
     def module_of(self, algorithms: Mapping[str, Algorithm], outputs: Sequence[Ref]) -> ModuleOp:
         recording = self._recording
         backward = self.forward()
-        self._outputs(outputs)
+        self._emit_outputs(outputs)
         if recording.loss is not None:
             with self._located(recording.loss_line, "backward()"):
                 self._builder.effect(LossOp, self._value(recording.loss))
         if self._run_mode is RunMode.TRAIN:
             for number in sorted(backward):
-                self._operator(number, recording.operators[number])
-            self._outputs(outputs)
-            self._updates(algorithms)
+                self._emit_operator(number, recording.operators[number])
+            self._emit_outputs(outputs)
+            self._emit_updates(algorithms)
         self._module.verify()
         return self._module
 
     def forward(self) -> set[int]:
-        """Write all that does not need the way back; gives the numbers of the other operators."""
+        """Emit all that precedes the backward pass; return the numbers of the other operators."""
         for leaf in self._recording.leaves:
             with self._located(user_line(), f"{leaf.source} {leaf.name}"):
                 self._leaf(leaf)
-        backward = self._of_backward()
+        backward = self._backward_operators()
         for number, op in enumerate(self._recording.operators):
             if number not in backward:
-                self._operator(number, op)
+                self._emit_operator(number, op)
         return backward
 
     @property
     def drawn(self) -> Mapping[int, SSAValue]:
-        """Masks, by the number of their operator."""
+        """Dropout masks by the number of their operator."""
         return self._emission.drawn
 
     def _precision(self) -> str:
-        """The one type of all floats that come in."""
+        """Return the common type of all floats among the leaves."""
         found = {
             str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
             for leaf in self._recording.leaves
@@ -131,8 +130,8 @@ class _Import:
             )
         return next(iter(found), "float32")
 
-    def _of_backward(self) -> set[int]:
-        """The operators that need the way back, by number: all others are computed before it."""
+    def _backward_operators(self) -> set[int]:
+        """Return the numbers of the operators that depend on the backward pass."""
         recording, found = self._recording, set[int]()
         late: set[Ref] = set()
         if recording.loss is None:
@@ -144,10 +143,10 @@ class _Import:
                 late.update(r for r in op.results if r is not None)
         return found
 
-    def _leaf(self, leaf: Leaf) -> None:
+    def _leaf(self, leaf: GraphLeaf) -> None:
         kind = self._recording.kind(leaf.value)
         if leaf.source is Source.CONSTANT:
-            self._constants[leaf.value] = leaf  # written where it is first read
+            self._constants[leaf.value] = leaf  # emit_operator where it is first read
             return
         if leaf.source is Source.INPUT:
             small = kind.dtype in SMALL
@@ -158,16 +157,16 @@ class _Import:
             value = self._stored(leaf, tensor_type(kind.shape, name_of(kind.dtype)))
         self._values[leaf.value] = value
 
-    def _stored(self, leaf: Leaf, declared: Any) -> SSAValue:
+    def _stored(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
         name = stored_name(leaf.name)
         kind: type[StoredOp] = ParameterOp if leaf.source is Source.PARAMETER else StateOp
         with self._builder.in_scope(name.rpartition("/")[0]):
             value = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
-        hint = re.sub(r"\W", "_", name, flags=re.ASCII)  # which need not be unique
+        hint = re.sub(r"\W", "_", name, flags=re.ASCII)  # need not be unique
         value.name_hint = hint if hint.isidentifier() else f"layer_{hint}"
         return value
 
-    def _operator(self, number: int, op: Operator) -> None:
+    def _emit_operator(self, number: int, op: Operator) -> None:
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported(
@@ -181,28 +180,28 @@ class _Import:
             )
             arguments, keywords = tree_map(self._argument, (op.arguments, dict(op.keywords)))
             keywords = {name: given for name, given in keywords.items() if name not in UNUSED}
-            if self._is_private(op):
-                self._bind(op, [Private(arguments[0].value)])
+            if self._is_backward_view(op):
+                self._bind(op, [BackwardOnly(arguments[0].value)])
                 return
-            found = self._emitted(op, arguments, keywords)
+            found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
 
-    def _emitted(self, op: Operator, arguments: Any, keywords: Any) -> Any:
-        """An operator's results, by its emitter; else as PyTorch takes it apart."""
+    def _emit(self, op: Operator, arguments: Any, keywords: Any) -> Any:
+        """Return an operator's results, by its emitter or by PyTorch's decomposition."""
         is_known = op.name in EMITTERS
         if is_known and not has_weights(op) and not is_of_parts(op, arguments):
-            return emitted(self._emission, op.name, arguments, keywords)
-        found = decomposed(self._emission, op, self._value, self._recording.kind)
+            return emit_operator(self._emission, op.name, arguments, keywords)
+        found = emit_decomposition(self._emission, op, self._value, self._recording.kind)
         if found is None:
             raise Unsupported("operator not supported: rewrite the line with other operators")
         return found
 
-    def _is_private(self, op: Operator) -> bool:
-        """Whether it is a view of what only a way back may read.
+    def _is_backward_view(self, op: Operator) -> bool:
+        """Whether it is a view of a value that only the backward pass may read.
 
-        Raises: Unsupported for another reader of that
+        Raises: Unsupported for another reader of such a value
         """
-        if not any(isinstance(self._value(ref), Private) for ref in op.operands):
+        if not any(isinstance(self._value(ref), BackwardOnly) for ref in op.operands):
             return False
         if not op.is_backward and op.name not in VIEWS:
             raise Unsupported(
@@ -211,12 +210,12 @@ class _Import:
             )
         return op.name in VIEWS
 
-    def _bind(self, op: Operator, found: Sequence[SSAValue | Private | None]) -> None:
-        """Give results their values, and check that they are of the kind that PyTorch says."""
+    def _bind(self, op: Operator, found: Sequence[SSAValue | BackwardOnly | None]) -> None:
+        """Bind results to their values, and check shapes and types against PyTorch's."""
         for ref, value in zip(op.results, found, strict=False):
             if ref is None or value is None:
                 continue
-            if isinstance(value, Private):
+            if isinstance(value, BackwardOnly):
                 self._values[ref] = value
                 continue
             kind = self._recording.kind(ref)
@@ -235,11 +234,11 @@ class _Import:
             self._values[ref] = self._emission.constant(values.numpy())
         return self._values[ref]
 
-    def _outputs(self, wanted: Sequence[Ref]) -> None:
-        """Those that are there and that nobody has got yet."""
+    def _emit_outputs(self, wanted: Sequence[Ref]) -> None:
+        """Emit outputs for the values that are computed and not an output yet."""
         given = {op.symbol.data for op in self._module.ops if isinstance(op, OutputOp)}
         for value in wanted:
-            if isinstance(self._values.get(value), Private):
+            if isinstance(self._values.get(value), BackwardOnly):
                 raise CaptureError(
                     f"{self._recording.maker[value].line}: max-pooling indices are not available "
                     "to the loop: leave them out of what forward returns"
@@ -248,7 +247,7 @@ class _Import:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
                 given.add(output_name(value))
 
-    def _updates(self, algorithms: Mapping[str, Algorithm]) -> None:
+    def _emit_updates(self, algorithms: Mapping[str, Algorithm]) -> None:
         recording = self._recording
         parameters = {leaf.name: leaf for leaf in recording.of(Source.PARAMETER)}
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
@@ -277,9 +276,11 @@ class _Import:
 
     @contextmanager
     def _located(self, line: str, what: str, scope: str = "") -> Iterator[None]:
-        """Raises: CaptureError with the user's line for what csrun has not
+        """Attribute errors to the user's line.
 
-        Any other error is a bug: it keeps its traceback and gets a note with line and layer.
+        A bug keeps its traceback and gets a note with line and layer.
+
+        Raises: CaptureError for what is not supported
         """
         self._line = line
         try:

@@ -1,4 +1,4 @@
-"""ATen's operators as CIRH: a file a family, each with a table `EMITTERS` by ATen's names."""
+"""Emitters of ATen operators in CIRH: a file per family, each with a table `EMITTERS`."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -8,7 +8,7 @@ from typing import Any
 from csrun.base.families import families_of
 from csrun.pytorch.operators.base import Emission, Emitter, Unsupported
 
-#: What writes an operator in CIRH, by its name in a recording.
+#: Emitter of each operator, by its name in a recording.
 EMITTERS: dict[str, Emitter] = {
     name: emitter
     for family in families_of("csrun.pytorch.operators", "EMITTERS")
@@ -16,12 +16,12 @@ EMITTERS: dict[str, Emitter] = {
 }
 
 
-def emitted(
+def emit_operator(
     emission: Emission, name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Any:
-    """Write an operator by its emitter, and return its results.
+    """Emit an operator and return its results.
 
-    Raises: Unsupported for an argument that the emitter does not have
+    Raises: Unsupported for an argument that the emitter does not take
     """
     emitter = EMITTERS[name]
     try:
@@ -36,4 +36,4 @@ def _signature(emitter: Emitter) -> Signature:
     return signature(emitter)
 
 
-__all__ = ["EMITTERS", "Emission", "Emitter", "emitted"]
+__all__ = ["EMITTERS", "Emission", "Emitter", "emit_operator"]

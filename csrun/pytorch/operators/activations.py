@@ -1,4 +1,4 @@
-"""Activation functions and their ways back."""
+"""Activation functions and their backward operators."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp
 from csrun.cirh.ops.comparison import GtOp, LtOp, WhereOp
 from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.trigonometry import Expm1Op
-from csrun.pytorch.operators.base import Emission, Emitter, Private, dtype
+from csrun.pytorch.operators.base import BackwardOnly, Emission, Emitter, dtype
 
 
 def relu(e: Emission, x: SSAValue) -> SSAValue:
@@ -30,8 +30,8 @@ def gelu_backward(e: Emission, grad: SSAValue, x: SSAValue, approximate: str = "
 
 
 def softplus(e: Emission, x: SSAValue, beta: float = 1, threshold: float = 20) -> SSAValue:
-    """log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold."""
-    if (beta, threshold) == (1, 20):  # which the operator itself does not overflow beyond
+    """log(1 + exp(beta x)) / beta; x where beta x exceeds the threshold."""
+    if (beta, threshold) == (1, 20):  # SoftplusOp itself does not overflow
         return e.emit(ops.SoftplusOp, x)
     scaled, factor = _scaled(e, x, beta)
     found = e.emit(DivOp, e.emit(ops.SoftplusOp, scaled), factor)
@@ -57,9 +57,9 @@ def _is_above(e: Emission, x: SSAValue, bound: float) -> SSAValue:
     return e.emit(GtOp, x, e.full(bound, dtype(x)))
 
 
-def log_sigmoid(e: Emission, x: SSAValue) -> tuple[SSAValue, Private]:
-    """-log(1 + exp(-x)); what ATen saves besides is not there."""
-    return e.emit(NegOp, e.emit(ops.SoftplusOp, e.emit(NegOp, x))), Private(x)
+def log_sigmoid(e: Emission, x: SSAValue) -> tuple[SSAValue, BackwardOnly]:
+    """-log(1 + exp(-x)). ATen's saved buffer is not computed."""
+    return e.emit(NegOp, e.emit(ops.SoftplusOp, e.emit(NegOp, x))), BackwardOnly(x)
 
 
 def log_sigmoid_backward(e: Emission, grad: SSAValue, x: SSAValue, saved: Any) -> SSAValue:
@@ -86,7 +86,7 @@ def elu_backward(
     is_result: bool,
     saved: SSAValue,
 ) -> SSAValue:
-    """From the result, which is computed again where the operand was saved."""
+    """Compute the slope from the result, recomputed where the operand was saved."""
     out = saved if is_result else elu(e, saved, alpha, scale, input_scale)
     if input_scale == 1:
         return e.emit(ops.EluBackwardOp, grad, out, alpha=float(alpha), scale=float(scale))
@@ -103,7 +103,7 @@ def leaky_relu(e: Emission, x: SSAValue, slope: float = 0.01) -> SSAValue:
 def leaky_relu_backward(
     e: Emission, grad: SSAValue, saved: SSAValue, slope: float, is_result: bool
 ) -> SSAValue:
-    """Operand and result have one sign."""
+    """Slope by the sign, which operand and result share."""
     return e.emit(ops.LeakyReluBackwardOp, grad, saved, negative_slope=float(slope))
 
 

@@ -1,4 +1,4 @@
-"""Attention, taken whole."""
+"""Scaled dot-product attention as one operator."""
 
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -25,7 +25,7 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> SSAValue:
-    """Of [..., positions, features], by samples and heads, which are all other axes."""
+    """Shapes: q, k, v [..., T, E], whose outer axes are samples and heads -> [..., T, E]"""
     places = [e.dependence(x).place for x in (query, key, value)]
     axes = _Axes.of(shape(query)[:-2], next((p for p in places if p.axis is not None), Place(None)))
     heads = [axes.apart(e, x) for x in (query, key, value)]
@@ -34,9 +34,9 @@ def attention(
         "is_causal": is_causal,
         "scale": 1 / sqrt(shape(query)[-1]) if scale is None else float(scale),
     }
-    masks = [] if mask is None else [_mask(e, mask, axes, scores)]
+    masks = [] if mask is None else [_expand_mask(e, mask, axes, scores)]
     if dropout_p:
-        masks.append(_kept(e, scores, dropout_p))
+        masks.append(_dropout_mask(e, scores, dropout_p))
         options["dropout"] = dropout_p
         e.drawn[e.place] = axes.back(e, masks[-1])
     out, sums = e.emit_all(AttentionOp, *heads, *masks, **options)
@@ -47,7 +47,7 @@ def attention(
 def attention_backward(
     e: Emission, grad: SSAValue, *given: SSAValue, needs: tuple[bool, ...], **unused: Any
 ) -> tuple[SSAValue, ...]:
-    """Of those of query, key and value that are trained."""
+    """Gradients of those of query, key and value that need one."""
     axes, heads, out, sums, masks, options = e.saved[e.forward]
     found = e.emit_all(
         AttentionBackwardOp, axes.apart(e, grad), *heads, out, sums, *masks, **options
@@ -58,7 +58,7 @@ def attention_backward(
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes before the last two, and the one of the samples among them, cut out of its axis."""
+    """The axes before the last two, and the sample axis, split out of the one that contains it."""
 
     sizes: tuple[int, ...]
     apart_sizes: tuple[int, ...]
@@ -66,7 +66,7 @@ class _Axes:
 
     @classmethod
     def of(cls, sizes: tuple[int, ...], place: Place) -> "_Axes":
-        """place: of the samples; where they are on none of these axes, the first is taken."""
+        """place: of the samples; the first axis where they are on none of these."""
         if place.axis is None or place.axis >= len(sizes):
             apart, first = sizes, 0
         else:
@@ -106,8 +106,8 @@ class _Axes:
         return tuple(d for d in range(len(self.apart_sizes)) if d != self.samples)
 
 
-def _mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ...]) -> SSAValue:
-    """Expanded to the shape of the scores, from one mask of all samples and heads if it is one."""
+def _expand_mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ...]) -> SSAValue:
+    """Expand a mask to the shape of the scores."""
     own = shape(mask)
     if (*axes.sizes, *scores[2:]) == scores:
         return e.expand(mask, scores)
@@ -116,8 +116,8 @@ def _mask(e: Emission, mask: SSAValue, axes: _Axes, scores: tuple[int, ...]) -> 
     return axes.apart(e, e.expand(mask, (*axes.sizes, *scores[2:])))
 
 
-def _kept(e: Emission, scores: tuple[int, ...], rate: float) -> SSAValue:
-    """The mask of the weights, a run for each query of each head."""
+def _dropout_mask(e: Emission, scores: tuple[int, ...], rate: float) -> SSAValue:
+    """Emit the dropout mask of the attention weights: a run per query of each head."""
     options = {"rows": 1, "runs": scores[1] * scores[2], "stream": e.next_stream()}
     return e.builder.leaf(DropoutMaskOp, tensor_type(scores, "bool"), rate=rate, **options)
 

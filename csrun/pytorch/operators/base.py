@@ -1,4 +1,4 @@
-"""What emitters write with."""
+"""Emission: the builder that emitters write to, with helpers on shapes and types."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
-from csrun.pytorch.record.recording import Kind
+from csrun.pytorch.record.recording import TensorKind
 
-#: Gets ATen's arguments, values of CIRH in the tensors' places; gives its results in their order.
-Emitter = Callable[..., "SSAValue | tuple[SSAValue | Private | None, ...]"]
+#: Takes ATen's arguments, with CIRH values for tensors; returns ATen's results in order.
+Emitter = Callable[..., "SSAValue | tuple[SSAValue | BackwardOnly | None, ...]"]
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float32: "float32",
@@ -27,30 +27,30 @@ DTYPES: dict[torch.dtype, str] = {
     torch.int64: "int64",
     torch.bool: "bool",
 }
-#: Integers that a batch may have, as images do: they may be viewed, compared and made into others.
+#: Small integers of a batch, such as pixels, which may be viewed, compared and cast.
 SMALL, SMALL_AS = frozenset({torch.uint8, torch.int8, torch.int16}), "int32"
-#: Where a tensor lies and how: nothing that CIRH's operators are told.
+#: Options about memory, which CIRH has no place for.
 UNUSED = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
 
-class Unsupported(Exception):  # noqa: N818  the importer makes an error of it, with the user's line
-    """What an emitter does not have: an option, a type, a shape; the text says which."""
+class Unsupported(Exception):  # noqa: N818  the importer adds the user's line and raises CaptureError
+    """An option, type or shape that an emitter does not support."""
 
 
 @dataclass(frozen=True)
-class Private:
-    """A result that has other numbers than ATen's: the way back of its operator alone reads it."""
+class BackwardOnly:
+    """A result whose values differ from ATen's; only its operator's backward may read it."""
 
     value: SSAValue
 
 
 class Emission:
-    """A module in the making; emitters write to it.
+    """A module under construction.
 
-    kinds: what PyTorch says that the results of the operator that is being written are. saved: what
-    emitters of functions that are taken whole leave for those of the way back, by the number of the
-    forward operator; place and forward are those numbers, of the operator being written. drawn: the
-    masks that they draw, by the same number.
+    kinds: PyTorch's shapes and types of the current operator's results. place: the number of the
+    current operator; forward: that of the composite operator whose backward it is. saved: values
+    that a composite's forward leaves for its backward, by the forward operator's number. drawn:
+    dropout masks by the same number.
     """
 
     def __init__(self, builder: Builder, precision: str) -> None:
@@ -60,34 +60,34 @@ class Emission:
         self.drawn: dict[int, SSAValue] = {}
         self.place = 0
         self.forward = 0
-        self.kinds: tuple[Kind, ...] = ()
+        self.kinds: tuple[TensorKind, ...] = ()
         self._streams = 0
         self._dependences: Dependences = {}
 
     def emit(self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain) -> SSAValue:
-        """Write an operator and give its first result."""
+        """Emit an operator and return its first result."""
         return self.builder.emit(kind, *operands, **properties)
 
     def emit_all(
         self, kind: type[CirhOp], *operands: SSAValue, **properties: Plain
     ) -> tuple[SSAValue, ...]:
-        """Write an operator and give all its results."""
+        """Emit an operator and return all its results."""
         return self.builder.emit_all(kind, *operands, **properties)
 
     def full(self, value: float, dtype: str, sizes: tuple[int, ...] = ()) -> SSAValue:
-        """A tensor of one number."""
+        """Emit a tensor filled with a number."""
         return self.builder.full(float(value), tensor_type(sizes, dtype))
 
     def view(self, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
-        """Another shape, row by row."""
+        """Emit a view of another shape."""
         return x if shape(x) == sizes else self.emit(ViewOp, x, shape=sizes)
 
     def expand(self, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
-        """Repeated to a shape."""
+        """Emit an expansion to a shape."""
         return x if shape(x) == sizes else self.emit(ExpandOp, x, shape=sizes)
 
     def cast(self, x: SSAValue, to: str) -> SSAValue:
-        """The same numbers as another type."""
+        """Emit a cast."""
         return x if dtype(x) == to else self.emit(ToCopyOp, x, dtype=to)
 
     @property
@@ -101,7 +101,7 @@ class Emission:
         return self.kinds[0].shape
 
     def constant(self, values: Any) -> SSAValue:
-        """An array that is the same in each step."""
+        """Emit an array that is the same in each step."""
         values = np.asarray(values)
         if values.size and (values == values.flat[0]).all():
             return self.full(float(values.flat[0]), values.dtype.name, values.shape)
@@ -109,42 +109,42 @@ class Emission:
         return self.builder.leaf(ConstantOp, declared, values=ConstantOp.packed(values))
 
     def next_stream(self) -> int:
-        """A number for the next operator that draws, 0, 1, 2, …"""
+        """Return the random stream of the next operator that draws: 0, 1, 2, …"""
         self._streams += 1
         return self._streams - 1
 
     def dependence(self, value: SSAValue) -> Dependence:
-        """How a value depends on the batch."""
+        """Return how a value depends on the batch."""
         return dependence_in(self._dependences, value)
 
 
 def shape(x: SSAValue) -> tuple[int, ...]:
-    """A value's sizes."""
+    """Return a value's shape."""
     return shape_of(type_of(x))
 
 
 def rank(x: SSAValue) -> int:
-    """How many axes it has."""
+    """Return a value's number of axes."""
     return len(shape(x))
 
 
 def dtype(x: SSAValue) -> str:
-    """NumPy's name of its element type."""
+    """Return NumPy's name of a value's element type."""
     return dtype_of(type_of(x))
 
 
 def floats(x: SSAValue) -> bool:
-    """Whether it is of floats."""
+    """Whether a value's elements are floats."""
     return is_float(type_of(x))
 
 
 def axis(dim: int, x: SSAValue) -> int:
-    """An axis counted from the first one."""
+    """Return an axis as a number from 0."""
     return dim % max(rank(x), 1)
 
 
 def axes(dims: Any, x: SSAValue) -> tuple[int, ...]:
-    """Several of them, in order; all where none is named, and of a number, which has none."""
+    """Return axes as numbers from 0, in order; all of them where none is named."""
     if not rank(x) or dims is None or (isinstance(dims, list | tuple) and not dims):
         return tuple(range(rank(x)))
     given = dims if isinstance(dims, list | tuple) else [dims]
@@ -152,9 +152,9 @@ def axes(dims: Any, x: SSAValue) -> tuple[int, ...]:
 
 
 def at_least_1d(emitter: Emitter) -> Emitter:
-    """An emitter along an axis that takes a number as a row of one, as PyTorch does.
+    """Have an emitter along an axis take a scalar as a vector of one, as PyTorch does.
 
-    Its results have the shape of the first one.
+    All results get the shape of the first one.
     """
 
     def emit(e: Emission, x: SSAValue, *arguments: Any, **options: Any) -> Any:
@@ -174,7 +174,10 @@ def _row(e: Emission, argument: Any) -> Any:
 
 
 def name_of(kind: torch.dtype) -> str:
-    """CIRH's name of PyTorch's element type. Raises: Unsupported for one that it does not have"""
+    """Return CIRH's name of a torch dtype.
+
+    Raises: Unsupported for one without
+    """
     if kind not in DTYPES:
         known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
         raise Unsupported(f"dtype {kind} is not supported: cast to one of {known}")
@@ -182,5 +185,5 @@ def name_of(kind: torch.dtype) -> str:
 
 
 def unsupported(rule: str, got: object, remedy: str) -> Unsupported:
-    """The refusal of an emitter."""
+    """Return an emitter's error: rule, got, remedy."""
     return Unsupported(f"{rule}, got {got}: {remedy}")

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and choices, number by number; operands get the type of the result."""
+"""Elementwise arithmetic, comparisons and selection; operands are cast to the result's type."""
 
 from functools import partial
 from math import inf
@@ -23,12 +23,12 @@ _ORDER = ("bool", "int32", "int64", "float32", "float64")
 
 
 def as_type(e: Emission, x: Operand, to: str) -> SSAValue:
-    """A value or number as a value of a type."""
+    """Return a value or number as a value of a type."""
     return e.cast(x, to) if isinstance(x, SSAValue) else e.full(x, to)
 
 
 def binary(kind: type[CirhOp]) -> Emitter:
-    """Two operands that broadcast."""
+    """Return the emitter of a binary operator with broadcasting."""
 
     def emit(e: Emission, a: Operand, b: Operand, **options: Any) -> SSAValue:
         if options.get("alpha", 1) != 1:
@@ -47,7 +47,7 @@ def reversed_subtraction(e: Emission, a: SSAValue, b: Operand, alpha: float = 1)
 
 
 def compare(kind: type[CirhOp]) -> Emitter:
-    """Two operands as the wider of their types."""
+    """Return the emitter of a comparison, in the wider type of its operands."""
 
     def emit(e: Emission, a: SSAValue, b: Operand) -> SSAValue:
         if isinstance(b, SSAValue):
@@ -61,7 +61,7 @@ def compare(kind: type[CirhOp]) -> Emitter:
 
 
 def unary(kind: type[CirhOp]) -> Emitter:
-    """One operand, as the type of the result."""
+    """Return the emitter of a unary operator, in the type of the result."""
 
     def emit(e: Emission, x: SSAValue) -> SSAValue:
         return e.emit(kind, e.cast(x, e.dtype))
@@ -87,7 +87,7 @@ def clamp(e: Emission, x: SSAValue, low: Any = None, high: Any = None) -> SSAVal
 
 
 def power(e: Emission, x: Operand, exponent: Operand) -> SSAValue:
-    """Products and roots where it is one, as PyTorch has them."""
+    """Emit small powers as products and roots, as PyTorch computes them."""
     if not isinstance(x, SSAValue) or isinstance(exponent, SSAValue):
         return e.emit(powers.PowOp, as_type(e, x, e.dtype), as_type(e, exponent, e.dtype))
     x = e.cast(x, e.dtype)
@@ -112,12 +112,12 @@ def to_copy(e: Emission, x: SSAValue, **options: Any) -> SSAValue:
 
 
 def copy(e: Emission, x: SSAValue, source: SSAValue, *unused: Any) -> SSAValue:
-    """What is written over x."""
+    """Emit the source in the shape and type of x, which is overwritten."""
     return e.expand(e.cast(source, dtype(x)), shape(x))
 
 
 def logical_not(e: Emission, x: SSAValue) -> SSAValue:
-    """False where it is not zero."""
+    """x == 0."""
     if e.dtype != "bool":
         raise unsupported("a logical not must give bool", e.dtype, "compare with 0")
     kind = "int32" if dtype(x) == "bool" else dtype(x)
@@ -125,7 +125,7 @@ def logical_not(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def logical(kind: type[CirhOp]) -> Emitter:
-    """Of truth values, as their least or largest; whatever is not 0 is true."""
+    """Return the emitter of a logical operator, as a minimum or maximum of truth values."""
 
     def emit(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
         if e.dtype != "bool":
@@ -137,7 +137,7 @@ def logical(kind: type[CirhOp]) -> Emitter:
 
 
 def is_nan(e: Emission, x: SSAValue) -> SSAValue:
-    """No number is unlike itself; whole numbers are all numbers."""
+    """x != x, which only NaN is."""
     return e.emit(comparison.NeOp, x, x) if floats(x) else e.full(0, "bool", shape(x))
 
 
@@ -148,7 +148,7 @@ def is_infinite(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def of_scalar_and_tensor(kind: type[CirhOp]) -> dict[str, Emitter]:
-    """The two overloads of a comparison."""
+    """Return the emitters of a comparison's two overloads."""
     name = kind.name.removeprefix("cirh.")
     return {f"aten.{name}.{overload}": compare(kind) for overload in ("Scalar", "Tensor")}
 

@@ -1,4 +1,4 @@
-"""Tensors of one number."""
+"""Tensors filled with one number."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def new_ones(e: Emission, x: SSAValue, sizes: Any, **options: Any) -> SSAValue:
 
 
 def new_empty(e: Emission, x: SSAValue, sizes: Any, *strides: Any, **options: Any) -> SSAValue:
-    """What is written over: zeros."""
+    """Zeros in place of uninitialized memory."""
     return new_full(e, x, sizes, 0, **options)
 
 

@@ -13,9 +13,9 @@ from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import SliceOp
 from csrun.pytorch.operators.base import (
+    BackwardOnly,
     Emission,
     Emitter,
-    Private,
     dtype,
     rank,
     shape,
@@ -23,7 +23,7 @@ from csrun.pytorch.operators.base import (
 )
 from csrun.pytorch.operators.indexing import pad
 from csrun.pytorch.operators.resampling import adaptive_means, adaptive_means_backward
-from csrun.pytorch.record.recording import Kind
+from csrun.pytorch.record.recording import TensorKind
 
 
 def convolution(
@@ -38,7 +38,7 @@ def convolution(
     output_padding: Any,
     groups: int,
 ) -> SSAValue:
-    """Over one axis or two; one is images of one row. Transposed: the way back of a plain one."""
+    """Convolution in 1-D, as images of one row, or 2-D; transposed: the gradient of a plain one."""
     options = _windows(x, stride, padding, dilation)
     operands = [_image(e, v) for v in (x, weight)]
     if transposed:
@@ -111,16 +111,16 @@ def _pair(sizes: Any, axes: int, other: int) -> tuple[int, int]:
     return (other, each[0]) if axes == 1 else (each[0], each[1])
 
 
-def of_one_image(emitter: Emitter) -> Emitter:
-    """A pooling of images, or of one that has no axis for samples."""
+def accept_single_image(emitter: Emitter) -> Emitter:
+    """Have a pooling emitter take a single image [C, H, W], too."""
 
     def emit(e: Emission, x: SSAValue, *options: Any, **more: Any) -> Any:
         if rank(x) != 3:
             return emitter(e, x, *options, **more)
         kinds = e.kinds
-        e.kinds = tuple(Kind((1, *k.shape), k.dtype) for k in kinds)
-        images = [_of_one(e, o) for o in options]
-        found: Any = emitter(e, _of_one(e, x), *images, **more)
+        e.kinds = tuple(TensorKind((1, *k.shape), k.dtype) for k in kinds)
+        images = [_as_batch(e, o) for o in options]
+        found: Any = emitter(e, _as_batch(e, x), *images, **more)
         e.kinds = kinds
         if isinstance(found, tuple):
             return e.view(found[0], shape(found[0])[1:]), *found[1:]
@@ -129,7 +129,7 @@ def of_one_image(emitter: Emitter) -> Emitter:
     return emit
 
 
-def _of_one(e: Emission, x: Any) -> Any:
+def _as_batch(e: Emission, x: Any) -> Any:
     return e.view(x, (1, *shape(x))) if isinstance(x, SSAValue) else x
 
 
@@ -141,13 +141,13 @@ def max_pool(
     padding: Any = (0, 0),
     dilation: Any = (1, 1),
     ceil_mode: bool = False,
-) -> tuple[SSAValue, Private]:
-    """The largest, and which pixel of the window it is; ATen says which of the image."""
+) -> tuple[SSAValue, BackwardOnly]:
+    """Maximum, and its offset in the window, where ATen has the index in the image."""
     options = _pooling(x, kernel_size, stride, padding)
     options["dilation"] = _pair(dilation, 2, 1)
-    x = pad(e, x, _behind(x, options, e.sizes), -inf) if ceil_mode else x
+    x = pad(e, x, _ceil_padding(x, options, e.sizes), -inf) if ceil_mode else x
     out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **options)
-    return out, Private(offsets)
+    return out, BackwardOnly(offsets)
 
 
 def max_pool_backward(
@@ -159,13 +159,13 @@ def max_pool_backward(
     padding: Any,
     dilation: Any,
     ceil_mode: bool,
-    offsets: Private,
+    offsets: BackwardOnly,
 ) -> SSAValue:
     options = _pooling(x, kernel_size, stride, padding)
     options["dilation"] = _pair(dilation, 2, 1)
-    size = _padded(x, _behind(x, options, shape(grad)) if ceil_mode else _NOTHING)
+    size = _padded_sizes(x, _ceil_padding(x, options, shape(grad)) if ceil_mode else _NOTHING)
     found = e.emit(pooling.MaxPool2dBackwardOp, grad, offsets.value, input_size=size, **options)
-    return _cut(e, found, shape(x))
+    return _crop(e, found, shape(x))
 
 
 def avg_pool(
@@ -181,8 +181,8 @@ def avg_pool(
     options = _pooling(x, kernel_size, stride, padding)
     if not ceil_mode and divisor_override is None:
         return e.emit(pooling.AvgPool2dOp, x, count_include_pad=count_include_pad, **options)
-    shares = _shares(x, options, e.sizes, count_include_pad, divisor_override)
-    x = pad(e, x, _behind(x, options, e.sizes))
+    shares = _mean_factors(x, options, e.sizes, count_include_pad, divisor_override)
+    x = pad(e, x, _ceil_padding(x, options, e.sizes))
     means = e.emit(pooling.AvgPool2dOp, x, count_include_pad=True, **options)
     return e.emit(MulOp, means, e.constant(shares.astype(dtype(x))))
 
@@ -202,28 +202,28 @@ def avg_pool_backward(
     if not ceil_mode and divisor_override is None:
         options |= {"input_size": shape(x), "count_include_pad": count_include_pad}
         return e.emit(kind, grad, **options)
-    shares = _shares(x, options, shape(grad), count_include_pad, divisor_override)
-    options |= {"input_size": _padded(x, _behind(x, options, shape(grad)))}
+    shares = _mean_factors(x, options, shape(grad), count_include_pad, divisor_override)
+    options |= {"input_size": _padded_sizes(x, _ceil_padding(x, options, shape(grad)))}
     grad = e.emit(MulOp, grad, e.constant(shares.astype(dtype(x))))
-    return _cut(e, e.emit(kind, grad, count_include_pad=True, **options), shape(x))
+    return _crop(e, e.emit(kind, grad, count_include_pad=True, **options), shape(x))
 
 
 def adaptive_pool(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
-    window = _adaptive(x, sizes)
+    window = _equal_window(x, sizes)
     if window is None:
         return adaptive_means(e, x, sizes)
     return e.view(avg_pool(e, x, window), e.sizes)
 
 
 def adaptive_pool_backward(e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
-    window = _adaptive(x, shape(grad)[-2:])
+    window = _equal_window(x, shape(grad)[-2:])
     if window is None:
         return adaptive_means_backward(2, e, grad, x)
     return avg_pool_backward(e, grad, x, window, (), (0, 0), False, True, None)
 
 
-def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
-    """The windows that part images into so many equal ones, if there are such."""
+def _equal_window(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
+    """Return the window size that divides images into equal windows, if there is one."""
     rows, columns = shape(x)[-2:]
     if rank(x) != 4 or not all(sizes) or rows % sizes[0] or columns % sizes[1]:
         return None
@@ -233,10 +233,10 @@ def _adaptive(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
 _NOTHING = (0, 0, 0, 0)
 
 
-def _behind(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int, int, int, int]:
-    """What `pad` puts behind images, so that so many windows end within them; none before.
+def _ceil_padding(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int, int, int, int]:
+    """Return the padding at the end of each axis by which all of ceil_mode's windows fit.
 
-    ceil_mode's last windows, which begin in the image or its padding, may end beyond it.
+    Its last windows begin in the image or its padding, and may end beyond.
     """
     spans = zip(
         shape(x)[2:],
@@ -252,25 +252,25 @@ def _behind(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int, int,
     return 0, columns, 0, rows
 
 
-def _padded(x: SSAValue, behind: tuple[int, int, int, int]) -> tuple[int, ...]:
+def _padded_sizes(x: SSAValue, behind: tuple[int, int, int, int]) -> tuple[int, ...]:
     samples, channels, rows, columns = shape(x)
     return samples, channels, rows + behind[3], columns + behind[1]
 
 
-def _cut(e: Emission, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
-    """Images without what was put behind them."""
+def _crop(e: Emission, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
+    """Emit images without the padding at their end."""
     for dim in (2, 3):
         if shape(x)[dim] > sizes[dim]:
             x = e.emit(SliceOp, x, dim=dim, start=0, end=sizes[dim], step=1)
     return x
 
 
-def _shares(
+def _mean_factors(
     x: SSAValue, options: dict[str, Any], sizes: Any, counts_padding: bool, divisor: int | None
 ) -> npt.NDArray[np.float64]:
-    """By which a mean over all of each window is to be multiplied: its pixels over the divisor.
+    """Return the factors from means over whole windows to ATen's means.
 
-    ATen counts a window's padding where it is told to, and never what lies beyond that.
+    ATen counts padding where count_include_pad is set, and never what is beyond it.
 
     Shapes: [1, 1, H', W']
     """
@@ -304,10 +304,10 @@ def _pooling(x: SSAValue, kernel_size: Any, stride: Any, padding: Any) -> dict[s
 EMITTERS: dict[str, Emitter] = {
     "aten.convolution.default": convolution,
     "aten.convolution_backward.default": convolution_backward,
-    "aten.max_pool2d_with_indices.default": of_one_image(max_pool),
-    "aten.max_pool2d_with_indices_backward.default": of_one_image(max_pool_backward),
-    "aten.avg_pool2d.default": of_one_image(avg_pool),
-    "aten.avg_pool2d_backward.default": of_one_image(avg_pool_backward),
+    "aten.max_pool2d_with_indices.default": accept_single_image(max_pool),
+    "aten.max_pool2d_with_indices_backward.default": accept_single_image(max_pool_backward),
+    "aten.avg_pool2d.default": accept_single_image(avg_pool),
+    "aten.avg_pool2d_backward.default": accept_single_image(avg_pool_backward),
     "aten._adaptive_avg_pool2d.default": adaptive_pool,
     "aten._adaptive_avg_pool2d_backward.default": adaptive_pool_backward,
 }

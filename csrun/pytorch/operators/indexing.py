@@ -1,4 +1,4 @@
-"""Rows of tables, values by their places, tensors put together."""
+"""Embeddings, indexing and gather, concatenation and padding."""
 
 from math import prod
 from typing import Any
@@ -34,9 +34,9 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> SSAValue:
-    """Rows that are known to follow one another, as positions do, are a slice of the table."""
+    """Emit a lookup; consecutive constant indices, such as positions, are a slice of the table."""
     _require_plain(scale_grad_by_freq, sparse)
-    run = _run(indices)
+    run = _consecutive_run(indices)
     if run is not None and padding_idx < 0:
         start, length = run
         rows = e.emit(SliceOp, weight, dim=0, start=start, end=start + length, step=1)
@@ -53,7 +53,7 @@ def embedding_backward(
     scale_grad_by_freq: bool,
 ) -> SSAValue:
     _require_plain(scale_grad_by_freq, False)
-    run = _run(indices)
+    run = _consecutive_run(indices)
     if run is not None and padding_idx < 0:
         start, length = run
         repeated = tuple(range(rank(grad) - 2))
@@ -66,9 +66,9 @@ def embedding_backward(
     return e.emit(tables.EmbeddingDenseBackwardOp, grad, indices, **options)
 
 
-def _run(indices: SSAValue) -> tuple[int, int] | None:
-    """Start and length, where indices are constant, and along the last axis one after another."""
-    values = known(indices)
+def _consecutive_run(indices: SSAValue) -> tuple[int, int] | None:
+    """Return start and length of indices that are constant and consecutive on the last axis."""
+    values = constant_value(indices)
     if values is None or not values.ndim or values.shape[-1] < 2:
         return None
     row = values.reshape(-1, values.shape[-1])
@@ -80,13 +80,13 @@ def _run_shape(indices: SSAValue, weight: SSAValue) -> tuple[int, ...]:
     return (*(1 for _ in shape(indices)[:-1]), shape(indices)[-1], shape(weight)[1])
 
 
-def known(x: SSAValue) -> Any:
-    """The values of a constant, under whatever view; None of what is not one."""
+def constant_value(x: SSAValue) -> Any:
+    """Return the values of a constant, through views; None of another value."""
     owner: Any = x.owner
     if isinstance(owner, ConstantOp):
         return owner.array()
     if isinstance(owner, VIEWS):
-        below = known(owner.x)
+        below = constant_value(owner.x)
         return None if below is None else owner.compute(below)
     return None
 
@@ -101,7 +101,7 @@ def _require_plain(by_frequency: bool, sparse: bool) -> None:
 
 
 def cat(e: Emission, tensors: Any, dim: int = 0) -> SSAValue:
-    """Without those of no element, which PyTorch leaves out, too."""
+    """Concatenate; empty 1-D tensors are skipped, as in PyTorch."""
     given = [e.cast(x, e.dtype) for x in tensors if shape(x) != (0,)]
     if len(given) == 1:
         return given[0]
@@ -109,20 +109,20 @@ def cat(e: Emission, tensors: Any, dim: int = 0) -> SSAValue:
 
 
 def pad(e: Emission, x: SSAValue, sizes: Any, value: float = 0) -> SSAValue:
-    """Pairs of the axes from the last one on: what is put before and behind, or cut off."""
+    """Pad or, where negative, crop. sizes: pairs (before, after), from the last axis on."""
     for number in range(len(sizes) // 2):
         dim = rank(x) - 1 - number
         before, behind = sizes[2 * number : 2 * number + 2]
         own = shape(x)[dim]
         place = {"dim": dim, "start": max(-before, 0), "end": own - max(-behind, 0), "step": 1}
         x = e.emit(SliceOp, x, **place) if min(before, behind) < 0 else x
-        around = [_beside(e, x, dim, max(n, 0), value) for n in (before, behind)]
+        around = [_filler(e, x, dim, max(n, 0), value) for n in (before, behind)]
         parts = [part for part in (around[0], x, around[1]) if part is not None]
         x = e.emit(CatOp, *parts, dim=dim) if len(parts) > 1 else x
     return x
 
 
-def _beside(e: Emission, x: SSAValue, dim: int, size: int, value: float) -> SSAValue | None:
+def _filler(e: Emission, x: SSAValue, dim: int, size: int, value: float) -> SSAValue | None:
     sizes = (*shape(x)[:dim], size, *shape(x)[dim + 1 :])
     return e.full(value, dtype(x), sizes) if size else None
 
@@ -145,17 +145,17 @@ def index_select(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAVa
 
 
 def index(e: Emission, x: SSAValue, indices: Any) -> SSAValue:
-    """By tensors of places, along an axis each."""
+    """Index by integer tensors, each along an axis."""
     given = [(d, one) for d, one in enumerate(indices) if one is not None]
     if len(given) > 1 and all(dtype(one) != "bool" for _, one in given):
         return _index_by_several(e, x, dict(given))
-    dim, places = _only(e, x, indices)
+    dim, places = _single_index(e, x, indices)
     flat = e.view(places, (prod(shape(places)),))
     return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=dim), e.sizes)
 
 
-def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
-    """The axis, and the places along it; constant ones below zero count from the end."""
+def _single_index(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
+    """Return the single indexed axis and its indices; constant negative ones are wrapped."""
     given = [(d, x) for d, x in enumerate(indices) if x is not None]
     if len(given) != 1 or dtype(given[0][1]) == "bool":
         kinds = ", ".join(dtype(x) for _, x in given)
@@ -165,20 +165,20 @@ def _only(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue]:
             "use torch.where",
         )
     dim, places = given[0]
-    values = known(places)
+    values = constant_value(places)
     if values is not None and values.min(initial=0) < 0:
         places = e.constant(np.where(values < 0, values + shape(x)[dim], values))
     return dim, places
 
 
 def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> SSAValue:
-    """Their axes become the first one, and their places numbers along it."""
+    """Index by several tensors: their axes become one, indexed by flat numbers."""
     dims, sizes, each = [*given], shape(x), [*given.values()]
     if dims == [0, 1] and _is_each_row(each[0], each[1], sizes[0]):
         flat = e.view(each[1], (prod(shape(each[1])),))
         return e.view(e.emit(ops.IndexSelectOp, x, flat, dim=1), e.sizes)
     wide = np.broadcast_shapes(*map(shape, each))
-    places = numbered(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
+    places = flatten_indices(e, [e.expand(one, wide) for one in each], [sizes[d] for d in dims])
     others = [d for d in range(rank(x)) if d not in given]
     order = (*dims, *others)
     x = x if order == (*range(rank(x)),) else e.emit(PermuteOp, x, dims=order)
@@ -194,23 +194,23 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
 
 
 def _is_each_row(rows: SSAValue, columns: SSAValue, count: int) -> bool:
-    """Whether it is `x[arange(len(x))[:, None], columns]`, of the same columns in each row."""
-    values, places = known(rows), known(columns)
+    """Whether it is `x[arange(len(x))[:, None], columns]` with the same columns in each row."""
+    values, places = constant_value(rows), constant_value(columns)
     if values is None or places is None or places.min(initial=0) < 0 or not values.ndim:
         return False
     is_run = np.array_equal(values.reshape(-1), np.arange(count)) and values.shape[0] == count
     return is_run and (places.ndim < values.ndim or places.shape[0] == 1 < places.ndim)
 
 
-def numbered(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
-    """Places of several axes as one number each; one beyond the end where one is none."""
-    constants = [known(one) for one in each]
+def flatten_indices(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
+    """Return indices of several axes as flat ones; out of range where one of them is."""
+    constants = [constant_value(one) for one in each]
     if all(one is not None for one in constants):
         wrapped = [np.where(c < 0, c + n, c) for c, n in zip(constants, sizes, strict=True)]
         return e.constant(np.ravel_multi_index(wrapped, sizes).reshape(-1))
     found, is_wrong = None, None
     for one, size in zip(each, sizes, strict=True):
-        place = e.cast(from_the_start(e, one, size), "int64")
+        place = e.cast(wrap_negative(e, one, size), "int64")
         bad = [
             e.emit(LtOp, place, e.full(0, "int64")),
             e.emit(GeOp, place, e.full(size, "int64")),
@@ -226,9 +226,9 @@ def numbered(e: Emission, each: list[SSAValue], sizes: list[int]) -> SSAValue:
     return e.view(found, (prod(shape(found)),))
 
 
-def from_the_start(e: Emission, places: SSAValue, size: int) -> SSAValue:
-    """Places below zero count from the end."""
-    values = known(places)
+def wrap_negative(e: Emission, places: SSAValue, size: int) -> SSAValue:
+    """Wrap negative indices."""
+    values = constant_value(places)
     if values is not None:
         is_below = values.min(initial=0) < 0
         return e.constant(np.where(values < 0, values + size, values)) if is_below else places
@@ -243,7 +243,7 @@ def gather(
 
 
 def triangle(upper: bool, e: Emission, x: SSAValue, diagonal: int = 0) -> SSAValue:
-    """The part of matrices above or below a diagonal, zero beside it."""
+    """Emit the upper or lower triangle of matrices."""
     ones = np.ones(shape(x)[-2:], bool)
     mask = e.constant(np.triu(ones, diagonal) if upper else np.tril(ones, diagonal))
     return e.emit(WhereOp, mask, x, e.full(0, dtype(x)))

@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and losses."""
+"""Softmax, log-softmax and losses."""
 
 from math import prod
 from typing import Any
@@ -34,7 +34,7 @@ MEAN, SUM = 1, 2  # ATen's numbers of reductions; 0 is none
 
 
 def _along(e: Emission, kind: type[CirhOp], dim: int, *operands: SSAValue) -> SSAValue:
-    """Along the second of up to three axes: those before and behind are one each."""
+    """Emit an operator along an axis, with the axes before and after it merged."""
     sizes = shape(operands[0])
     if not sizes:
         return e.view(e.emit(kind, *(e.view(x, (1, 1)) for x in operands), dim=1), ())
@@ -70,7 +70,7 @@ def log_softmax_backward(
 def nll_loss(
     e: Emission, x: SSAValue, labels: SSAValue, weight: Any, reduction: int, ignore_index: int
 ) -> tuple[SSAValue, ...]:
-    """The loss, and what it is a mean over."""
+    """Loss, and the count that it is a mean over."""
     _require_reduced(weight, reduction)
     count = e.emit(LabelCountOp, labels, ignore_index=ignore_index, dtype=dtype(x))
     total = e.emit(NllLossForwardOp, x, labels, ignore_index=ignore_index)
@@ -110,7 +110,7 @@ def cross_entropy(
     reduction: str,
     label_smoothing: float,
 ) -> SSAValue:
-    """Of [N, C], or [N, C, ...], or [C]."""
+    """Shapes: x [N, C], [N, C, ...] or [C], labels without the axis of classes"""
     rows = _class_last(e, x)
     flat = e.view(labels, (shape(rows)[0],))
     logarithms = e.emit(LogSoftmaxOp, rows, dim=1)
@@ -130,14 +130,14 @@ def cross_entropy(
 def _each(
     e: Emission, logarithms: SSAValue, labels: SSAValue, ignore_index: int, smoothing: float
 ) -> SSAValue:
-    """Of each label its loss, 0 where it is to be ignored."""
+    """Emit the loss of each label, 0 where it is ignored."""
     ignored = e.emit(EqOp, labels, e.full(ignore_index, dtype(labels)))
     places = e.emit(WhereOp, ignored, e.full(0, dtype(labels)), labels)
     places = e.view(places, (*shape(labels), 1))
     picked = e.view(e.emit(GatherOp, logarithms, places, dim=1), shape(labels))
     zero = e.full(0, dtype(logarithms))
     e.saved[e.place] = logarithms, ignored, places
-    if smoothing:  # of which each class has its share
+    if smoothing:  # each class has an equal share of it
         mean = e.emit(SumOp, logarithms, dims=(1,), keepdim=False)
         mean = _times(e, mean, smoothing / shape(logarithms)[1])
         picked = e.emit(AddOp, _times(e, picked, 1 - smoothing), mean)
@@ -185,7 +185,7 @@ def _class_last(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def _class_second(e: Emission, rows: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
-    """Back to the shape of the logits."""
+    """Shapes: [N ..., C] -> sizes of the logits"""
     if len(sizes) < 3:
         return e.view(rows, sizes)
     apart = e.view(rows, (sizes[0], *sizes[2:], sizes[1]))

@@ -1,4 +1,4 @@
-"""Layer norms and batch norm."""
+"""Layer, RMS, group, weight and batch norms."""
 
 from math import prod
 from typing import Any
@@ -13,9 +13,9 @@ from csrun.cirh.ops.powers import RsqrtOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.types import tensor_type
 from csrun.pytorch.operators.base import (
+    BackwardOnly,
     Emission,
     Emitter,
-    Private,
     Unsupported,
     dtype,
     shape,
@@ -28,7 +28,7 @@ Wanted = SSAValue | None
 def layer_norm(
     e: Emission, x: SSAValue, sizes: Any, weight: Wanted, bias: Wanted, eps: float
 ) -> tuple[SSAValue, ...]:
-    """Over rows of all that is normalized; the statistics as PyTorch has them, one a row."""
+    """Normalize rows of all normalized axes; statistics in PyTorch's shape, one per row."""
     rows, length = _rows(x, sizes)
     outer = shape(x)[: len(shape(x)) - len(sizes)]
     statistic = (*outer, *(1 for _ in sizes))
@@ -113,11 +113,11 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[SSAValue, ...]:
-    """Of [N, C, ...], in training."""
+    """Batch norm in training. Shapes: x [N, C, ...]"""
     place, sizes = e.dependence(x).place, shape(x)
     if place.axis == 0:
         samples, rows = e.builder.leaf(ValidSamplesOp, tensor_type((), "int64")), place.count
-    else:  # all rows count, whatever they are rows of
+    else:  # rows are not samples: all of them are valid
         samples, rows = e.full(sizes[0], "int64"), 1
     places = e.view(x, (*sizes[:2], prod(sizes[2:])))
     weights = [
@@ -168,15 +168,15 @@ def running_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[SSAValue | Private, ...]:
-    """By the running statistics; ATen's saved ones are not there."""
+) -> tuple[SSAValue | BackwardOnly, ...]:
+    """Batch norm by running statistics; ATen's saved ones are not computed."""
     if training:
-        raise _other_batch_norm()
+        raise _training_error()
     scale, apart = _by_statistics(e, x, mean, var, eps)
     out = e.emit(MulOp, apart, scale)
     for kind, given in ((MulOp, weight), (AddOp, bias)):
         out = out if given is None else e.emit(kind, out, _by_channel(e, given, x))
-    return out, Private(scale), Private(scale)
+    return out, BackwardOnly(scale), BackwardOnly(scale)
 
 
 def running_norm_backward(
@@ -193,7 +193,7 @@ def running_norm_backward(
     wanted: Any,
 ) -> tuple[Wanted, ...]:
     if training:
-        raise _other_batch_norm()
+        raise _training_error()
     scale, apart = _by_statistics(e, x, mean, var, eps)
     own = e.emit(MulOp, grad, scale)
     if weight is not None:
@@ -207,7 +207,7 @@ def running_norm_backward(
 def _by_statistics(
     e: Emission, x: SSAValue, mean: SSAValue, var: SSAValue, eps: float
 ) -> tuple[SSAValue, SSAValue]:
-    """1 / standard deviation of each channel, and what is apart from its mean."""
+    """Return 1 / standard deviation per channel, and the deviations from the mean."""
     scale = e.emit(RsqrtOp, e.emit(AddOp, var, e.full(eps, dtype(var))))
     return _by_channel(e, scale, x), e.emit(SubOp, x, _by_channel(e, mean, x))
 
@@ -227,7 +227,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[SSAValue, ...]:
-    """A layer norm of each group of each sample, then a weight and bias a channel."""
+    """Layer norm per group of each sample, then weight and bias per channel."""
     kind = (samples * groups, channels // groups * places)
     scales = (e.full(n, dtype(x), kind[1:]) for n in (1, 0))
     normal, mean, rstd = e.emit_all(ops.NativeLayerNormOp, e.view(x, kind), *scales, eps=float(eps))
@@ -268,7 +268,7 @@ def group_norm_backward(
 def weight_norm_backward(
     e: Emission, grad: SSAValue, v: SSAValue, g: SSAValue, norms: SSAValue, dim: int
 ) -> tuple[SSAValue, ...]:
-    """Of v g / norm: v gets what is across it, g what is along it."""
+    """Gradients of v g / |v|: v gets the component across v, g the one along it."""
     others = tuple(d for d in range(len(shape(v))) if d != dim % len(shape(v)))
     along = e.emit(SumOp, e.emit(MulOp, grad, v), dims=others, keepdim=True)
     own = e.emit(MulOp, v, e.emit(DivOp, along, e.emit(MulOp, norms, norms)))
@@ -276,7 +276,7 @@ def weight_norm_backward(
     return e.emit(MulOp, across, e.emit(DivOp, g, norms)), e.emit(DivOp, along, norms)
 
 
-def _other_batch_norm() -> Unsupported:
+def _training_error() -> Unsupported:
     return unsupported(
         "a batch norm in training must be a call of torch.nn.functional.batch_norm",
         "the ATen operator",

@@ -1,4 +1,4 @@
-"""Reads and writes of places that are known when a step is recorded: diagonals, windows, slices."""
+"""Reads and writes at constant indices: diagonals, windows, slices."""
 
 from collections.abc import Sequence
 from math import prod
@@ -16,24 +16,24 @@ from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, s
 Places = npt.NDArray[np.int64]
 
 
-def read(e: Emission, x: SSAValue, dim: int, places: Any) -> SSAValue:
-    """The numbers at these places of an axis."""
+def read_at(e: Emission, x: SSAValue, dim: int, places: Any) -> SSAValue:
+    """Emit the elements at constant indices of an axis."""
     return e.emit(IndexSelectOp, x, e.constant(np.asarray(places, np.int64).reshape(-1)), dim=dim)
 
 
-def added(e: Emission, source: SSAValue, dim: int, places: Any, sizes: Sequence[int]) -> SSAValue:
-    """Zeros of these sizes, with the source added at places of an axis: the gradient of `read`."""
+def add_at(e: Emission, source: SSAValue, dim: int, places: Any, sizes: Sequence[int]) -> SSAValue:
+    """Emit zeros with the source added at indices of an axis: the gradient of `read_at`."""
     found = e.constant(np.asarray(places, np.int64).reshape(-1))
     return e.emit(IndexSelectBackwardOp, source, found, input_sizes=tuple(sizes), dim=dim)
 
 
-def written(e: Emission, x: SSAValue, dim: int, places: Any, source: SSAValue) -> SSAValue:
-    """x with the source at places of an axis, each of which occurs once."""
+def write_at(e: Emission, x: SSAValue, dim: int, places: Any, source: SSAValue) -> SSAValue:
+    """Emit x with the source at distinct indices of an axis."""
     sizes = shape(x)
     mask = np.zeros(sizes[dim], bool)
     mask[np.asarray(places, np.int64)] = True
     along = mask.reshape([-1 if d == dim else 1 for d in range(len(sizes))])
-    found = added(e, e.cast(source, dtype(x)), dim, places, sizes)
+    found = add_at(e, e.cast(source, dtype(x)), dim, places, sizes)
     return e.emit(WhereOp, e.expand(e.constant(along), sizes), found, x)
 
 
@@ -53,28 +53,28 @@ def slice_scatter(
     if len(places) == shape(x)[dim]:
         return e.cast(e.expand(source, shape(x)), dtype(x))
     sizes = (*shape(x)[:dim], len(places), *shape(x)[dim + 1 :])
-    return written(e, x, dim, places, e.expand(source, sizes))
+    return write_at(e, x, dim, places, e.expand(source, sizes))
 
 
 def select_scatter(e: Emission, x: SSAValue, source: SSAValue, dim: int, index: int) -> SSAValue:
     dim = axis(dim, x)
     sizes = (*shape(x)[:dim], 1, *shape(x)[dim + 1 :])
-    return written(e, x, dim, [index % shape(x)[dim]], e.view(source, sizes))
+    return write_at(e, x, dim, [index % shape(x)[dim]], e.view(source, sizes))
 
 
 def as_strided(
     e: Emission, x: SSAValue, sizes: Any, strides: Any, offset: int | None = None
 ) -> SSAValue:
-    """Of what lies row by row: the recorder sees to that."""
+    """as_strided of a contiguous tensor, as the recorder checks."""
     places = _strided_places(sizes, strides, offset)
-    return e.view(read(e, e.view(x, (prod(shape(x)),)), 0, places), tuple(sizes))
+    return e.view(read_at(e, e.view(x, (prod(shape(x)),)), 0, places), tuple(sizes))
 
 
 def as_strided_scatter(
     e: Emission, x: SSAValue, source: SSAValue, sizes: Any, strides: Any, offset: int | None = None
 ) -> SSAValue:
     flat, places = e.view(x, (prod(shape(x)),)), _strided_places(sizes, strides, offset)
-    found = written(e, flat, 0, places.reshape(-1), e.view(source, (places.size,)))
+    found = write_at(e, flat, 0, places.reshape(-1), e.view(source, (places.size,)))
     return e.view(found, shape(x))
 
 
@@ -92,70 +92,72 @@ def _diagonal_places(rows: int, columns: int, offset: int) -> Places:
 
 
 def diagonal(e: Emission, x: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SSAValue:
-    flat, (rows, columns), _ = _matrices(e, x, dim1, dim2)
-    return e.view(read(e, flat, rank(flat) - 1, _diagonal_places(rows, columns, offset)), e.sizes)
+    flat, (rows, columns), _ = _merge_axes(e, x, dim1, dim2)
+    return e.view(
+        read_at(e, flat, rank(flat) - 1, _diagonal_places(rows, columns, offset)), e.sizes
+    )
 
 
 def diagonal_backward(
     e: Emission, grad: SSAValue, sizes: Any, offset: int, dim1: int, dim2: int
 ) -> SSAValue:
-    order = _matrices_last(len(sizes), dim1, dim2)
+    order = _axes_last(len(sizes), dim1, dim2)
     others = tuple(sizes[d] for d in order[:-2])
     rows, columns = sizes[order[-2]], sizes[order[-1]]
     places = _diagonal_places(rows, columns, offset)
-    found = added(e, grad, len(others), places, (*others, rows * columns))
-    return _back(e, found, tuple(sizes), order)
+    found = add_at(e, grad, len(others), places, (*others, rows * columns))
+    return _split_axes(e, found, tuple(sizes), order)
 
 
 def diagonal_scatter(
     e: Emission, x: SSAValue, source: SSAValue, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> SSAValue:
-    flat, (rows, columns), order = _matrices(e, x, dim1, dim2)
+    flat, (rows, columns), order = _merge_axes(e, x, dim1, dim2)
     places = _diagonal_places(rows, columns, offset)
-    return _back(e, written(e, flat, rank(flat) - 1, places, source), shape(x), order)
+    return _split_axes(e, write_at(e, flat, rank(flat) - 1, places, source), shape(x), order)
 
 
 def diag_embed(e: Emission, x: SSAValue, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    """Matrices of zeros with x on a diagonal."""
+    """Emit zeros with x on a diagonal."""
     return diagonal_backward(e, x, e.sizes, offset, dim1, dim2)
 
 
-def _matrices_last(axes: int, dim1: int, dim2: int) -> list[int]:
+def _axes_last(axes: int, dim1: int, dim2: int) -> list[int]:
     first, second = dim1 % axes, dim2 % axes
     return [d for d in range(axes) if d not in (first, second)] + [first, second]
 
 
-def _matrices(
+def _merge_axes(
     e: Emission, x: SSAValue, dim1: int, dim2: int
 ) -> tuple[SSAValue, tuple[int, int], list[int]]:
-    """Both axes as the last one, their sizes, and the order of the axes that this takes."""
-    order = _matrices_last(rank(x), dim1, dim2)
-    moved = _permuted(e, x, order)
+    """Merge two axes into a last one; return it, their sizes, and the axes' order."""
+    order = _axes_last(rank(x), dim1, dim2)
+    moved = _permute(e, x, order)
     *others, rows, columns = shape(moved)
     return e.view(moved, (*others, rows * columns)), (rows, columns), order
 
 
-def _back(e: Emission, flat: SSAValue, sizes: tuple[int, ...], order: list[int]) -> SSAValue:
+def _split_axes(e: Emission, flat: SSAValue, sizes: tuple[int, ...], order: list[int]) -> SSAValue:
     apart = e.view(flat, tuple(sizes[d] for d in order))
-    return _permuted(e, apart, np.argsort(order).tolist())
+    return _permute(e, apart, np.argsort(order).tolist())
 
 
-def _permuted(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
+def _permute(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
     if order == list(range(rank(x))):
         return x
     return e.emit(PermuteOp, x, dims=tuple(order))
 
 
 def unfold(e: Emission, x: SSAValue, dim: int, size: int, step: int) -> SSAValue:
-    """Windows along an axis, which become the last one."""
+    """Emit windows along an axis, as a new last axis."""
     if not rank(x):
         return e.view(x, (size,))
     dim = axis(dim, x)
     windows = _windows(shape(x)[dim], size, step)
-    found = read(e, x, dim, windows)
+    found = read_at(e, x, dim, windows)
     apart = e.view(found, (*shape(x)[:dim], *windows.shape, *shape(x)[dim + 1 :]))
     order = [d for d in range(rank(x) + 1) if d != dim + 1] + [dim + 1]
-    return _permuted(e, apart, order)
+    return _permute(e, apart, order)
 
 
 def unfold_backward(
@@ -167,8 +169,8 @@ def unfold_backward(
     windows = _windows(sizes[dim], size, step)
     order = list(range(rank(grad) - 1))
     order.insert(dim + 1, rank(grad) - 1)
-    flat = e.view(_permuted(e, grad, order), (*sizes[:dim], windows.size, *sizes[dim + 1 :]))
-    return added(e, flat, dim, windows, sizes)
+    flat = e.view(_permute(e, grad, order), (*sizes[:dim], windows.size, *sizes[dim + 1 :]))
+    return add_at(e, flat, dim, windows, sizes)
 
 
 def _windows(length: int, size: int, step: int) -> Places:

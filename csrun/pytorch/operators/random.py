@@ -1,4 +1,4 @@
-"""Dropout, taken whole: the masks are csrun's own, keyed by seed, step, operator and sample."""
+"""Dropout as one operator; its masks are csrun's own, keyed by seed, step, operator and sample."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
 
 
 def _mask(e: Emission, sizes: tuple[int, ...], place: Place, p: float) -> SSAValue:
-    """Drawn with the samples on axis 0, then with them where a value has them."""
+    """Emit a mask, drawn with samples on axis 0 and then permuted to the value's axes."""
     if place.axis is not None and place.outer > 1:  # [T B] as [T, B]
         own = Place(place.axis + 1, rows=place.rows)
         return e.view(_mask(e, place.apart(sizes), own, p), sizes)
@@ -40,7 +40,7 @@ def dropout_backward(
 
 
 def channel_dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
-    """Of [N, C, ...], whose channels are kept or dropped whole."""
+    """Dropout of whole channels. Shapes: [N, C, ...]"""
     place, kind = e.dependence(x).place, shape(x)[:2]
     mask = _mask(e, kind, place if place.axis in (0, 1) else Place(None), p)
     e.drawn[e.place] = mask

@@ -1,4 +1,4 @@
-"""Sums, means, extrema."""
+"""Sums, means, norms, extrema, sorting."""
 
 from math import inf, prod
 from typing import Any
@@ -28,7 +28,7 @@ from csrun.pytorch.operators.base import (
 
 
 def total(e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False, **to: Any) -> SSAValue:
-    """Of integers it is int64, as of truth values."""
+    """Sum, in int64 for integers and bool."""
     if (kind := to.get("dtype")) is not None:
         x = e.cast(x, name_of(kind))
     elif not floats(x):
@@ -72,7 +72,7 @@ def variance_and_mean(
 
 
 def extremum(kind: type[CirhOp]) -> Emitter:
-    """The largest or smallest along some axes."""
+    """Return the emitter of a maximum or minimum along axes."""
 
     def emit(e: Emission, x: SSAValue, dims: Any = None, keepdim: bool = False) -> SSAValue:
         return e.emit(kind, x, dims=axes(dims, x), keepdim=keepdim)
@@ -80,8 +80,8 @@ def extremum(kind: type[CirhOp]) -> Emitter:
     return emit
 
 
-def place_of_extremum(largest: bool) -> Emitter:
-    """The place of the largest or smallest along an axis, or in all."""
+def arg_extremum(largest: bool) -> Emitter:
+    """Return the emitter of argmax or argmin along an axis, or over all."""
 
     def emit(e: Emission, x: SSAValue, dim: int | None = None, keepdim: bool = False) -> SSAValue:
         x = x if largest else e.emit(NegOp, x)
@@ -92,8 +92,8 @@ def place_of_extremum(largest: bool) -> Emitter:
     return emit
 
 
-def extremum_and_place(largest: bool) -> Emitter:
-    """Both, along an axis."""
+def extremum_with_index(largest: bool) -> Emitter:
+    """Return the emitter of an extremum and its index along an axis."""
 
     def emit(
         e: Emission, x: SSAValue, dim: int, keepdim: bool = False
@@ -107,15 +107,15 @@ def extremum_and_place(largest: bool) -> Emitter:
     return emit
 
 
-MOST_SORTED = 32  # a largest of what is left for each
+MOST_SORTED = 32  # each takes one pass over the axis
 
 
 def largest(
     e: Emission, x: SSAValue, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[SSAValue, SSAValue]:
-    """The k largest or smallest along an axis and their places, one after the other.
+    """Emit the k largest or smallest along an axis and their indices, by k argmax passes.
 
-    Of equals the first comes first, where PyTorch may give any.
+    Of equal values the first comes first, where PyTorch may return any.
     """
     if k > MOST_SORTED or not floats(x):
         raise unsupported(
@@ -128,7 +128,8 @@ def largest(
     of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
     numbers = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
     least = e.full(-float(np.finfo(dtype(x)).max), dtype(x))
-    left = e.emit(MaximumOp, x if largest else e.emit(NegOp, x), least)  # above what is taken
+    # above -inf, which marks the elements that are taken
+    left = e.emit(MaximumOp, x if largest else e.emit(NegOp, x), least)
     found = []
     for _ in range(k):
         found.append(e.view(e.emit(ArgmaxOp, left, dim=dim), of_one))
@@ -138,7 +139,7 @@ def largest(
     return e.emit(GatherOp, x, places, dim=dim), places
 
 
-def in_order(
+def sort(
     e: Emission, x: SSAValue, dim: int = -1, descending: bool = False
 ) -> tuple[SSAValue, SSAValue]:
     return largest(e, x, shape(x)[axis(dim, x)], dim, descending)
@@ -152,7 +153,7 @@ def norm(
     keepdim: bool = False,
     **unused: Any,
 ) -> SSAValue:
-    """The root of that order of the sum of powers; an extremum for infinity, a count for 0."""
+    """Vector norm of an order: an extremum for infinity, a count for 0."""
     if order == 2:
         squares = e.emit(SumOp, e.emit(MulOp, x, x), dims=axes(dims, x), keepdim=keepdim)
         return e.emit(SqrtOp, squares)
@@ -172,7 +173,7 @@ def norm(
 
 
 def logsumexp(e: Emission, x: SSAValue, dims: Any, keepdim: bool = False) -> SSAValue:
-    """A largest of infinity is not taken off: the difference of two has no value."""
+    """Log-sum-exp; an infinite maximum is not subtracted, as inf - inf is NaN."""
     found = axes(dims, x)
     top = e.emit(AmaxOp, x, dims=found, keepdim=True)
     zero = e.full(0, dtype(x))
@@ -194,15 +195,15 @@ EMITTERS: dict[str, Emitter] = {
     "aten.amin.default": extremum(AminOp),
     "aten.max.default": extremum(AmaxOp),
     "aten.min.default": extremum(AminOp),
-    "aten.max.dim": at_least_1d(extremum_and_place(True)),
-    "aten.min.dim": at_least_1d(extremum_and_place(False)),
+    "aten.max.dim": at_least_1d(extremum_with_index(True)),
+    "aten.min.dim": at_least_1d(extremum_with_index(False)),
     "aten.topk.default": at_least_1d(largest),
-    "aten.sort.default": at_least_1d(in_order),
-    "aten.sort.stable": lambda e, x, stable=None, dim=-1, descending=False: in_order(
+    "aten.sort.default": at_least_1d(sort),
+    "aten.sort.stable": lambda e, x, stable=None, dim=-1, descending=False: sort(
         e, x, dim, descending
     ),
-    "aten.argmax.default": at_least_1d(place_of_extremum(True)),
-    "aten.argmin.default": at_least_1d(place_of_extremum(False)),
+    "aten.argmax.default": at_least_1d(arg_extremum(True)),
+    "aten.argmin.default": at_least_1d(arg_extremum(False)),
     "aten.linalg_vector_norm.default": norm,
     "aten.logsumexp.default": logsumexp,
 }

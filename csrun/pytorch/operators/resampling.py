@@ -1,4 +1,4 @@
-"""Axes turned, summed along, and drawn to other sizes: by constant places, or constant matrices."""
+"""Flips, cumulative sums, interpolation and adaptive pooling, by constant indices or matrices."""
 
 from functools import partial
 from typing import Any
@@ -20,11 +20,11 @@ from csrun.pytorch.operators.base import (
     shape,
     unsupported,
 )
-from csrun.pytorch.operators.scans import scanned
+from csrun.pytorch.operators.scans import scan
 
 Floats = npt.NDArray[Any]
 
-MOST_SUMMED = 2048  # along an axis: the matrix of a running sum has as many rows and columns
+MOST_SUMMED = 2048  # along an axis: the size of the matrix of a cumulative sum
 
 
 def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
@@ -34,12 +34,12 @@ def flip(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
     return x
 
 
-def running_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
-    """A product with ones on and below the diagonal; sums of integers are exact in any order."""
+def cumulative_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
+    """Cumulative sum as a product with a triangle of ones; of integers, by a scan."""
     x, dim = e.cast(x, e.dtype), axis(dim, x) if rank(x) else 0
     size = shape(x)[dim] if rank(x) else 1
     if not floats(x) and rank(x):
-        return scanned(e, x, dim, lambda a, b: e.emit(AddOp, a, b), 0)
+        return scan(e, x, dim, lambda a, b: e.emit(AddOp, a, b), 0)
     if size > MOST_SUMMED:
         rule = f"cumsum takes at most {MOST_SUMMED} floats along an axis"
         raise unsupported(rule, size, "add up the sums of parts")
@@ -47,7 +47,7 @@ def running_sum(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
 
 
 def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
-    """Each line of an axis times a matrix [new size, size]."""
+    """Multiply each line of an axis by a matrix [new size, size]."""
     order = [d for d in range(rank(x)) if d != dim] + [dim]
     is_moved = order != list(range(rank(x)))
     x = e.emit(PermuteOp, x, dims=tuple(order)) if is_moved else x
@@ -61,7 +61,7 @@ def _along(e: Emission, x: SSAValue, dim: int, matrix: Floats) -> SSAValue:
 def nearest_places(
     size: int, new: int, scale: float | None, is_exact: bool = False
 ) -> npt.NDArray[np.int64]:
-    """The place that each of the new ones is a copy of; exact: the one that its middle lies in.
+    """Return the source index of each new element; exact: by the element's centre.
 
     Source: PyTorch, aten/src/ATen/native/UpSample.h, nearest_neighbor_compute_source_index and
     nearest_neighbor_exact_compute_source_index
@@ -76,7 +76,7 @@ def nearest_places(
 def nearest(
     is_exact: bool, e: Emission, x: SSAValue, sizes: Any, *scales: float | None
 ) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         places = nearest_places(shape(x)[dim], new, scale, is_exact)
         x = e.emit(IndexSelectOp, x, e.constant(places), dim=dim)
     return x
@@ -85,7 +85,7 @@ def nearest(
 def nearest_backward(
     is_exact: bool, e: Emission, grad: SSAValue, sizes: Any, own: Any, *scales: float | None
 ) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         places = e.constant(nearest_places(own[dim], new, scale, is_exact))
         before = (*shape(grad)[:dim], own[dim], *shape(grad)[dim + 1 :])
         grad = e.emit(IndexSelectBackwardOp, grad, places, input_sizes=before, dim=dim)
@@ -93,7 +93,7 @@ def nearest_backward(
 
 
 def linear_weights(size: int, new: int, aligned: bool, scale: float | None) -> Floats:
-    """[new, size]: of each new place, the shares of the two that it lies between.
+    """Return the weights [new, size] of linear interpolation.
 
     Source: PyTorch, aten/src/ATen/native/UpSample.h, area_pixel_compute_source_index
     """
@@ -110,7 +110,7 @@ def linear_weights(size: int, new: int, aligned: bool, scale: float | None) -> F
 
 
 def linear(e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float | None) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         x = _along(e, x, dim, linear_weights(shape(x)[dim], new, aligned, scale))
     return x
 
@@ -118,13 +118,13 @@ def linear(e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float |
 def linear_backward(
     e: Emission, grad: SSAValue, sizes: Any, own: Any, aligned: bool, *scales: float | None
 ) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         grad = _along(e, grad, dim, linear_weights(own[dim], new, aligned, scale).T)
     return grad
 
 
 def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Floats:
-    """[new, size]: of each new place, the shares of the four around it.
+    """Return the weights [new, size] of cubic interpolation.
 
     Source: Keys 1981, equation 15 with a = -0.75, as PyTorch's
     """
@@ -143,7 +143,7 @@ def cubic_weights(size: int, new: int, aligned: bool, scale: float | None) -> Fl
 
 
 def cubic(e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float | None) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         x = _along(e, x, dim, cubic_weights(shape(x)[dim], new, aligned, scale))
     return x
 
@@ -151,13 +151,13 @@ def cubic(e: Emission, x: SSAValue, sizes: Any, aligned: bool, *scales: float | 
 def cubic_backward(
     e: Emission, grad: SSAValue, sizes: Any, own: Any, aligned: bool, *scales: float | None
 ) -> SSAValue:
-    for dim, new, scale in _drawn(sizes, scales):
+    for dim, new, scale in _resized_axes(sizes, scales):
         grad = _along(e, grad, dim, cubic_weights(own[dim], new, aligned, scale).T)
     return grad
 
 
 def adaptive_weights(size: int, count: int) -> Floats:
-    """[count, size]: of each window, its share of each place."""
+    """Return the weights [count, size] of means over adaptive windows."""
     first = np.arange(count) * size // count
     last = -(-(np.arange(1, count + 1) * size) // count)
     places = np.arange(size)
@@ -166,7 +166,7 @@ def adaptive_weights(size: int, count: int) -> Floats:
 
 
 def adaptive_means(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
-    """The means of windows that part the last axes into so many."""
+    """Emit the means of adaptive windows over the last axes."""
     for dim, count in enumerate(sizes, rank(x) - len(sizes)):
         x = _along(e, x, dim, adaptive_weights(shape(x)[dim], count))
     return x
@@ -181,7 +181,7 @@ def adaptive_means_backward(axes: int, e: Emission, grad: SSAValue, x: SSAValue)
 def window_weights(
     size: int, count: int, place: tuple[int, int, int], counts_padding: bool
 ) -> Floats:
-    """[count, size]: of windows with padding counted or not; place: window, stride, padding."""
+    """Return the weights [count, size] of means over windows. place: window, stride, padding."""
     window, stride, padding = place
     first = np.arange(count) * stride - padding
     last = np.minimum(first + window, size + padding)
@@ -233,20 +233,20 @@ def avg_pool_3d_backward(
 
 
 def _places(options: Any) -> list[tuple[int, int, int]]:
-    """Window, stride and padding of each of three axes; one number is of all of them."""
+    """Return window, stride and padding of each of three axes; one number is for all of them."""
     each = [list(o) * (3 if len(o) == 1 else 1) for o in options]
     return [(window, stride, padding) for window, stride, padding in zip(*each, strict=True)]
 
 
-def _drawn(sizes: Any, scales: Any) -> list[tuple[int, int, float | None]]:
-    """Of each axis behind samples and channels: its number, its new size, its scale if given."""
+def _resized_axes(sizes: Any, scales: Any) -> list[tuple[int, int, float | None]]:
+    """Return number, new size and scale, if given, of each axis after samples and channels."""
     given = scales or (None,) * len(sizes)
     return [(n + 2, new, s) for n, (new, s) in enumerate(zip(sizes, given, strict=True))]
 
 
 EMITTERS: dict[str, Emitter] = {
     "aten.flip.default": flip,
-    "aten.cumsum.default": running_sum,
+    "aten.cumsum.default": cumulative_sum,
     **{
         f"aten.{prefix}nearest{suffix}{axes}d{back}.default": partial(emitter, is_exact)
         for prefix, suffix, is_exact in (("upsample_", "", False), ("_upsample_", "_exact", True))

@@ -1,4 +1,4 @@
-"""Rounding, rounded quotients and remainders."""
+"""Rounding, quotients and remainders."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from csrun.pytorch.operators.base import Emission, Emitter, dtype, floats
 from csrun.pytorch.operators.elementwise import Operand, as_type, binary
 
 
-def rounded(kind: type[CirhOp]) -> Emitter:
-    """Integers are rounded already."""
+def rounding(kind: type[CirhOp]) -> Emitter:
+    """Return the emitter of a rounding, which leaves integers alone."""
 
     def emit(e: Emission, x: SSAValue) -> SSAValue:
         return e.emit(kind, x) if floats(x) else x
@@ -21,7 +21,7 @@ def rounded(kind: type[CirhOp]) -> Emitter:
 
 
 def round_to(e: Emission, x: SSAValue, decimals: int) -> SSAValue:
-    """To so many digits behind the point, before it where they are negative.
+    """Round to decimals after the point, or before it where negative.
 
     Source: PyTorch, aten/src/ATen/native/cpu/UnaryOpsKernel.cpp, round_decimals_kernel
     """
@@ -39,7 +39,7 @@ def fraction(e: Emission, x: SSAValue) -> SSAValue:
 def quotient(
     e: Emission, a: Operand, b: Operand, rounding_mode: str | None = None, **unused: Any
 ) -> SSAValue:
-    """a / b, its floor, or its whole part."""
+    """a / b, its floor, or truncated."""
     if rounding_mode is None:
         return binary(DivOp)(e, a, b)  # type: ignore[return-value]
     if rounding_mode == "floor":
@@ -47,7 +47,7 @@ def quotient(
     left, right = as_type(e, a, e.dtype), as_type(e, b, e.dtype)
     if floats(left):
         found = e.emit(ops.TruncOp, e.emit(DivOp, left, right))
-    else:  # what is left to divide has no remainder
+    else:  # an exact division truncates as it floors
         exact = e.emit(SubOp, left, e.emit(ops.FmodOp, left, right))
         found = e.emit(ops.FloorDivideOp, exact, right)
     return e.expand(found, e.sizes)
@@ -58,10 +58,10 @@ def floor_quotient(e: Emission, a: Operand, b: Operand) -> SSAValue:
 
 
 EMITTERS: dict[str, Emitter] = {
-    "aten.floor.default": rounded(ops.FloorOp),
-    "aten.ceil.default": rounded(ops.CeilOp),
-    "aten.trunc.default": rounded(ops.TruncOp),
-    "aten.round.default": rounded(ops.RoundOp),
+    "aten.floor.default": rounding(ops.FloorOp),
+    "aten.ceil.default": rounding(ops.CeilOp),
+    "aten.trunc.default": rounding(ops.TruncOp),
+    "aten.round.default": rounding(ops.RoundOp),
     "aten.round.decimals": lambda e, x, decimals: round_to(e, x, decimals),
     "aten.frac.default": fraction,
     "aten.div.Tensor_mode": quotient,

@@ -1,4 +1,4 @@
-"""Products, running products and running logarithms of sums, distances: made of others."""
+"""Products, cumulative products and log-sum-exps, and distances, composed of other operators."""
 
 from collections.abc import Callable
 from math import inf, prod
@@ -23,8 +23,8 @@ def _part(e: Emission, x: SSAValue, dim: int, start: int, end: int) -> SSAValue:
     return e.emit(SliceOp, x, dim=dim, start=start, end=end, step=1)
 
 
-def scanned(e: Emission, x: SSAValue, dim: int, combine: Combine, neutral: float) -> SSAValue:
-    """Running results along an axis, in as many steps as its size has binary digits.
+def scan(e: Emission, x: SSAValue, dim: int, combine: Combine, neutral: float) -> SSAValue:
+    """Emit an inclusive scan along an axis, in log2(size) passes.
 
     Source: Hillis and Steele 1986, Data parallel algorithms
     """
@@ -38,7 +38,7 @@ def scanned(e: Emission, x: SSAValue, dim: int, combine: Combine, neutral: float
 
 
 def product(e: Emission, x: SSAValue, *dims: Any, **to: Any) -> SSAValue:
-    """Of halves, until one is left."""
+    """Product by halving."""
     kind = to.get("dtype")
     x = e.cast(x, e.dtype if kind is None else name_of(kind))
     dim = axis(dims[0], x) if dims else 0
@@ -55,17 +55,17 @@ def product(e: Emission, x: SSAValue, *dims: Any, **to: Any) -> SSAValue:
     return e.view(x, e.sizes)
 
 
-def running_product(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
+def cumulative_product(e: Emission, x: SSAValue, dim: int, **to: Any) -> SSAValue:
     x = e.cast(x, e.dtype)
     if not rank(x):
         return x
-    return scanned(e, x, axis(dim, x), lambda a, b: e.emit(MulOp, a, b), 1)
+    return scan(e, x, axis(dim, x), lambda a, b: e.emit(MulOp, a, b), 1)
 
 
-def running_logsumexp(e: Emission, x: SSAValue, dim: int) -> SSAValue:
+def cumulative_logsumexp(e: Emission, x: SSAValue, dim: int) -> SSAValue:
     if not rank(x):
         return x
-    return scanned(e, x, axis(dim, x), lambda a, b: _logaddexp(e, a, b), -inf)
+    return scan(e, x, axis(dim, x), lambda a, b: _logaddexp(e, a, b), -inf)
 
 
 def _logaddexp(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
@@ -80,7 +80,7 @@ def _differences(e: Emission, x: SSAValue, y: SSAValue) -> SSAValue:
 
 
 def distances(e: Emission, x: SSAValue, y: SSAValue, p: float, mode: Any = None) -> SSAValue:
-    """Of each row of x to each of y."""
+    """Distances of each row of x to each of y."""
     apart = _differences(e, x, y)
     return norm(e, apart, p, rank(apart) - 1)
 
@@ -88,7 +88,7 @@ def distances(e: Emission, x: SSAValue, y: SSAValue, p: float, mode: Any = None)
 def distances_backward(
     e: Emission, grad: SSAValue, x: SSAValue, y: SSAValue, p: float, found: SSAValue
 ) -> SSAValue:
-    """The gradient of x; where a distance is 0 it is 0."""
+    """Gradient of x, 0 where a distance is 0."""
     apart = _differences(e, x, y)
     grad, found = (e.view(v, (*shape(v), 1)) for v in (grad, found))
     zero = e.full(0, dtype(apart))
@@ -108,8 +108,8 @@ def distances_backward(
 EMITTERS: dict[str, Emitter] = {
     "aten.prod.default": product,
     "aten.prod.dim_int": product,
-    "aten.cumprod.default": running_product,
-    "aten.logcumsumexp.default": running_logsumexp,
+    "aten.cumprod.default": cumulative_product,
+    "aten.logcumsumexp.default": cumulative_logsumexp,
     "aten._cdist_forward.default": distances,
     "aten._euclidean_dist.default": lambda e, x, y: distances(e, x, y, 2),
     "aten._cdist_backward.default": distances_backward,

@@ -1,4 +1,4 @@
-"""Writes by tensors of places: put, added, scattered."""
+"""Writes by index tensors: index_add, index_put, scatter, put."""
 
 from math import prod
 from typing import Any
@@ -13,32 +13,32 @@ from csrun.cirh.ops.comparison import GtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.shape import PermuteOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
-from csrun.pytorch.operators.indexing import from_the_start, known, numbered
+from csrun.pytorch.operators.indexing import constant_value, flatten_indices, wrap_negative
 
 
 def index_add(
     e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue, alpha: float = 1
 ) -> SSAValue:
-    """The gradient of index_select, added to x."""
+    """x plus the gradient of index_select."""
     if alpha != 1:
         source = e.emit(MulOp, source, e.full(alpha, dtype(source)))
     if not rank(x):
         return e.emit(AddOp, x, e.view(source, ()))
     options: dict[str, Plain] = {"input_sizes": shape(x), "dim": axis(dim, x)}
     flat = e.view(indices, (prod(shape(indices)),))
-    return _sum(e, x, e.emit(ops.IndexSelectBackwardOp, source, flat, **options))
+    return _add(e, x, e.emit(ops.IndexSelectBackwardOp, source, flat, **options))
 
 
 def index_put(
     e: Emission, x: SSAValue, indices: Any, values: SSAValue, accumulate: bool = False
 ) -> SSAValue:
-    """Values at places of one or more axes, or where a mask is true; or added there."""
+    """Write or add values at indices of one or more axes, or write where a mask is true."""
     given = [(d, one) for d, one in enumerate(indices) if one is not None]
     if any(dtype(one) == "bool" for _, one in given):
         return _put_by_mask(e, x, given, values, accumulate)
     if len(given) == 1:
         ((dim, places),) = given
-        places, sizes = from_the_start(e, places, shape(x)[dim]), shape(x)
+        places, sizes = wrap_negative(e, places, shape(x)[dim]), shape(x)
         flat = e.view(places, (prod(shape(places)),))
         wanted = (*sizes[:dim], *shape(places), *sizes[dim + 1 :])
         rows = e.view(e.expand(values, wanted), (*sizes[:dim], *shape(flat), *sizes[dim + 1 :]))
@@ -49,7 +49,7 @@ def index_put(
 def _put_by_mask(
     e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool
 ) -> SSAValue:
-    """One value for all, or one for each where none is left out."""
+    """Write a single value where a mask is true."""
     (dim, mask), *others = given
     if others or accumulate or prod(shape(values)) != 1:
         raise unsupported(
@@ -63,36 +63,36 @@ def _put_by_mask(
 def _put_by_several(
     e: Emission, x: SSAValue, given: Any, values: SSAValue, accumulate: bool
 ) -> SSAValue:
-    """Their axes become the first one, and their places numbers along it."""
+    """Write by several indices: their axes become one, indexed by flat numbers."""
     dims, sizes = [d for d, _ in given], shape(x)
     wide = np.broadcast_shapes(*(shape(one) for _, one in given))
-    places = numbered(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
+    places = flatten_indices(e, [e.expand(one, wide) for _, one in given], [sizes[d] for d in dims])
     others = [d for d in range(rank(x)) if d not in dims]
     order = dims + others
     flat = e.view(
-        _permuted(e, x, order), (prod(sizes[d] for d in dims), *(sizes[d] for d in others))
+        _permute(e, x, order), (prod(sizes[d] for d in dims), *(sizes[d] for d in others))
     )
     is_run = dims == list(range(dims[0], dims[0] + len(dims)))
-    at = dims[0] if is_run else 0  # where the axes of the places are among those of the values
+    at = dims[0] if is_run else 0  # position of the indexed axes among those of the values
     full = [sizes[d] for d in others]
     values = e.expand(values, (*full[:at], *wide, *full[at:]))
     moved = [*range(at, at + len(wide)), *range(at), *range(at + len(wide), rank(values))]
-    rows = e.view(_permuted(e, values, moved), (prod(wide), *full))
+    rows = e.view(_permute(e, values, moved), (prod(wide), *full))
     found = _put(e, flat, 0, places, rows, accumulate)
     apart = e.view(found, tuple(sizes[d] for d in order))
-    return _permuted(e, apart, np.argsort(order).tolist())
+    return _permute(e, apart, np.argsort(order).tolist())
 
 
 def _put(
     e: Emission, x: SSAValue, dim: int, places: SSAValue, rows: SSAValue, accumulate: bool
 ) -> SSAValue:
-    """Rows at places [N] of an axis."""
+    """Write or add rows at indices [N] of an axis."""
     options: dict[str, Plain] = {"input_sizes": shape(x), "dim": dim}
     found = e.emit(ops.IndexSelectBackwardOp, e.cast(rows, dtype(x)), places, **options)
     if accumulate:
-        return _sum(e, x, found)
+        return _add(e, x, found)
     counts = _counts(e, places, shape(x)[dim], dtype(x))
-    if not _are_different(places):
+    if not _are_distinct(places):
         if not _is_one_number(rows):
             raise unsupported(
                 "index_put needs constant and distinct indices, as PyTorch does not define which "
@@ -107,7 +107,7 @@ def _put(
 
 
 def _counts(e: Emission, places: SSAValue, size: int, kind: str) -> SSAValue:
-    """How many of the places each one of an axis is. Shapes: [N] -> [size]"""
+    """Count the occurrences of each index. Shapes: [N] -> [size]"""
     ones = e.full(1, kind, shape(places))
     return e.emit(ops.IndexSelectBackwardOp, ones, places, input_sizes=(size,), dim=0)
 
@@ -117,26 +117,26 @@ def _as_axis(e: Emission, x: SSAValue, dim: int, sizes: tuple[int, ...]) -> SSAV
     return e.expand(e.view(x, along), sizes)
 
 
-def _are_different(places: SSAValue) -> bool:
-    values = known(places)
+def _are_distinct(places: SSAValue) -> bool:
+    values = constant_value(places)
     return values is not None and len(np.unique(values)) == values.size
 
 
 def _is_one_number(x: SSAValue) -> bool:
-    """Whether all numbers of a value are the same one."""
+    """Whether all elements of a value are the same number."""
     owner: Any = x.owner
     while not isinstance(owner, FullOp) and prod(shape(owner.operands[0])) == 1:
         return True
     return isinstance(owner, FullOp)
 
 
-def _permuted(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
+def _permute(e: Emission, x: SSAValue, order: list[int]) -> SSAValue:
     if order == list(range(rank(x))):
         return x
     return e.emit(PermuteOp, x, dims=tuple(order))
 
 
-def _sum(e: Emission, x: SSAValue, added: SSAValue) -> SSAValue:
+def _add(e: Emission, x: SSAValue, added: SSAValue) -> SSAValue:
     return added if _is_zeros(x) else e.emit(AddOp, x, added)
 
 
@@ -148,13 +148,13 @@ def _is_zeros(x: SSAValue) -> bool:
 def scatter_add(
     e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue
 ) -> SSAValue:
-    """The gradient of gather, added to x."""
-    return _sum(e, x, _scattered(e, x, dim, indices, source))
+    """x plus the gradient of gather."""
+    return _add(e, x, _scatter(e, x, dim, indices, source))
 
 
-def _scattered(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
+def _scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
     for d, (own, size) in enumerate(zip(shape(source), shape(indices), strict=True)):
-        if own > size:  # of which only so many are taken
+        if own > size:  # the rest is unused
             source = e.emit(SliceOp, source, dim=d, start=0, end=size, step=1)
     if not rank(x):
         return e.view(source, ())
@@ -163,21 +163,21 @@ def _scattered(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SS
 
 
 def scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
-    """To places that are all different: on the way back of gather, and of a largest one."""
+    """Scatter to distinct indices: in the backward pass of gather and of a maximum."""
     if _is_zeros(x):
-        return _scattered(e, x, dim, indices, source)
-    return e.emit(WhereOp, _is_hit(e, x, dim, indices), _scattered(e, x, dim, indices, source), x)
+        return _scatter(e, x, dim, indices, source)
+    return e.emit(WhereOp, _is_hit(e, x, dim, indices), _scatter(e, x, dim, indices, source), x)
 
 
 def scatter_number(e: Emission, x: SSAValue, dim: int, index: SSAValue, value: float) -> SSAValue:
-    """A number at places along an axis."""
+    """Write a number at indices along an axis."""
     return e.emit(WhereOp, _is_hit(e, x, dim, index), e.full(value, dtype(x)), x)
 
 
 def _is_hit(e: Emission, x: SSAValue, dim: int, indices: SSAValue) -> SSAValue:
     kind = e.precision
     ones = e.full(1, kind, shape(indices))
-    return e.emit(GtOp, _scattered(e, x, dim, indices, ones), e.full(0, kind))
+    return e.emit(GtOp, _scatter(e, x, dim, indices, ones), e.full(0, kind))
 
 
 def scatter_reduce(
@@ -189,12 +189,12 @@ def scatter_reduce(
     reduce: str,
     include_self: bool = True,
 ) -> SSAValue:
-    """The sum or mean of what comes to a place."""
+    """Sum or mean of the values scattered to each index."""
     if reduce not in ("sum", "mean"):
         remedy = "use amax of torch.where(mask, x, -inf)"
         raise unsupported("scatter_reduce takes sum or mean", reduce, remedy)
-    total = _scattered(e, x, dim, indices, source)
-    counts = _scattered(e, x, dim, indices, e.full(1, dtype(x), shape(indices)))
+    total = _scatter(e, x, dim, indices, source)
+    counts = _scatter(e, x, dim, indices, e.full(1, dtype(x), shape(indices)))
     if include_self:
         total = e.emit(AddOp, x, total)
         counts = e.emit(AddOp, counts, e.full(1, dtype(x)))
@@ -210,25 +210,25 @@ def index_fill(e: Emission, x: SSAValue, dim: int, indices: SSAValue, value: Any
     if not rank(x):
         return e.cast(e.view(filled, ()), dtype(x))
     flat = e.view(indices, (prod(shape(indices)),))
-    flat = from_the_start(e, flat, shape(x)[axis(dim, x)])
+    flat = wrap_negative(e, flat, shape(x)[axis(dim, x)])
     counts = _counts(e, flat, shape(x)[axis(dim, x)], e.precision)
     is_put = e.emit(GtOp, counts, e.full(0, e.precision))
     return e.emit(WhereOp, _as_axis(e, is_put, axis(dim, x), shape(x)), filled, x)
 
 
 def take(e: Emission, x: SSAValue, places: SSAValue) -> SSAValue:
-    """Of all numbers, row by row."""
+    """Gather by indices into the flattened tensor."""
     size = prod(shape(x))
-    flat = from_the_start(e, e.view(places, (prod(shape(places)),)), size)
+    flat = wrap_negative(e, e.view(places, (prod(shape(places)),)), size)
     return e.view(e.emit(ops.IndexSelectOp, e.view(x, (size,)), flat, dim=0), shape(places))
 
 
 def put(
     e: Emission, x: SSAValue, places: SSAValue, source: SSAValue, accumulate: bool = False
 ) -> SSAValue:
-    """Into all numbers, row by row."""
+    """Write or add by indices into the flattened tensor."""
     size, count = prod(shape(x)), prod(shape(places))
-    flat = from_the_start(e, e.view(places, (count,)), size)
+    flat = wrap_negative(e, e.view(places, (count,)), size)
     rows = e.view(source, (count,))
     return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate), shape(x))
 

@@ -28,7 +28,7 @@ def erfc(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def logarithm(base: float) -> Emitter:
-    """log(x) / log(base)."""
+    """Return the emitter of log(x) / log(base)."""
 
     def emit(e: Emission, x: SSAValue) -> SSAValue:
         return _times(e, e.emit(LogOp, e.cast(x, e.dtype)), 1 / log(base))
@@ -41,7 +41,7 @@ def exp2(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def logaddexp(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
-    """max(a, b) + log(1 + exp(-|a - b|)); of equal infinities either."""
+    """max(a, b) + log(1 + exp(-|a - b|)); equal infinities stay."""
     a, b = (e.cast(x, e.dtype) for x in (a, b))
     distance = e.emit(NegOp, e.emit(AbsOp, e.emit(SubOp, a, b)))
     found = e.emit(AddOp, e.emit(MaximumOp, a, b), e.emit(Log1pOp, e.emit(ExpOp, distance)))

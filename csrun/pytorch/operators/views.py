@@ -1,4 +1,4 @@
-"""Views: the same elements, or some of them, under another shape."""
+"""Views: the same elements, or some of them, in another shape."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from csrun.pytorch.operators.base import Emission, Emitter, axis, rank, shape
 
 
 def view(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
-    """One size may be -1: what is left."""
+    """Reshape; one size may be -1."""
     known = [n for n in sizes if n != -1]
     total, product = 1, 1
     for n in shape(x):
@@ -49,13 +49,13 @@ def permute(e: Emission, x: SSAValue, dims: Any) -> SSAValue:
 
 
 def expand(e: Emission, x: SSAValue, sizes: Any, implicit: bool = False) -> SSAValue:
-    """-1 is the size that the axis has."""
+    """Expand; -1 keeps an axis's size."""
     own = (1,) * (len(sizes) - rank(x)) + shape(x)
     return e.expand(x, tuple(n if s == -1 else s for s, n in zip(sizes, own, strict=True)))
 
 
 def _limits(start: int | None, end: int | None, size: int) -> tuple[int, int]:
-    """PyTorch's limits, which may be negative or beyond the axis, as those of a slice."""
+    """Return PyTorch's bounds, which may be negative or beyond the axis, within it."""
     first, last, _ = slice(start, end).indices(size)
     return first, max(first, last)
 
@@ -101,19 +101,19 @@ def unsqueeze(e: Emission, x: SSAValue, dim: int) -> SSAValue:
 
 
 def squeeze(e: Emission, x: SSAValue, dims: Any = None) -> SSAValue:
-    """Those of the axes that are of size 1; all of them where none is named."""
+    """Remove axes of size 1, all of them where none is named."""
     given = range(rank(x)) if dims is None else dims if isinstance(dims, list) else [dims]
     gone = {axis(d, x) for d in given}
     return e.view(x, tuple(n for d, n in enumerate(shape(x)) if n != 1 or d not in gone))
 
 
 def clone(e: Emission, x: SSAValue, memory_format: Any = None) -> SSAValue:
-    """Values are never written to: a copy is the value."""
+    """Return x: values are immutable."""
     return x
 
 
 def split(e: Emission, x: SSAValue, sizes: Any, dim: int = 0) -> tuple[SSAValue, ...]:
-    """Parts of these sizes, or of one size and a last one of what is left."""
+    """Split into parts of these sizes, or of one size with a smaller last one."""
     dim, found, start = axis(dim, x), [], 0
     size = shape(x)[dim]
     if isinstance(sizes, int):

@@ -1,4 +1,4 @@
-"""Images by constant places: paddings of their own pixels, windows as columns, their maxima."""
+"""Reflection and replication padding, im2col, and max pooling by constant indices."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,36 +13,36 @@ from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
 from csrun.cirh.ops.reductions import ArgmaxOp
 from csrun.pytorch.operators.base import Emission, Emitter, rank, shape
 from csrun.pytorch.operators.indexing import pad
-from csrun.pytorch.operators.places import added, read
+from csrun.pytorch.operators.places import add_at, read_at
 
 Places = npt.NDArray[np.int64]
 
 
 def _padded_places(size: int, before: int, behind: int, mode: str) -> Places:
-    """Of each place of the padded axis, the one that it is a copy of."""
+    """Return the source index of each element of a padded axis."""
     found: Places = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode=mode)  # type: ignore[call-overload]
     return found[max(-before, 0) : len(found) - max(-behind, 0)]
 
 
 def _pairs(sizes: Any, axes: int) -> list[tuple[int, int, int]]:
-    """Axis, and what comes before and behind it; ATen begins with the last axis."""
+    """Return axis, padding before and after; ATen lists the last axis first."""
     pairs = zip(sizes[::2], sizes[1::2], strict=True)
     return [(axes - 1 - n, before, behind) for n, (before, behind) in enumerate(pairs)]
 
 
-def pad_by_own(mode: str, e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
+def pad_by_copies(mode: str, e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
     for dim, before, behind in _pairs(sizes, rank(x)):
-        x = read(e, x, dim, _padded_places(shape(x)[dim], before, behind, mode))
+        x = read_at(e, x, dim, _padded_places(shape(x)[dim], before, behind, mode))
     return x
 
 
-def pad_by_own_backward(
+def pad_by_copies_backward(
     mode: str, e: Emission, grad: SSAValue, x: SSAValue, sizes: Any
 ) -> SSAValue:
     for dim, before, behind in _pairs(sizes, rank(x)):
         size = shape(x)[dim]
         own = (*shape(grad)[:dim], size, *shape(grad)[dim + 1 :])
-        grad = added(e, grad, dim, _padded_places(size, before, behind, mode), own)
+        grad = add_at(e, grad, dim, _padded_places(size, before, behind, mode), own)
     return grad
 
 
@@ -62,31 +62,32 @@ def _flat_blocks(sizes: Sequence[int], kernel: Any, dilation: Any, stride: Any) 
 def im2col(
     e: Emission, x: SSAValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> SSAValue:
-    """Windows side by side. Shapes: [N, C, H, W] -> [N, C rows columns, windows]"""
+    """Windows as columns. Shapes: [N, C, H, W] -> [N, C rows columns, windows]"""
     up, left = padding
     x = pad(e, x, (left, left, up, up))
     *outer, height, width = shape(x)
     flat = e.view(x, (*outer, height * width))
     return e.view(
-        read(e, flat, len(outer), _flat_blocks((height, width), kernel, dilation, stride)), e.sizes
+        read_at(e, flat, len(outer), _flat_blocks((height, width), kernel, dilation, stride)),
+        e.sizes,
     )
 
 
 def col2im(
     e: Emission, x: SSAValue, sizes: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> SSAValue:
-    """Windows added up where they lie: the gradient of im2col."""
+    """Sum of windows at their positions: the gradient of im2col."""
     up, left = padding
     padded = (sizes[0] + 2 * up, sizes[1] + 2 * left)
     places = _flat_blocks(padded, kernel, dilation, stride)
     outer = e.sizes[:-2]
     flat = e.view(x, (*outer, places.size))
-    found = added(e, flat, len(outer), places, (*outer, prod(padded)))
+    found = add_at(e, flat, len(outer), places, (*outer, prod(padded)))
     return pad(e, e.view(found, (*outer, *padded)), (-left, -left, -up, -up))
 
 
 def _adaptive_windows(size: int, count: int) -> Places:
-    """Windows that part an axis, as long as the longest: short ones name their first place again.
+    """Return the indices of adaptive windows, padded to the longest with their first index.
 
     Shapes: [count, longest]
     """
@@ -100,7 +101,7 @@ def _adaptive_windows(size: int, count: int) -> Places:
 def _pooled_windows(
     size: int, count: int, window: int, stride: int, padding: int, dilation: int
 ) -> Places:
-    """The same of windows of one size, without what lies beyond the image."""
+    """Return the indices of pooling windows, with their first valid index for padding."""
     places = np.arange(count)[:, None] * stride - padding + np.arange(window) * dilation
     inside = (places >= 0) & (places < size)
     first = np.take_along_axis(places, inside.argmax(1)[:, None], 1)
@@ -108,8 +109,8 @@ def _pooled_windows(
     return found
 
 
-def _combined(windows: Sequence[Places], sizes: Sequence[int]) -> Places:
-    """Windows of several axes as places of all of them. Shapes: [all windows, all places]"""
+def _flat_windows(windows: Sequence[Places], sizes: Sequence[int]) -> Places:
+    """Return windows of several axes as flat indices. Shapes: [windows, elements]"""
     found = np.zeros((1, 1), np.int64)
     for own, size in zip(windows, sizes, strict=True):
         apart = found[:, None, :, None] * size + own[None, :, None, :]
@@ -117,13 +118,13 @@ def _combined(windows: Sequence[Places], sizes: Sequence[int]) -> Places:
     return found
 
 
-def _largest(e: Emission, x: SSAValue, windows: Sequence[Places]) -> tuple[SSAValue, SSAValue]:
-    """The largest of each window, and its place in the image."""
+def _max_pool(e: Emission, x: SSAValue, windows: Sequence[Places]) -> tuple[SSAValue, SSAValue]:
+    """Emit the maximum of each window, and its index in the image."""
     inner = shape(x)[rank(x) - len(windows) :]
     outer = shape(x)[: rank(x) - len(windows)]
-    places = _combined(windows, inner)
+    places = _flat_windows(windows, inner)
     flat = e.view(x, (prod(outer), prod(inner)))
-    seen = e.view(read(e, flat, 1, places), (prod(outer), *places.shape))
+    seen = e.view(read_at(e, flat, 1, places), (prod(outer), *places.shape))
     which = e.view(e.emit(ArgmaxOp, seen, dim=2), (prod(outer), len(places), 1))
     found = e.emit(GatherOp, seen, which, dim=2)
     table = e.expand(e.constant(places[None]), (prod(outer), *places.shape))
@@ -134,7 +135,7 @@ def _largest(e: Emission, x: SSAValue, windows: Sequence[Places]) -> tuple[SSAVa
 def adaptive_max_pool(e: Emission, x: SSAValue, sizes: Any) -> tuple[SSAValue, SSAValue]:
     inner = shape(x)[rank(x) - len(sizes) :]
     windows = [_adaptive_windows(size, count) for size, count in zip(inner, sizes, strict=True)]
-    return _largest(e, x, windows)
+    return _max_pool(e, x, windows)
 
 
 def max_pool_3d(
@@ -150,13 +151,13 @@ def max_pool_3d(
     options = (kernel_size, stride or kernel_size, padding, dilation)
     each = [list(o) * (3 if len(o) == 1 else 1) for o in options]
     windows = [_pooled_windows(*one) for one in zip(inner, counts, *each, strict=True)]
-    return _largest(e, x, windows)
+    return _max_pool(e, x, windows)
 
 
 def largest_backward(
     e: Emission, grad: SSAValue, x: SSAValue, places: SSAValue, axes: int
 ) -> SSAValue:
-    """Each gradient to the place of its largest."""
+    """Scatter gradients to the indices of maxima."""
     outer, inner = shape(x)[: rank(x) - axes], shape(x)[rank(x) - axes :]
     rows = (prod(outer), prod(shape(grad)[rank(x) - axes :]))
     sizes = (prod(outer), prod(inner))
@@ -179,7 +180,7 @@ EMITTERS: dict[str, Emitter] = {
         f"aten.{name}_pad{axes}d{suffix}.default": partial(emitter, mode)
         for name, mode in (("reflection", "reflect"), ("replication", "edge"))
         for axes in (1, 2, 3)
-        for suffix, emitter in (("", pad_by_own), ("_backward", pad_by_own_backward))
+        for suffix, emitter in (("", pad_by_copies), ("_backward", pad_by_copies_backward))
     },
     "aten.im2col.default": im2col,
     "aten.col2im.default": col2im,

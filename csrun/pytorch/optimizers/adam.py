@@ -1,15 +1,15 @@
-"""torch.optim.Adam and AdamW; their moments are csrun's sums times what a moment takes of each."""
+"""Rules of torch.optim.Adam and AdamW; a moment is csrun's decayed sum times 1 - beta."""
 
 from typing import Any, ClassVar
 
 import torch
 
 from csrun.cirh.algorithms import AdamAttr, Algorithm
-from csrun.pytorch.optimizers.base import EachStep, Group, Rule, Slots, counted
+from csrun.pytorch.optimizers.base import Group, GroupNumbers, OptimizerRule, Slots, step_tensor
 
 
-class Adam(Rule):
-    """Weight decay is part of the gradient."""
+class AdamRule(OptimizerRule):
+    """Adam, whose weight decay is added to the gradient."""
 
     kind = torch.optim.Adam
     fixed: ClassVar[tuple[str, ...]] = (
@@ -21,7 +21,7 @@ class Adam(Rule):
     )
     cycled: ClassVar[str | None] = "betas"
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         return AdamAttr.of(
             each.rate,
             each.betas(group),
@@ -33,32 +33,32 @@ class Adam(Rule):
         )
 
     def is_decoupled(self, group: Group) -> bool:
-        """Whether weight decay is apart from the gradient."""
+        """Whether weight decay is decoupled from the gradient."""
         return bool(group.get("decoupled_weight_decay", False))
 
     def counts_steps(self, group: Group) -> bool:
-        return True  # by which the moments are corrected
+        return True  # for the bias correction
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        taken = 1 - group["betas"][1]
+        share = 1 - group["betas"][1]
         found = {
-            "step": counted(steps),
+            "step": step_tensor(steps),
             "exp_avg": self.first_moment(slots, group),
-            "exp_avg_sq": slots["square_sum"] * taken,
+            "exp_avg_sq": slots["square_sum"] * share,
         }
         if "largest_square_sum" in slots:
-            found["max_exp_avg_sq"] = slots["largest_square_sum"] * taken
+            found["max_exp_avg_sq"] = slots["largest_square_sum"] * share
         return found
 
     def first_moment(self, slots: Slots, group: Group) -> torch.Tensor:
-        """Return the first moment, which is a slot itself where beta1 is cycled."""
+        """Return the first moment, a slot of its own where beta1 is cycled."""
         if "gradient_mean" in slots:
             return slots["gradient_mean"]
         return slots["gradient_sum"] * (1 - group["betas"][0])
 
 
-class AdamW(Adam):
-    """Weight decay is apart from the gradient."""
+class AdamWRule(AdamRule):
+    """AdamW, whose weight decay is decoupled."""
 
     kind = torch.optim.AdamW
 
@@ -66,4 +66,4 @@ class AdamW(Adam):
         return True
 
 
-RULES = (Adam(), AdamW())
+RULES = (AdamRule(), AdamWRule())

@@ -1,4 +1,4 @@
-"""torch.optim.Adamax, NAdam and RAdam; their moments are csrun's sums, as Adam's are."""
+"""Rules of torch.optim.Adamax, NAdam and RAdam, with the moments of Adam."""
 
 from typing import Any, ClassVar
 
@@ -6,36 +6,36 @@ import torch
 
 from csrun.cirh.algorithms import AdamaxAttr, Algorithm, NAdamAttr, RAdamAttr
 from csrun.executable.update_factors import nesterov_product
-from csrun.pytorch.optimizers.adam import Adam
-from csrun.pytorch.optimizers.base import EachStep, Group, Slots, counted
+from csrun.pytorch.optimizers.adam import AdamRule
+from csrun.pytorch.optimizers.base import Group, GroupNumbers, Slots, step_tensor
 
 
-class Adamax(Adam):
-    """The infinity norm is csrun's."""
+class AdamaxRule(AdamRule):
+    """Adamax; its infinity norm is csrun's slot."""
 
     kind = torch.optim.Adamax
     fixed = ("betas", "eps", "maximize")
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         betas, maximize = each.betas(group), group["maximize"]
         return AdamaxAttr.of(each.rate, betas, group["eps"], each.decay, maximize=maximize)
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         return {
-            "step": counted(steps),
+            "step": step_tensor(steps),
             "exp_avg": self.first_moment(slots, group),
             "exp_inf": slots["infinity_norm"],
         }
 
 
-class NAdam(Adam):
-    """Its products of momenta are made of beta1, which is no cycled one."""
+class NAdamRule(AdamRule):
+    """NAdam; its product of momenta needs a constant beta1."""
 
     kind = torch.optim.NAdam
     fixed = ("betas", "eps", "momentum_decay", "decoupled_weight_decay", "maximize")
     cycled: ClassVar[str | None] = None
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         return NAdamAttr.of(
             each.rate,
             group["betas"],
@@ -51,13 +51,13 @@ class NAdam(Adam):
         return {**super().state(slots, group, steps), "mu_product": torch.tensor(product)}
 
 
-class RAdam(Adam):
-    """Adam's moments."""
+class RAdamRule(AdamRule):
+    """RAdam."""
 
     kind = torch.optim.RAdam
     fixed = ("betas", "eps", "decoupled_weight_decay", "maximize")
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         return RAdamAttr.of(
             each.rate,
             each.betas(group),
@@ -68,4 +68,4 @@ class RAdam(Adam):
         )
 
 
-RULES = (Adamax(), NAdam(), RAdam())
+RULES = (AdamaxRule(), NAdamRule(), RAdamRule())

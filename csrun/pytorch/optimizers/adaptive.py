@@ -1,20 +1,20 @@
-"""torch.optim.Adagrad, RMSprop and Adadelta."""
+"""Rules of torch.optim.Adagrad, RMSprop and Adadelta; a mean is csrun's sum times 1 - decay."""
 
 from typing import Any
 
 import torch
 
 from csrun.cirh.algorithms import AdadeltaAttr, AdagradAttr, Algorithm, RmsPropAttr
-from csrun.pytorch.optimizers.base import EachStep, Group, Rule, Slots, counted
+from csrun.pytorch.optimizers.base import Group, GroupNumbers, OptimizerRule, Slots, step_tensor
 
 
-class Adagrad(Rule):
-    """The sum of squares is csrun's."""
+class AdagradRule(OptimizerRule):
+    """Adagrad; its sum of squares is csrun's slot."""
 
     kind = torch.optim.Adagrad
     fixed = ("lr_decay", "initial_accumulator_value", "eps", "maximize")
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         first = group["initial_accumulator_value"]
         return AdagradAttr.of(
             each.rate,
@@ -29,17 +29,17 @@ class Adagrad(Rule):
         return bool(group["lr_decay"])
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        return {"step": counted(steps), "sum": slots["square_sum"]}
+        return {"step": step_tensor(steps), "sum": slots["square_sum"]}
 
 
-class RmsProp(Rule):
-    """Means are csrun's sums times what a mean takes of each; the momentum is of that root's."""
+class RmsPropRule(OptimizerRule):
+    """RMSprop; csrun's momentum is scaled by the root of 1 - alpha."""
 
     kind = torch.optim.RMSprop
     fixed = ("alpha", "eps", "momentum", "centered", "maximize")
     cycled = "momentum"
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         return RmsPropAttr.of(
             each.rate,
             group["alpha"],
@@ -51,32 +51,32 @@ class RmsProp(Rule):
         )
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        taken = 1 - group["alpha"]
-        found = {"step": counted(steps), "square_avg": slots["square_sum"] * taken}
+        share = 1 - group["alpha"]
+        found = {"step": step_tensor(steps), "square_avg": slots["square_sum"] * share}
         if "momentum" in slots:
-            found["momentum_buffer"] = slots["momentum"] * taken**-0.5
+            found["momentum_buffer"] = slots["momentum"] * share**-0.5
         if group["centered"]:
-            found["grad_avg"] = slots["gradient_sum"] * taken
+            found["grad_avg"] = slots["gradient_sum"] * share
         return found
 
 
-class Adadelta(Rule):
-    """Means are csrun's sums times what a mean takes of each."""
+class AdadeltaRule(OptimizerRule):
+    """Adadelta."""
 
     kind = torch.optim.Adadelta
     fixed = ("rho", "eps", "maximize")
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         rho, maximize = group["rho"], group["maximize"]
         return AdadeltaAttr.of(each.rate, rho, group["eps"], each.decay, maximize=maximize)
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        taken = 1 - group["rho"]
+        share = 1 - group["rho"]
         return {
-            "step": counted(steps),
-            "square_avg": slots["square_sum"] * taken,
-            "acc_delta": slots["delta_sum"] * taken,
+            "step": step_tensor(steps),
+            "square_avg": slots["square_sum"] * share,
+            "acc_delta": slots["delta_sum"] * share,
         }
 
 
-RULES = (Adagrad(), RmsProp(), Adadelta())
+RULES = (AdagradRule(), RmsPropRule(), AdadeltaRule())

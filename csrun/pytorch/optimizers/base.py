@@ -1,4 +1,4 @@
-"""An optimizer of PyTorch as a learning algorithm of CIRH, and its state there and here."""
+"""Rules from PyTorch's optimizers to CIRH's learning algorithms, and back for their state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ Slots = Mapping[str, torch.Tensor]  # the optimizer state of one parameter in th
 
 
 @dataclass(frozen=True)
-class EachStep:
-    """What comes with each step: the rate of a group, its weight decay if it has one.
+class GroupNumbers:
+    """Per-step numbers of a param_group: learning rate, and weight decay where it is not 0.
 
     cycled: momentum or beta1, where a scheduler cycles it.
     """
@@ -26,21 +26,21 @@ class EachStep:
     cycled: StepNumberAttr | None = None
 
     def momentum(self, group: Group) -> StepNumberAttr | float:
-        """Return a group's momentum."""
+        """Return a group's momentum, cycled or constant."""
         return self.cycled or float(group["momentum"])
 
     def betas(self, group: Group) -> tuple[StepNumberAttr | float, float]:
-        """Return what a group's moments keep of themselves."""
+        """Return a group's betas; beta1 may be cycled."""
         beta1, beta2 = map(float, group["betas"])
         return self.cycled or beta1, beta2
 
 
-class Rule(ABC):
-    """One kind of PyTorch's optimizers.
+class OptimizerRule(ABC):
+    """Rule of one PyTorch optimizer.
 
-    kind: its class. must_be: options that csrun knows in one form only, and that form. fixed:
-    options that are part of the compiled program and stay as they are. cycled: the one of them
-    that OneCycleLR and CyclicLR change, `momentum` or `betas`, if that is known here.
+    kind: its class. must_be: options that are supported with one value only, and that value. fixed:
+    options that are compiled into the program and must not change. cycled: the one of them that
+    OneCycleLR and CyclicLR change, `momentum` or `betas`, where that is supported.
     """
 
     kind: ClassVar[type[torch.optim.Optimizer]]
@@ -49,33 +49,33 @@ class Rule(ABC):
     cycled: ClassVar[str | None] = None
 
     @abstractmethod
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
-        """What updates the parameters of a group."""
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
+        """Return the algorithm that updates a group's parameters."""
 
     @abstractmethod
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
-        """A parameter's state as PyTorch's optimizer has it after so many steps."""
+        """Return a parameter's state in PyTorch's form after so many steps."""
 
     def cycled_momentum(self, group: Group) -> float | None:
-        """Return what a scheduler cycles, as it is now; None where none does."""
-        if self.cycled is None or "max_momentum" not in group:  # both schedulers leave it there
+        """Return the current value of what a scheduler cycles; None where none does."""
+        if self.cycled is None or "max_momentum" not in group:  # both schedulers add this key
             return None
         found = group[self.cycled]
         return float(found[0] if self.cycled == "betas" else found)
 
     def fixed_options(self, group: Group) -> tuple[Any, ...]:
-        """Return the options that are part of the program, in the order of `fixed`."""
+        """Return the options that are compiled into the program, in the order of `fixed`."""
         found = {name: group.get(name) for name in self.fixed}
         if self.cycled and self.cycled_momentum(group) is not None:
             found[self.cycled] = group["betas"][1:] if self.cycled == "betas" else None
         return tuple(found.values())
 
     def counts_steps(self, group: Group) -> bool:
-        """Whether an update depends on how many there were."""
+        """Whether an update depends on the number of steps."""
         return False
 
     def check(self, group: Group, where: str) -> None:
-        """Raises: UsageError for an option that csrun does not have"""
+        """Raises: UsageError for an option that is not supported"""
         for name, form in self.must_be.items():
             if group.get(name, form) != form:
                 raise UsageError(
@@ -89,6 +89,6 @@ class Rule(ABC):
             )
 
 
-def counted(steps: int) -> torch.Tensor:
-    """A count of steps as PyTorch's optimizers keep it."""
+def step_tensor(steps: int) -> torch.Tensor:
+    """Return a step count as a tensor, as PyTorch's optimizers keep it."""
     return torch.tensor(float(steps))

@@ -1,21 +1,21 @@
-"""torch.optim.SGD."""
+"""Rule of torch.optim.SGD."""
 
 from typing import Any
 
 import torch
 
 from csrun.cirh.algorithms import Algorithm, SgdAttr
-from csrun.pytorch.optimizers.base import EachStep, Group, Rule, Slots
+from csrun.pytorch.optimizers.base import Group, GroupNumbers, OptimizerRule, Slots
 
 
-class Sgd(Rule):
-    """v = momentum v + (1 - dampening) g, at first g, as csrun has it."""
+class SgdRule(OptimizerRule):
+    """SGD; csrun's momentum is PyTorch's: v = momentum v + (1 - dampening) g, at first g."""
 
     kind = torch.optim.SGD
     fixed = ("momentum", "nesterov", "dampening", "maximize")
     cycled = "momentum"
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         return SgdAttr.of(
             each.rate,
             each.momentum(group),
@@ -32,4 +32,4 @@ class Sgd(Rule):
         return {"momentum_buffer": slots["momentum"]} if "momentum" in slots else {}
 
 
-RULES = (Sgd(),)
+RULES = (SgdRule(),)

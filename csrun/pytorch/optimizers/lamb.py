@@ -1,4 +1,4 @@
-"""Lamb, which torch.optim lacks: an optimizer as PyTorch has them, and its rule."""
+"""Lamb as a torch optimizer, which torch.optim lacks, and its rule."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -6,18 +6,18 @@ from typing import Any, overload
 import torch
 
 from csrun.cirh.algorithms import Algorithm, LambAttr
-from csrun.pytorch.optimizers.adam import Adam
-from csrun.pytorch.optimizers.base import EachStep, Group
+from csrun.pytorch.optimizers.adam import AdamRule
+from csrun.pytorch.optimizers.base import Group, GroupNumbers
 
 
 class Lamb(torch.optim.Optimizer):
-    """Adam's direction and the weight decay, as long as the parameter itself: for large batches.
+    """Adam with layer-wise scaled updates, for large batches.
 
-    u = m / (sqrt(v) + eps) + weight_decay w, m and v as Adam's; w = w - lr (|w| / |u|) u, with
-    norms over the whole parameter; where one of them is zero the ratio is one. Outside of a Session
-    it runs in PyTorch, as any optimizer does.
+    u = m / (sqrt(v) + eps) + weight_decay w, m and v as in Adam; w = w - lr (|w| / |u|) u, with
+    norms over the whole parameter; where one of them is zero the ratio is one. Outside a Session it
+    runs in PyTorch.
 
-    Raises: ValueError for a number out of its range
+    Raises: ValueError for an option out of range
     Source: You et al. 2020, algorithm 2
     """
 
@@ -45,7 +45,7 @@ class Lamb(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update each parameter that has a gradient; the closure's loss, if there is one."""
+        """Update each parameter that has a gradient; return the closure's loss, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,19 +72,20 @@ class Lamb(torch.optim.Optimizer):
             bias1, bias2 = (1 - beta ** state["step"].item() for beta in (beta1, beta2))
         update = mean / bias1 / ((square / bias2).sqrt() + group["eps"])
         update.add_(parameter, alpha=group["weight_decay"])
-        length, taken = parameter.norm(), update.norm()
-        ratio = torch.where((length > 0) & (taken > 0), length / taken, 1.0)
+        weight_norm, update_norm = parameter.norm(), update.norm()
+        has_norms = (weight_norm > 0) & (update_norm > 0)
+        ratio = torch.where(has_norms, weight_norm / update_norm, 1.0)
         parameter.sub_(update.mul_(group["lr"] * ratio))
 
 
-class LambRule(Adam):
-    """Its moments are Adam's."""
+class LambRule(AdamRule):
+    """Lamb, with the moments of Adam."""
 
     kind = Lamb
     fixed = ("betas", "eps", "bias_correction")
     cycled = None
 
-    def algorithm(self, group: Group, each: EachStep) -> Algorithm:
+    def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         corrected = group["bias_correction"]
         return LambAttr.of(each.rate, group["betas"], group["eps"], corrected, each.decay)
 

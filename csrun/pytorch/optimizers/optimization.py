@@ -1,4 +1,4 @@
-"""The user's optimizer: its algorithms, the numbers that it has each step, its state afterwards."""
+"""The user's optimizer in a Session: its algorithms, per-step numbers and state."""
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -13,40 +13,40 @@ from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.optimizers.base import EachStep, Rule
+from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.rules import RULES
-from csrun.pytorch.optimizers.watched_state import own_state
+from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
 
-#: For optimizers that csrun does not have, the nearest one that it has; else AdamW.
+#: Nearest supported optimizer for some that are not; for others AdamW.
 _NEAREST: Mapping[type[torch.optim.Optimizer], str] = {
     torch.optim.ASGD: "SGD",
     torch.optim.Rprop: "RMSprop",
     torch.optim.SparseAdam: "Adam, with dense gradients",
 }
-NUMBERS = 3  # of each group in a step: its rate, its weight decay, its momentum
+NUMBERS = 3  # of each group in a step: learning rate, weight decay, momentum
 
 
 class Optimization:
-    """An optimizer over parameters of the model, as it is when the Session begins.
+    """An optimizer over the model's parameters, as it is when the Session begins.
 
-    A step has NUMBERS of each group, one group after the other.
+    A step has NUMBERS of each group, group after group.
 
-    Raises: UsageError, with the user's line, for an optimizer or an option that csrun does not have
+    Raises: UsageError, with the user's line, for an optimizer or option that is not supported
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self.optimizer = optimizer
         self._line = user_line()
-        self._rule = self._found_rule()
+        self._rule = self._find_rule()
         self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
         self._groups: list[dict[str, Any]] = optimizer.param_groups
         for number, group in enumerate(self._groups):
             self._rule.check(group, f"{self._line}: param_groups[{number}]")
         self._counted: set[str] | None = None
 
-    def _found_rule(self) -> Rule:
+    def _find_rule(self) -> OptimizerRule:
         rule = RULES.get(type(self.optimizer))
         if rule is None:
             known = ", ".join(kind.__name__ for kind in RULES if kind is not Lamb)
@@ -59,16 +59,16 @@ class Optimization:
         return rule
 
     def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
-        """What updates each parameter, by its name, in a program where these get gradients.
+        """Return each parameter's algorithm by name; `trained` are those with gradients.
 
-        Raises: UsageError for a parameter that is none of the model, or a number out of its range;
-        for others than the program before has, where updates count steps
+        Raises: UsageError for a parameter outside the model, an option out of range, or other
+        trained parameters than before where updates count steps
         """
-        self._require_same(trained)
+        self._require_same_trained(trained)
         self._require_fixed()
         found = {}
         for number, group in enumerate(self._groups):
-            each = self._each_step(number, group)
+            each = self._numbers_of(number, group)
             try:
                 algorithm = self._rule.algorithm(group, each)
             except VerifyException as error:
@@ -80,10 +80,10 @@ class Optimization:
                 found[self._name(parameter, number)] = algorithm
         return found
 
-    def _each_step(self, number: int, group: Mapping[str, Any]) -> EachStep:
+    def _numbers_of(self, number: int, group: Mapping[str, Any]) -> GroupNumbers:
         rate, decay, cycled = (StepNumberAttr.of(NUMBERS * number + k) for k in range(NUMBERS))
         is_cycled = self._rule.cycled_momentum(group) is not None
-        return EachStep(
+        return GroupNumbers(
             rate, decay if group["weight_decay"] else 0.0, cycled if is_cycled else None
         )
 
@@ -99,13 +99,13 @@ class Optimization:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Those that it updates."""
+        """The parameters that it updates."""
         return [p for group in self._groups for p in group["params"]]
 
     def numbers(self) -> tuple[float, ...]:
-        """Those of the step whose `optimizer.step()` is called now.
+        """Return the per-step numbers as `optimizer.step()` is called.
 
-        Raises: UsageError when an option has changed that is part of the compiled program
+        Raises: UsageError where an option has changed that is compiled into the program
         """
         self._require_fixed()
         found: list[float] = []
@@ -116,16 +116,16 @@ class Optimization:
 
     @cached_property
     def _fixed(self) -> list[tuple[Any, ...]]:
-        """The options as they are at the first step, when the loop's schedulers are made."""
+        """Options at the first step, when the loop's schedulers exist."""
         return self._options()
 
     def _require_fixed(self) -> None:
-        """Raises: UsageError when an option has changed that is part of the compiled program"""
+        """Raises: UsageError where an option has changed that is compiled into the program"""
         if self._fixed != self._options():
-            raise self._changed()
+            raise self._changed_error()
 
-    def _require_same(self, trained: Collection[str]) -> None:
-        """PyTorch counts steps for each parameter, and csrun for all."""
+    def _require_same_trained(self, trained: Collection[str]) -> None:
+        """Raises: UsageError for other trained parameters than before, where updates count steps"""
         counted = {
             name
             for name, parameter in self._parameters()
@@ -147,8 +147,8 @@ class Optimization:
         fixed = self._rule.fixed_options
         return [(len(g["params"]), not g["weight_decay"], *fixed(g)) for g in self._groups]
 
-    def _changed(self) -> UsageError:
-        """An error about options that are part of the compiled program."""
+    def _changed_error(self) -> UsageError:
+        """Return the error about changed options that are compiled into the program."""
         before, now = ([n for n, *_ in each] for each in (self._fixed, self._options()))
         if before != now:
             return UsageError(
@@ -172,9 +172,9 @@ class Optimization:
         )
 
     def require_new(self) -> None:
-        """Raises: UsageError for state that a run which begins would not know of"""
+        """Raises: UsageError for optimizer state that a new run does not have"""
         for name, parameter in self._parameters():
-            state = own_state(self.optimizer).get(parameter, {})
+            state = unwatched_state(self.optimizer).get(parameter, {})
             began = float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
             if began:
                 raise UsageError(
@@ -184,9 +184,9 @@ class Optimization:
                 )
 
     def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
-        """Give PyTorch's optimizer its state after so many steps, in its own form.
+        """Write the state after so many steps into PyTorch's optimizer, in its own form.
 
-        state: of the store, as checkpoints name it; trained: the parameters that got gradients
+        state: of the store, by the names of checkpoints; trained: the parameters that got gradients
         """
         group_of = {id(p): group for group in self._groups for p in group["params"]}
         for name, parameter in self._parameters():
@@ -198,7 +198,7 @@ class Optimization:
                     if key in state
                 }
                 if given := self._rule.state(slots, group_of[id(parameter)], steps):
-                    own_state(self.optimizer)[parameter].update(given)
+                    unwatched_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [

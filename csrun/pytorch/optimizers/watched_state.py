@@ -1,4 +1,4 @@
-"""The optimizer's `state` in a Session's block: read as the store has it, refused where written."""
+"""The optimizer's `state` in a Session's block: reads come from the store, writes are refused."""
 
 from collections import defaultdict
 from collections.abc import Iterator, MutableMapping
@@ -11,38 +11,38 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 
 
-class Loop(Protocol):
-    """What a block's loop answers about its steps and its store."""
+class StateOwner(Protocol):
+    """The Session's loop, as WatchedState knows it."""
 
     has_begun: bool
 
     @property
     def is_apart(self) -> bool:
-        """Whether the user's own objects may be given the store's values now."""
+        """Whether the user's objects may be given the store's values now."""
 
     def give_back(self) -> None:
-        """Give the user's own objects the store's values."""
+        """Give the user's objects the store's values."""
 
     def require_state_as_given(self) -> None:
-        """Raises: UsageError where the script has written into the state since it was given"""
+        """Raises: UsageError where the script has written into the state since then"""
 
 
 class WatchedState(MutableMapping[Any, Any]):
-    """Stands for `optimizer.state` while the run's store has the state.
+    """Replacement of `optimizer.state` while the run's store has the state.
 
-    A read gives what the steps so far have made of it. A write after the block's first step would
-    change nothing in the store, as would another mapping in this one's place: both are refused.
+    A read returns the state after the steps so far. A write after the block's first step, or
+    another mapping in this one's place, would not reach the store and is refused.
 
-    own: the optimizer's mapping, which it has again after the block
+    own: the optimizer's mapping, restored after the block
     """
 
-    def __init__(self, loop: Loop, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, loop: StateOwner, optimizer: torch.optim.Optimizer) -> None:
         self._loop, self._optimizer = loop, optimizer
         self.own: MutableMapping[Any, Any] = optimizer.state
         self._was_read = False
 
     def look(self) -> None:
-        """A step begins, or the block ends.
+        """Check for writes, as a step begins or the block ends.
 
         Raises: UsageError where the script has written into the state
         """
@@ -79,7 +79,7 @@ class WatchedState(MutableMapping[Any, Any]):
         del self._write()[parameter]
 
     def clear(self) -> None:
-        """Remove all; MutableMapping's own would write nothing where the mapping is empty."""
+        """Clear the mapping; MutableMapping's own does not write where it is empty."""
         self._write().clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -89,14 +89,14 @@ class WatchedState(MutableMapping[Any, Any]):
         return defaultdict, (dict, dict(self._read()))
 
 
-def own_state(optimizer: torch.optim.Optimizer) -> MutableMapping[Any, Any]:
-    """Return the optimizer's own mapping, in a Session's block and outside of it."""
+def unwatched_state(optimizer: torch.optim.Optimizer) -> MutableMapping[Any, Any]:
+    """Return the optimizer's own mapping, inside and outside a Session's block."""
     state: Any = optimizer.state
     return state.own if isinstance(state, WatchedState) else state
 
 
 def written() -> UsageError:
-    """Return the refusal of a write into the optimizer's state within a block."""
+    """Return the error of a write into the optimizer's state within a block."""
     return UsageError(
         f"{user_line()}: the optimizer's state is written in the Session's block after its first "
         "step, when the run's store has it: to start over, make a new optimizer and another "

@@ -1,1 +1,1 @@
-"""Recording of a step of the user's loop: what it computes, on what, in which lines."""
+"""Recording of a step of the user's loop: its operators, their operands and source lines."""

@@ -10,7 +10,7 @@ _LIST = (list, tuple)
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    """As pytree's `tree_leaves((args, kwargs))`, which takes ten times as long."""
+    """Return pytree's `tree_leaves((args, kwargs))`, in a tenth of its time."""
     found = [*args, *kwargs.values()]
     for argument in found:
         if isinstance(argument, _NESTED):
@@ -21,7 +21,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 def map_arguments(
     function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """As pytree's `tree_map(function, (args, kwargs))`, which takes ten times as long."""
+    """Return pytree's `tree_map(function, (args, kwargs))`, in a tenth of its time."""
 
     def mapped(argument: Any) -> Any:
         if type(argument) in _LIST:

@@ -1,4 +1,4 @@
-"""`loss.backward()` of a recorded step: what it is called on, where it begins and ends."""
+"""`loss.backward()` of a recorded step: its loss, its operators and its gradients."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ if TYPE_CHECKING:
 
 @contextmanager
 def backward_as_method() -> Iterator[None]:
-    """`torch.autograd.backward([loss])` is `loss.backward()`, which a Session follows."""
-    own = torch.autograd.backward
+    """Have `torch.autograd.backward([loss])` call `loss.backward()`, which a Session records."""
+    original = torch.autograd.backward
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
         one = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
         if _is_followed(one):
             one.backward(grad_tensors, *args, **kwargs)
         else:
-            own(tensors, grad_tensors, *args, **kwargs)
+            original(tensors, grad_tensors, *args, **kwargs)
 
     torch.autograd.backward = backward
     try:
         yield
     finally:
-        torch.autograd.backward = own
+        torch.autograd.backward = original
 
 
 def _is_followed(tensor: Any) -> bool:
-    """Whether a Session follows backward() of a tensor: that of its own values, once."""
+    """Whether a Session records backward() of a tensor: of its own values, not recursively."""
     if isinstance(tensor, Traced):
         return not tensor.recorder.backward.is_under_way
-    own = torch.Tensor.backward
-    return isinstance(tensor, torch.Tensor) and type(tensor).backward != own
+    original = torch.Tensor.backward
+    return isinstance(tensor, torch.Tensor) and type(tensor).backward != original
 
 
-class Backward:
-    """That of one recording. Operators from `forward_end` to `end` are its own.
+class RecordedBackward:
+    """Backward pass of one recording, with the operators from `forward_end` to `end`.
 
-    first_gradients: by PyTorch's names of the parameters, as it gives them; zeros: those of
-    them that zero_grad(set_to_none=False) has left. require_cleared: raises
-    where gradients are there already that PyTorch does not know of, and
-    gives the names of those that are zeros.
+    first_gradients: as backward() leaves them, by parameter. zeros: parameters whose gradient is
+    still the zeros of zero_grad(set_to_none=False). require_cleared: raises where there are
+    gradients that PyTorch does not know of, and returns the names of those that are zeros.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -66,7 +65,7 @@ class Backward:
 
     @property
     def loss(self) -> Ref | None:
-        """What it was called on."""
+        """The value that backward() was called on."""
         return None if self._loss is None else self._loss.value
 
     @property
@@ -74,10 +73,10 @@ class Backward:
         """Whether PyTorch is computing gradients."""
         return self.forward_end is not None and not self.end
 
-    def begins(self, loss: torch.Tensor) -> None:
-        """The loop calls `loss.backward()`: here forward ends.
+    def start(self, loss: torch.Tensor) -> None:
+        """Begin, as the loop calls `loss.backward()`.
 
-        Raises: CaptureError for a second one, or gradients that are there already
+        Raises: CaptureError for a second call, or gradients that were not cleared
         """
         if self._loss is not None:
             raise CaptureError(
@@ -91,17 +90,17 @@ class Backward:
             )
         parameters = dict(self._recorder.model.named_parameters())
         self._zeros = {name: parameters[name] for name in self.require_cleared()}
-        self._refuse_others()
+        self._refuse_uncleared()
         self._loss, self.line = self._recorder.traced(loss), user_line()
         self.forward_end = len(self._recorder.operators)
 
-    def ends(self) -> None:
-        """It is over; a gradient of zeros that it has added nothing to is still there."""
+    def finish(self) -> None:
+        """Finish; gradients of zeros that nothing was added to are restored."""
         for name, parameter in self._zeros.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
                 self.zeros.append(name)
-        self._take_constants()
+        self._record_constants()
         self.end = len(self._recorder.operators)
         self._refuse_foreign()
         self.first_gradients = {
@@ -110,13 +109,13 @@ class Backward:
             if isinstance(parameter.grad, Traced)
         }
 
-    def _take_constants(self) -> None:
-        """Record gradients that autograd makes of no tensor of the step, as zeros."""
+    def _record_constants(self) -> None:
+        """Record gradients that depend on no value of the step, such as zeros, as constants."""
         for parameter in self._recorder.model.parameters():
             if parameter.grad is not None and not isinstance(parameter.grad, Traced):
                 parameter.grad = self._recorder.traced(parameter.grad)
 
-    def _refuse_others(self) -> None:
+    def _refuse_uncleared(self) -> None:
         for name, parameter in self._recorder.model.named_parameters():
             grad = parameter.grad
             if grad is None:
@@ -130,14 +129,14 @@ class Backward:
             self._zeros[name] = parameter
 
     def _refuse_foreign(self) -> None:
-        """Raises: CaptureError for a gradient of a tensor that is none of the model's"""
+        """Raises: CaptureError for a gradient of a tensor outside the model"""
         for tensor, leaf in self._recorder.constants:
             if tensor.is_leaf and isinstance(tensor.grad, Traced):
                 tensor.grad = None
                 raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")
 
-    def taken_gradients(self) -> dict[str, Ref]:
-        """Gradients as they are after all edits; the parameters have none any more.
+    def take_gradients(self) -> dict[str, Ref]:
+        """Remove and return the parameters' gradients, after all edits.
 
         Raises: CaptureError for a gradient that is not of this step
         """

@@ -1,4 +1,4 @@
-"""Whether two recordings of one step of the loop are the same, operator by operator."""
+"""Comparison of two recordings of a step, operator by operator."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from csrun.pytorch.record.recording import Leaf, Operator, Recording, Ref, Source, ancestors
+from csrun.pytorch.record.recording import GraphLeaf, Operator, Recording, Ref, Source, ancestors
 
 
 def difference(
     first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
 ) -> str | None:
-    """Where the second one begins to differ, with the user's line; None when it does not.
+    """Return the first difference with the user's line, or None.
 
-    of, of_again: the values that count, of each; what is computed besides them may differ.
+    of, of_again: the values to compare, of each recording; others are ignored.
     """
-    before, after = _Canonical(first, of), _Canonical(again, of_again)
+    before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
     for (one, reads), (other, now) in zip(before.operators, after.operators, strict=False):
-        if what := _of_operators(one, other):
+        if what := _compare_operators(one, other):
             return f"{other.line}: {what}"
         if not _is_same(reads, now):
             return f"{other.line}: {other.name} has different arguments than in step 1 ({one.line})"
@@ -29,7 +29,7 @@ def difference(
         how = "runs here, but not in step 1" if is_new else "ran in step 1, but does not run here"
         return f"{op.line}: {op.name} {how}"
     for leaf, now in zip(before.leaves, after.leaves, strict=True):
-        if what := _of_leaves(leaf, now):
+        if what := _compare_leaves(leaf, now):
             return what
     return (
         None
@@ -38,8 +38,8 @@ def difference(
     )
 
 
-class _Canonical:
-    """What leads to the values, which are numbered in the order in which they are met."""
+class _CanonicalGraph:
+    """The part of a recording that some values depend on, with values numbered as they are met."""
 
     def __init__(self, recording: Recording, of: Sequence[Ref]) -> None:
         self._numbers: dict[Ref, int] = {}
@@ -52,19 +52,19 @@ class _Canonical:
     def _operators(self, recording: Recording, needed: set[Ref]) -> Iterator[tuple[Operator, Any]]:
         for op in recording.operators:
             if any(r in needed for r in op.results):
-                reads = tree_map(self._plain, (op.arguments, dict(op.keywords)))
+                reads = tree_map(self._numbered, (op.arguments, dict(op.keywords)))
                 for ref in filter(None, op.results):
                     self._number(ref)
                 yield op, reads
 
-    def _plain(self, argument: Any) -> Any:
+    def _numbered(self, argument: Any) -> Any:
         return ("value", self._number(argument)) if isinstance(argument, Ref) else argument
 
     def _number(self, ref: Ref) -> int:
         return self._numbers.setdefault(ref, len(self._numbers))
 
 
-def _of_leaves(leaf: Leaf, now: Leaf) -> str | None:
+def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
     if (leaf.source, leaf.name) != (now.source, now.name) and leaf.source is not Source.CONSTANT:
         return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
     is_constant = Source.CONSTANT in (leaf.source, now.source)
@@ -73,7 +73,7 @@ def _of_leaves(leaf: Leaf, now: Leaf) -> str | None:
     return None
 
 
-def _of_operators(one: Operator, other: Operator) -> str | None:
+def _compare_operators(one: Operator, other: Operator) -> str | None:
     if one.name != other.name:
         return f"{other.name} runs where step 1 ran {one.name} ({one.line})"
     if one.scope != other.scope:

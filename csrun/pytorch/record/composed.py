@@ -1,6 +1,6 @@
-"""Functions of PyTorch's written with others, where its own code reads numbers or has no operator.
+"""PyTorch functions rewritten with others, where its own code reads values or has no emitter.
 
-Each has the arguments of PyTorch's; autograd takes it apart as it does the user's own lines.
+Each takes PyTorch's arguments, and autograd decomposes it like the user's own lines.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Any:
-    """PyTorch looks whether a variance is below zero."""
+    """PyTorch's own checks whether a variance is negative, which reads values."""
     if not isinstance(var, torch.Tensor):
         var = torch.full_like(input, float(var))
     if var.size() != input.size() and input.size()[:-1] == var.size():
@@ -43,7 +43,7 @@ def multi_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """The mean of (margin - x[y] + x[i])^p above 0, of all classes i but y."""
+    """Mean of max(0, margin - x[y] + x[i])^p over the classes i other than y."""
     if size_average is not None or reduce is not None:
         return NotImplemented
     is_one = input.dim() < 2
@@ -68,7 +68,7 @@ def nll_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """-weight[y] x[y] of each label; sums and means are PyTorch's operator.
+    """-weight[y] x[y] of each label; sums and means are left to PyTorch's operator.
 
     Shapes: input [N, C, ...] or [C], target [N, ...] or []
     """
@@ -90,7 +90,7 @@ def multilabel_margin_loss(
     reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
-    """The sum of 1 - (x[y] - x[i]) above 0, of labels y up to the first -1 and other classes i.
+    """Sum of max(0, 1 - (x[y] - x[i])) over labels y up to the first -1 and other classes i.
 
     Shapes: input and target [N, C], [C] or []
     """
@@ -109,7 +109,7 @@ def multilabel_margin_loss(
 
 
 def bilinear(recorder: Any, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """x A y, of each matrix A of the weights."""
+    """x A y for each matrix A of the weights."""
     found = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
     return found if bias is None else found + bias
 
@@ -128,7 +128,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    """Of bags of one size, [bags, size]; others are PyTorch's."""
+    """Bags of one size, [bags, size]; others are left to PyTorch."""
     plain = (offsets, max_norm, padding_idx) == (None, None, None)
     if input.dim() != 2 or not plain or scale_grad_by_freq or sparse:
         return NotImplemented
@@ -139,7 +139,7 @@ def embedding_bag(
 
 
 def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
-    """By places, whose range is checked; PyTorch's own compares each label with each class."""
+    """Scatter, which checks the range of labels; PyTorch's own compares each with each class."""
     if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():
         return NotImplemented
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype)

@@ -1,7 +1,7 @@
-"""Functions that are taken whole, above autograd, which would take them apart.
+"""Composite operators, recorded as one node before autograd decomposes them.
 
-Each is one operator forward and one on the way back, whatever PyTorch's own way through it is. The
-interpreter asks PyTorch for both: the way back is autograd's through the function itself.
+Each is one operator in forward and one in backward, whichever kernels PyTorch itself chooses. The
+interpreter computes both with PyTorch: backward is autograd's through the function.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A function of tensors, and its options; `compute` gets the tensors by position."""
+class CompositeOp:
+    """A function of tensors by position, and of options by keyword."""
 
     name: str
     compute: Callable[..., Any]
 
     @property
     def backward_name(self) -> str:
-        """The name of the operator of the way back."""
+        """Name of the backward operator."""
         return f"{self.name}_backward"
 
-    def taken(self, recorder: Recorder, tensors: Sequence[Any], **options: Any) -> Any:
-        """The function's results, traced, recorded as one operator.
+    def record(self, recorder: Recorder, tensors: Sequence[Any], **options: Any) -> Any:
+        """Record the function as one operator and return its traced results.
 
-        Raises: CaptureError for one that draws on the way back, where it would draw anew
+        Raises: CaptureError for dropout in the backward pass, which would draw another mask
         """
         if self.name in DRAWING and recorder.scopes.is_backward:
-            raise recorder.refused(
+            raise recorder.refusal(
                 "dropout is recomputed in the backward pass (torch.utils.checkpoint) and would "
                 "draw another mask: move it out of the checkpoint"
             )
-        return _Taken.apply(recorder, self, options, *tensors)
+        return _CompositeFunction.apply(recorder, self, options, *tensors)
 
 
-class _Taken(torch.autograd.Function):
+class _CompositeFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, whole: Whole, options: dict[str, Any], *tensors: Any
+        ctx: Any, recorder: Recorder, composite: CompositeOp, options: dict[str, Any], *tensors: Any
     ) -> Any:
         traced = tuple(recorder.traced(t) if isinstance(t, torch.Tensor) else t for t in tensors)
-        ctx.recorder, ctx.whole, ctx.options = recorder, whole, options
+        ctx.recorder, ctx.composite, ctx.options = recorder, composite, options
         ctx.number = len(recorder.operators)
         ctx.place = recorder.scopes.here
         ctx.save_for_backward(*traced)
-        found = recorder.record(whole.name, whole.compute, traced, options)
+        found = recorder.record(composite.name, composite.compute, traced, options)
         if isinstance(found, tuple):
             ctx.mark_non_differentiable(*found[1:])
         return found
@@ -74,8 +74,8 @@ class _Taken(torch.autograd.Function):
         before = recorder.scopes.of_whole(ctx.place)
         try:
             found = recorder.record(
-                ctx.whole.backward_name,
-                partial(gradients_of, ctx.whole.compute),
+                ctx.composite.backward_name,
+                partial(gradients_of, ctx.composite.compute),
                 (recorder.traced(grad), *tensors),
                 {"needs": needs, **ctx.options},
                 forward=ctx.number,
@@ -93,7 +93,7 @@ def gradients_of(
     needs: Sequence[bool],
     **options: Any,
 ) -> Tensors:
-    """The gradients of those tensors that need one, by autograd through the function."""
+    """Return the gradients of the tensors that need one, by autograd through the function."""
     with torch.enable_grad():
         leaves = [
             t.detach().requires_grad_() if need and t is not None else t
@@ -128,14 +128,14 @@ def _cross_entropy(x: torch.Tensor, labels: torch.Tensor, **options: Any) -> tor
 
 
 def _dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
-    """By a mask that was drawn; without one, what it is like."""
+    """Dropout by a given mask; without one, as for shapes, PyTorch's."""
     if kept is None:
         return call_for_user(functional.dropout, (x, p))
     return (x * (1 / (1 - p))).masked_fill(~kept, 0)  # with the strides of x
 
 
 def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None) -> torch.Tensor:
-    """The same of [N, C, ...], by a mask [N, C]."""
+    """Dropout of channels. Shapes: x [N, C, ...], kept [N, C]"""
     if kept is None:
         return call_for_user(torch.feature_dropout, (x, p, True))
     scales = kept.to(x.dtype) * (1 / (1 - p))
@@ -145,21 +145,21 @@ def _channel_dropout(x: torch.Tensor, p: float, kept: torch.Tensor | None = None
 def _batch_norm(
     x: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    """The result, and the next running statistics where there are some."""
+    """Return the result, and the next running statistics if there are any."""
     mean, var = (None if r is None else r.clone() for r in (mean, var))
     given = (x, mean, var, weight, bias, True, momentum, eps)
     out = call_for_user(functional.batch_norm, given)
     return (out,) if mean is None else (out, mean, var)
 
 
-ATTENTION = Whole("csrun::scaled_dot_product_attention", _attention)
-CROSS_ENTROPY = Whole("csrun::cross_entropy", _cross_entropy)
-DROPOUT = Whole("csrun::dropout", _dropout)
-CHANNEL_DROPOUT = Whole("csrun::channel_dropout", _channel_dropout)
-BATCH_NORM = Whole("csrun::batch_norm", _batch_norm)
+ATTENTION = CompositeOp("csrun::scaled_dot_product_attention", _attention)
+CROSS_ENTROPY = CompositeOp("csrun::cross_entropy", _cross_entropy)
+DROPOUT = CompositeOp("csrun::dropout", _dropout)
+CHANNEL_DROPOUT = CompositeOp("csrun::channel_dropout", _channel_dropout)
+BATCH_NORM = CompositeOp("csrun::batch_norm", _batch_norm)
 
 
-def take_attention(
+def record_attention(
     recorder: Recorder,
     query: Any,
     key: Any,
@@ -170,7 +170,7 @@ def take_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Not where the mask is trained: PyTorch takes it apart. Shared keys are repeated."""
+    """Left to PyTorch where the mask needs a gradient. Shared keys are repeated."""
     if attn_mask is not None and attn_mask.requires_grad:
         return NotImplemented
     if enable_gqa:
@@ -181,10 +181,10 @@ def take_attention(
         query, key, value = (x.expand(*first, *x.shape[-2:]) for x in (query, key, value))
     tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
     options = {"dropout_p": float(dropout_p), "is_causal": bool(is_causal), "scale": scale}
-    return ATTENTION.taken(recorder, tensors, **options)
+    return ATTENTION.record(recorder, tensors, **options)
 
 
-def take_cross_entropy(
+def record_cross_entropy(
     recorder: Recorder,
     input: Any,
     target: Any,
@@ -195,7 +195,7 @@ def take_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Not with weights or probabilities as labels: PyTorch takes these apart."""
+    """Left to PyTorch with class weights or probabilities as labels."""
     if weight is not None or size_average is not None or reduce is not None:
         return NotImplemented
     if target.is_floating_point():
@@ -205,43 +205,43 @@ def take_cross_entropy(
         "reduction": reduction,
         "label_smoothing": float(label_smoothing),
     }
-    return CROSS_ENTROPY.taken(recorder, (input, target), **options)
+    return CROSS_ENTROPY.record(recorder, (input, target), **options)
 
 
-def take_dropout(
+def record_dropout(
     recorder: Recorder,
     input: Any,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> Any:
-    """PyTorch itself says what a rate of 0 or 1 is."""
-    return _dropped(DROPOUT, recorder, input, p, training, inplace)
+    """Left to PyTorch for a rate of 0 or 1."""
+    return _record_dropped(DROPOUT, recorder, input, p, training, inplace)
 
 
-def take_channel_dropout(
+def record_channel_dropout(
     recorder: Recorder,
     input: Any,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> Any:
-    """As dropout; what has no axis for samples is PyTorch's to say something about."""
+    """As dropout; left to PyTorch without an axis of samples."""
     if input.dim() < 3:
         return NotImplemented
-    return _dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
+    return _record_dropped(CHANNEL_DROPOUT, recorder, input, p, training, inplace)
 
 
-def _dropped(
-    whole: Whole, recorder: Recorder, input: Any, p: float, training: bool, inplace: bool
+def _record_dropped(
+    composite: CompositeOp, recorder: Recorder, input: Any, p: float, training: bool, inplace: bool
 ) -> Any:
     if not training or not 0 < p < 1:
         return NotImplemented
-    out = whole.taken(recorder, (input,), p=float(p))
+    out = composite.record(recorder, (input,), p=float(p))
     return input.copy_(out) if inplace else out
 
 
-def take_instance_norm(
+def record_instance_norm(
     recorder: Recorder,
     input: Any,
     running_mean: Any = None,
@@ -252,17 +252,17 @@ def take_instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """A group norm with a group for each channel; by running statistics, a batch norm."""
+    """A group norm with a group per channel; with running statistics in eval(), a batch norm."""
     if not use_input_stats:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
     if running_mean is not None:
-        raise recorder.refused(
+        raise recorder.refusal(
             "an instance norm with track_running_stats cannot be trained: leave the option out"
         )
     return functional.group_norm(input, input.shape[1], weight, bias, eps)
 
 
-def take_batch_norm(
+def record_batch_norm(
     recorder: Recorder,
     input: Any,
     running_mean: Any,
@@ -273,26 +273,26 @@ def take_batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """In training; else PyTorch itself computes with the running statistics."""
+    """Left to PyTorch in eval(), which uses the running statistics."""
     if not training:
         return NotImplemented
     if running_mean is not None and not recorder.is_owned(running_mean):
-        raise recorder.refused(
+        raise recorder.refusal(
             "a batch norm outside the model is in training mode and would update its "
             "statistics: call eval() on its module"
         )
     tensors = (input, running_mean, running_var, weight, bias)
-    out, *running = BATCH_NORM.taken(recorder, tensors, momentum=float(momentum), eps=float(eps))
+    out, *running = BATCH_NORM.record(recorder, tensors, momentum=float(momentum), eps=float(eps))
     for buffer, value in zip((running_mean, running_var), running, strict=False):
         recorder.traced(buffer).value = value.value
     return out
 
 
-def take_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A recurrent network whose axes PyTorch reorders in place, or with dropout between layers."""
+def record_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the recording of a recurrent network with dropout or with reordered axes."""
 
-    def take(recorder: Recorder, *given: Any) -> Any:
-        if not isinstance(given[3], bool):  # of a packed sequence
+    def record(recorder: Recorder, *given: Any) -> Any:
+        if not isinstance(given[3], bool):  # a packed sequence
             return NotImplemented
         call = _Recurrent(func, *given[3:])
         drops = call.is_training and call.dropout and call.layers > 1
@@ -302,12 +302,12 @@ def take_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
         out, *hidden = call.by_layer(x, given[1], given[2]) if drops else call(x, *given[1:3])
         return out.transpose(0, 1) if call.is_batch_first else out, *hidden
 
-    return take
+    return record
 
 
 @dataclass(frozen=True)
 class _Recurrent:
-    """torch.lstm, gru, rnn_tanh or rnn_relu, and its options, in the order of its arguments."""
+    """torch.lstm, gru, rnn_tanh or rnn_relu with its options, in the order of its arguments."""
 
     func: Callable[..., Any]
     has_biases: bool
@@ -318,12 +318,12 @@ class _Recurrent:
     is_batch_first: bool
 
     def __call__(self, x: Any, state: Any, weights: Sequence[Any], layers: int = 0) -> Any:
-        """All layers at once, without dropout, on [T, B, D]."""
+        """Run all layers at once, without dropout. Shapes: x [T, B, D]"""
         options = (self.has_biases, layers or self.layers, 0.0, self.is_training)
         return self.func(x, state, weights, *options, self.is_bidirectional, False)
 
     def by_layer(self, x: Any, state: Any, weights: Sequence[Any]) -> Any:
-        """A layer at a time, with dropout before each but the first."""
+        """Run layer by layer, with dropout before each but the first."""
         size, directions = len(weights) // self.layers, 2 if self.is_bidirectional else 1
         last = []
         for layer in range(self.layers):
@@ -336,46 +336,46 @@ class _Recurrent:
         return x, *(torch.cat(each) for each in zip(*last, strict=True))
 
 
-#: Those that draw a mask, which the interpreter is to be given.
+#: Operators with a dropout mask, which the interpreter gets as `kept`.
 _DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
 DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
 
 
 def is_of_training(operator: Operator) -> bool:
-    """Whether it computes what `model.eval()` would leave out or do otherwise."""
+    """Whether an operator is one that `model.eval()` would skip or change."""
     if operator.name == ATTENTION.name:
         return bool(operator.keywords["dropout_p"])
     return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
 
 
 def is_valid(recorder: Recorder, given: Any) -> bool:
-    """That of torch.distributions, which reads no numbers in PyTorch's tracing, either."""
+    """True: argument validation of torch.distributions is skipped, as in PyTorch's own tracing."""
     return True
 
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
-TAKEN: Mapping[Any, Callable[..., Any]] = {
+COMPOSITES: Mapping[Any, Callable[..., Any]] = {
     **COMPOSED,
-    functional.scaled_dot_product_attention: take_attention,
-    functional.cross_entropy: take_cross_entropy,
-    functional.dropout: take_dropout,
-    functional.dropout1d: take_channel_dropout,
-    functional.dropout2d: take_channel_dropout,
-    functional.dropout3d: take_channel_dropout,
-    functional.batch_norm: take_batch_norm,
-    functional.instance_norm: take_instance_norm,
+    functional.scaled_dot_product_attention: record_attention,
+    functional.cross_entropy: record_cross_entropy,
+    functional.dropout: record_dropout,
+    functional.dropout1d: record_channel_dropout,
+    functional.dropout2d: record_channel_dropout,
+    functional.dropout3d: record_channel_dropout,
+    functional.batch_norm: record_batch_norm,
+    functional.instance_norm: record_instance_norm,
     torch._is_all_true: is_valid,
-    **{func: take_recurrent(func) for func in _RECURRENT},
+    **{func: record_recurrent(func) for func in _RECURRENT},
 }
 
 
-def take(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The function's results where it is taken whole, NotImplemented where it is not.
+def record_composite(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Record a composite and return its results; NotImplemented for other functions.
 
     Raises: PyTorch's own error for arguments that it refuses
     """
-    found = TAKEN.get(func)
+    found = COMPOSITES.get(func)
     given = tree_leaves((args, dict(kwargs)))
     if found is None or not any(isinstance(a, Traced) for a in given):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Functions that are taken above autograd: some whole, one for what it says of the loop."""
+"""Interception of PyTorch functions above autograd: composite operators and backward()."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.composite_ops import TAKEN, take
+from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import Recorder
 
 
-class Functions(TorchFunctionMode):
-    """Tells the recorder of backward(), and takes functions whole.
+class FunctionCapture(TorchFunctionMode):
+    """Function mode that reports backward() to the recorder and records composite operators.
 
-    A mode sees what the loop calls, not what PyTorch's own functions call in turn, as
-    multi_head_attention_forward does with dropout: for these the names in torch.nn.functional
-    stand for others while a step is recorded.
+    A mode sees what the loop calls, not what PyTorch's own functions call in turn, such as dropout
+    in multi_head_attention_forward: for these, names in torch.nn.functional are patched while a
+    step is recorded.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._names = {func.__name__: func for func in TAKEN}
+        self._names = {func.__name__: func for func in COMPOSITES}
 
     def __enter__(self) -> Self:
         for name, func in self._names.items():
-            setattr(functional, name, self._taken(func))
-        # unless it is traced, transformers reads a mask's numbers, and may leave the mask out
+            setattr(functional, name, self._patched(func))
+        # outside of tracing, transformers reads a mask's values, and may leave the mask out
         self._is_tracing, torch.jit.is_tracing = torch.jit.is_tracing, lambda: True
         super().__enter__()
         return self
@@ -45,23 +45,23 @@ class Functions(TorchFunctionMode):
             setattr(functional, name, func)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One of PyTorch's functions is called by the loop."""
+        """Record a call of the loop."""
         kwargs = kwargs or {}
         if func is torch.Tensor.backward:
-            self._recorder.backward.begins(args[0])
-            with torch.autograd.set_detect_anomaly(False):  # which looks at numbers
+            self._recorder.backward.start(args[0])
+            with torch.autograd.set_detect_anomaly(False):  # anomaly detection reads values
                 call_for_user(func, args, kwargs)
-            self._recorder.backward.ends()
+            self._recorder.backward.finish()
             return None
-        taken = take(self._recorder, func, args, kwargs)
-        return call_for_user(func, args, kwargs) if taken is NotImplemented else taken
+        found = record_composite(self._recorder, func, args, kwargs)
+        return call_for_user(func, args, kwargs) if found is NotImplemented else found
 
-    def _taken(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def _patched(self, func: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(func)
         def called(*args: Any, **kwargs: Any) -> Any:
             if self in _get_current_function_mode_stack():
-                return call_for_user(func, args, kwargs)  # which asks the modes, ours among them
-            taken = take(self._recorder, func, args, kwargs)
-            return call_for_user(func, args, kwargs) if taken is NotImplemented else taken
+                return call_for_user(func, args, kwargs)  # which calls this mode
+            found = record_composite(self._recorder, func, args, kwargs)
+            return call_for_user(func, args, kwargs) if found is NotImplemented else found
 
         return called

@@ -1,7 +1,9 @@
-"""Writes into tensors: each becomes a new value, which all tensors that lie there then have.
+"""In-place writes: each becomes a new value, which all aliases of the tensor then have.
 
-A write into a view is one into its base, by the scatter form of each view on the way there; what
-else is a view of the base is then made again. So tinygrad does it (extra/torch_backend).
+A write into a view becomes one into its base, through the scatter form of each view between them;
+other views of the base are then recomputed.
+
+Source: tinygrad, extra/torch_backend
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import Recorder
 
 aten = torch.ops.aten
-#: In-place operators whose other form has another name or other arguments.
+#: In-place operators whose out-of-place form has another name or other arguments.
 _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
     aten.zero_.default: (aten.zeros_like.default, lambda x: (x,)),
     aten.fill_.Scalar: (aten.full_like.default, lambda x, value: (x, value)),
@@ -31,24 +33,24 @@ _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
 }
 
 
-class Writes:
-    """The writes of one recording."""
+class InPlaceWrites:
+    """In-place writes of one recording."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Write the form without a write down, and give the written tensor its result."""
-        targets = self._targets(func, args, kwargs)
+        """Record the out-of-place form, and give the written tensors its results."""
+        targets = self._written_traced(func, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             return self._reshape(func, targets[0], args, kwargs)
         for target in targets:
             self._check(func, target)
-        call, arguments = self._functional(func, args)
+        call, arguments = self._out_of_place(func, args)
         found = self._recorder.record(str(call), call, arguments, kwargs)
         made = found if isinstance(found, tuple | list) else [found]
         for target, new in zip(targets, made[-len(targets) :], strict=True):
-            self._replace(target, new)
+            self._replace_value(target, new)
         returned = len(func._schema.returns)
         if returned == 0:
             return None
@@ -57,27 +59,27 @@ class Writes:
         return tuple(made[:returned])
 
     def _reshape(self, func: Any, target: Traced, args: Any, kwargs: Any) -> Traced:
-        """`x.squeeze_()` and its like: the tensor is a view of what it was from then on.
+        """Record `x.squeeze_()` and its like: the tensor becomes a view of its former self.
 
         Source: torch.utils._python_dispatch.return_and_correct_aliasing
         """
-        call, arguments = self._functional(func, args)
+        call, arguments = self._out_of_place(func, args)
         new = self._recorder.record(str(call), call, arguments, kwargs)
         with no_dispatch():
-            call_for_user(func, args, kwargs)  # of the shape that autograd and the user see
+            call_for_user(func, args, kwargs)  # changes the shape that autograd and the user see
         target.fake, target.held, target.view_of = new.fake, new.held, new.view_of
         return target
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Raises: CaptureError for a write into what is not traced, whose views would not see it"""
+        """Raises: CaptureError for a write into an untraced tensor, whose views would not see it"""
         for target in self._written(func, args, kwargs):
             if not isinstance(target, Traced) and not self._recorder.is_owned(target):
-                raise self._recorder.refused(
+                raise self._recorder.refusal(
                     f"{func} writes a traced value into a tensor that is not traced, such as "
                     "torch.zeros(...): build it with torch.stack, torch.cat or torch.where"
                 )
 
-    def _targets(self, func: Any, args: Any, kwargs: Any) -> list[Traced]:
+    def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[Traced]:
         return [t for t in self._written(func, args, kwargs) if isinstance(t, Traced)]
 
     @staticmethod
@@ -88,9 +90,9 @@ class Writes:
         return [t for t in given if isinstance(t, torch.Tensor)]
 
     def _check(self, func: Any, target: Traced) -> None:
-        refused = self._recorder.refused
+        refusal = self._recorder.refusal
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
-            raise refused(
+            raise refusal(
                 f"{func} writes into {target.memory.stored}, which the step may only read: "
                 "write x = x * 2 instead of x *= 2"
             )
@@ -98,14 +100,14 @@ class Writes:
             return
         view = target
         while (of := view.view_of) is not None:
-            if of.call not in WRITTEN_BACK:
-                raise refused(
+            if of.call not in WRITE_BACK:
+                raise refusal(
                     f"{func} writes into a view made by {of.call}, which is not supported: use an "
                     "out-of-place operator such as torch.where or torch.cat"
                 )
             view = of.base
 
-    def _functional(self, func: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
+    def _out_of_place(self, func: Any, args: Any) -> tuple[Any, tuple[Any, ...]]:
         if func in _SPECIAL:
             call, arguments = _SPECIAL[func]
             return call, arguments(*args)
@@ -113,36 +115,36 @@ class Writes:
         plain = getattr(aten, packet.removesuffix("_"), None)
         found = plain and getattr(plain, overload, None)
         if found is None or found is func:
-            raise self._recorder.refused(
+            raise self._recorder.refusal(
                 f"{func} works in place and has no out-of-place form: use another operator"
             )
         return found, args
 
-    def _replace(self, target: Traced, new: Traced) -> None:
-        """All that lie there have the new value; the memory stays that of the target."""
+    def _replace_value(self, target: Traced, new: Traced) -> None:
+        """Give all aliases of the target the new value, in the target's storage."""
         others = list(target.memory.tensors)
         if all(other.geometry == target.geometry for other in others):
-            for other in others:  # which are all that is left of what they are views of
+            for other in others:  # nothing but these is left of their base
                 other.held, other.view_of = target.held, None
             target.value = new.value
             return
         view, value = target, new
         while (of := view.view_of) is not None:
-            call, arguments = WRITTEN_BACK[of.call](of, value)
+            call, arguments = WRITE_BACK[of.call](of, value)
             value = self._recorder.record(str(call), call, arguments, {})
             view = of.base
         view.value = value.value
         made = {id(view.held)}
         for other in others:
-            self._make_again(other, made)
+            self._recompute_view(other, made)
 
-    def _make_again(self, tensor: Traced, made: set[int]) -> None:
-        """Give a view the value that it has of its base's new one."""
+    def _recompute_view(self, tensor: Traced, made: set[int]) -> None:
+        """Recompute a view from its base's new value."""
         of = tensor.view_of
         if of is None or id(tensor.held) in made:
             return
         made.add(id(tensor.held))
-        self._make_again(of.base, made)
+        self._recompute_view(of.base, made)
         call = aten.reshape.default if of.call is aten.view.default else of.call
         name = str(aten.as_strided.default if call is strided else call)
         found = self._recorder.record(name, call, (of.base, *of.arguments), of.keywords)
@@ -150,67 +152,67 @@ class Writes:
 
 
 def base_of(tensor: Traced) -> Traced:
-    """What a tensor is a view of, or itself."""
+    """Return the base of a view, or the tensor itself."""
     while tensor.view_of is not None:
         tensor = tensor.view_of.base
     return tensor
 
 
 def strided(x: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Tensor:
-    """as_strided of what lies row by row."""
+    """as_strided of a contiguous tensor."""
     return call_for_user(torch.as_strided, (x.contiguous(), sizes, strides, offset))
 
 
 Call = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
 
 
-def _by(scatter: Any) -> Callable[[ViewOf, Traced], Call]:
-    """The operator that writes where the view's arguments say."""
+def _scatter_by(scatter: Any) -> Callable[[ViewOf, Traced], Call]:
+    """Return the scatter operator by the view's arguments."""
     return lambda of, new: (scatter, (of.base, new, *of.arguments))
 
 
-def _reshaped(of: ViewOf, new: Traced) -> Call:
+def _undo_reshape(of: ViewOf, new: Traced) -> Call:
     return aten.reshape.default, (new, list(of.base.fake.shape))
 
 
-def _turned(of: ViewOf, new: Traced) -> Call:
+def _undo_transpose(of: ViewOf, new: Traced) -> Call:
     return of.call, (new, *of.arguments)
 
 
-def _permuted(of: ViewOf, new: Traced) -> Call:
+def _undo_permute(of: ViewOf, new: Traced) -> Call:
     dims = [d % len(of.arguments[0]) for d in of.arguments[0]]
     return of.call, (new, [dims.index(d) for d in range(len(dims))])
 
 
-def _part(of: ViewOf, new: Traced) -> Call:
-    """One of the parts that an axis was split into."""
+def _write_part(of: ViewOf, new: Traced) -> Call:
+    """Write one part of a split axis."""
     sizes, dim = of.arguments[0], of.arguments[1] if len(of.arguments) > 1 else 0
     start = sizes * of.result if isinstance(sizes, int) else sum(sizes[: of.result])
     end = start + new.fake.shape[dim]
     return aten.slice_scatter.default, (of.base, new, dim, start, end)
 
 
-def _one(of: ViewOf, new: Traced) -> Call:
-    """What is at one place of an axis, of all that are there."""
+def _write_unbound(of: ViewOf, new: Traced) -> Call:
+    """Write one of the tensors that an axis was unbound into."""
     dim = of.arguments[0] if of.arguments else 0
     return aten.select_scatter.default, (of.base, new, dim, of.result)
 
 
-#: Of each operator that makes a view, the one that gives its base with the view's new numbers.
-WRITTEN_BACK: Mapping[Any, Callable[[ViewOf, Traced], Call]] = {
-    aten.view.default: _reshaped,
-    aten.unsqueeze.default: _reshaped,
-    aten.squeeze.default: _reshaped,
-    aten.squeeze.dim: _reshaped,
-    aten.squeeze.dims: _reshaped,
-    aten.t.default: _turned,
-    aten.transpose.int: _turned,
-    aten.permute.default: _permuted,
-    aten.slice.Tensor: _by(aten.slice_scatter.default),
-    aten.select.int: _by(aten.select_scatter.default),
-    aten.diagonal.default: _by(aten.diagonal_scatter.default),
-    aten.split.Tensor: _part,
-    aten.split_with_sizes.default: _part,
-    aten.unbind.int: _one,
-    strided: _by(aten.as_strided_scatter.default),
+#: For each view operator, the one that gives the base with the view's new value.
+WRITE_BACK: Mapping[Any, Callable[[ViewOf, Traced], Call]] = {
+    aten.view.default: _undo_reshape,
+    aten.unsqueeze.default: _undo_reshape,
+    aten.squeeze.default: _undo_reshape,
+    aten.squeeze.dim: _undo_reshape,
+    aten.squeeze.dims: _undo_reshape,
+    aten.t.default: _undo_transpose,
+    aten.transpose.int: _undo_transpose,
+    aten.permute.default: _undo_permute,
+    aten.slice.Tensor: _scatter_by(aten.slice_scatter.default),
+    aten.select.int: _scatter_by(aten.select_scatter.default),
+    aten.diagonal.default: _scatter_by(aten.diagonal_scatter.default),
+    aten.split.Tensor: _write_part,
+    aten.split_with_sizes.default: _write_part,
+    aten.unbind.int: _write_unbound,
+    strided: _scatter_by(aten.as_strided_scatter.default),
 }

@@ -1,4 +1,4 @@
-"""The model's own tensors, however the loop comes by them: parameters, buffers, their `.data`."""
+"""Lookup of the model's tensors: parameters, buffers and their `.data`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from csrun.pytorch.record.recording import Source
 
 
 @dataclass(frozen=True, eq=False)
-class Owned:
-    """A tensor of the model, its PyTorch name, and what it is in a recording.
+class ModelTensor:
+    """A tensor of the model, its PyTorch name, and its source in a recording.
 
-    A buffer of integers is a constant: csrun's states are of floats.
+    An integer buffer is a constant, as CIRH's states are floats.
     """
 
     tensor: torch.Tensor
@@ -22,28 +22,28 @@ class Owned:
     source: Source
 
 
-class OwnedTensors:
-    """Those of one model, as they are when its step begins."""
+class ModelTensors:
+    """Tensors of one model, as they are when its step begins."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._by_id: dict[int, Owned] = {}
-        self._by_memory: dict[int, Owned] = {}
+        self._by_id: dict[int, ModelTensor] = {}
+        self._by_memory: dict[int, ModelTensor] = {}
         for name, parameter in model.named_parameters():
-            self._add(Owned(parameter, name, Source.PARAMETER))
+            self._add(ModelTensor(parameter, name, Source.PARAMETER))
         for name, buffer in model.named_buffers():
             kind = Source.BUFFER if buffer.is_floating_point() else Source.CONSTANT
-            self._add(Owned(buffer, name, kind))
+            self._add(ModelTensor(buffer, name, kind))
 
-    def _add(self, owned: Owned) -> None:
-        self._by_id[id(owned.tensor)] = owned
-        if address := _address(owned.tensor):
-            self._by_memory.setdefault(address, owned)
+    def _add(self, entry: ModelTensor) -> None:
+        self._by_id[id(entry.tensor)] = entry
+        if address := _address(entry.tensor):
+            self._by_memory.setdefault(address, entry)
 
-    def find(self, tensor: torch.Tensor) -> Owned | None:
-        """What a tensor is to the model; `parameter.data` is the parameter.
+    def find(self, tensor: torch.Tensor) -> ModelTensor | None:
+        """Return a tensor's entry; `parameter.data` is the parameter.
 
-        Raises: CaptureError for a part of one that was taken before the step
+        Raises: CaptureError for a view that was taken before the step
         """
         found = self._by_id.get(id(tensor))
         if found is not None or not self._by_memory:
@@ -56,38 +56,38 @@ class OwnedTensors:
             "before the step: take the view in forward, from the model"
         )
 
-    def find_name(self, module: str, name: str) -> Owned | None:
-        """Find what a module, by its path, had by a name when the step began."""
+    def find_name(self, module: str, name: str) -> ModelTensor | None:
+        """Return the tensor that a module had by a name when the step began."""
         path = f"{module}.{name}" if module else name
-        return next((owned for owned in self._by_id.values() if owned.name == path), None)
+        return next((entry for entry in self._by_id.values() if entry.name == path), None)
 
-    def is_counter(self, tensor: torch.Tensor) -> str | None:
-        """The name of a buffer of integers."""
+    def counter_name(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of an integer buffer, None for another tensor."""
         found = self._by_id.get(id(tensor))
         return found.name if found and found.source is Source.CONSTANT else None
 
-    def replaced(self) -> Iterator[tuple[Owned, torch.Tensor]]:
-        """Buffers in whose place another tensor is now; the model gets its own back.
+    def restore_replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
+        """Restore the buffers that were replaced; yield each with its replacement.
 
-        Raises: CaptureError for a buffer that is not there any more, or a tensor of other numbers
+        Raises: CaptureError for a restore_replaced parameter or integer buffer
         """
-        for owned in self._by_id.values():
-            where, _, name = owned.name.rpartition(".")
+        for entry in self._by_id.values():
+            where, _, name = entry.name.rpartition(".")
             module = self._model.get_submodule(where)
             now = getattr(module, name)
-            if now is owned.tensor:
+            if now is entry.tensor:
                 continue
-            if owned.source is not Source.BUFFER:
+            if entry.source is not Source.BUFFER:
                 raise CaptureError(
-                    f"{user_line()}: {owned.name} of the model was replaced by another tensor in "
+                    f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
                     "the step: leave its updates to the optimizer"
                 )
-            setattr(module, name, owned.tensor)
-            yield owned, now
+            setattr(module, name, entry.tensor)
+            yield entry, now
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """What tells its memory from others; 0 where it has none."""
+    """Return the address that identifies a tensor's memory; 0 where it has none."""
     has_one = tensor.layout is torch.strided and tensor.device.type in ("cpu", "meta")
     return address(tensor) if has_one else 0
 

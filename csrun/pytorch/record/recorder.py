@@ -1,4 +1,4 @@
-"""Records one step of the user's own loop, by running it on tensors that have no numbers."""
+"""Recorder of one step of the user's loop, which runs on traced tensors without values."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,27 +14,27 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from csrun.pytorch.deferred_init.tape import is_made, real
+from csrun.pytorch.deferred_init.tape import is_deferred, materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
-from csrun.pytorch.record.backward import Backward
-from csrun.pytorch.record.functions import Functions
-from csrun.pytorch.record.in_place import Writes, base_of, strided
-from csrun.pytorch.record.model_tensors import OwnedTensors
+from csrun.pytorch.record.backward import RecordedBackward
+from csrun.pytorch.record.functions import FunctionCapture
+from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
+from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.recording import (
     STRIDED,
-    Kind,
-    Leaf,
+    GraphLeaf,
+    LoopRead,
     Operator,
-    Read,
     Recording,
     Ref,
     Source,
+    TensorKind,
     returns_view,
 )
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, outside
-from csrun.pytorch.record.traced import Memory, Traced, ViewOf, fake_of
+from csrun.pytorch.record.traced import Traced, TracedStorage, ViewOf, fake_of
 from csrun.pytorch.record.unsupported import (
     NOT_IN_MODEL,
     refusal_of,
@@ -42,13 +42,13 @@ from csrun.pytorch.record.unsupported import (
 )
 
 aten = torch.ops.aten
-#: Results that are their operand, for all that is computed.
+#: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
 class Recorder(TorchDispatchMode):
-    """Records what is done inside `with recorder:`; `finish` gives the Recording.
+    """Dispatch mode that records the operators within it; `finish` returns the Recording.
 
         recorder = Recorder(model)
         with recorder:
@@ -59,8 +59,8 @@ class Recorder(TorchDispatchMode):
         recording = recorder.finish()               # at optimizer.step(), which is not recorded
 
     The model's parameters stay the user's own Parameter objects: they get traced gradients, and
-    lose them in `finish`. reader: gives the numbers of a value that the loop asks for. later: what
-    a function of values gives after the step, where that may wait until it is read; None where not.
+    lose them in `finish`. reader: returns the value of a traced tensor that the loop reads. later:
+    defers an operator on values of the finished step, or returns None.
 
     Raises: CaptureError, with the user's line, for what cannot be recorded
     """
@@ -68,26 +68,28 @@ class Recorder(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.reader: Callable[[Traced], torch.Tensor] = _unread
+        self.reader: Callable[[Traced], torch.Tensor] = _no_reader
         self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
-        self.writes = Writes(self)
+        self.writes = InPlaceWrites(self)
         self.operators: list[Operator] = []
-        self.kinds: list[Kind] = []
-        self.leaves: list[Leaf] = []
+        self.kinds: list[TensorKind] = []
+        self.leaves: list[GraphLeaf] = []
         self.counters: dict[str, int] = defaultdict(int)
-        self.reads: list[Read] = []
-        self._known: dict[int, Traced] = {}  # by the id of a tensor of the user's, which is kept
+        self.reads: list[LoopRead] = []
+        self._known: dict[
+            int, Traced
+        ] = {}  # by the id of a user's tensor, which a leaf keeps alive
         self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, Traced]] = {}
-        self._owned = OwnedTensors(model)
-        self.backward = Backward(self)
+        self._model_tensors = ModelTensors(model)
+        self.backward = RecordedBackward(self)
         self._entered: ExitStack | None = None
         self._is_finished = False
 
     @classmethod
     def behind(cls, model: torch.nn.Module, recording: Recording) -> Self:
-        """A recorder that goes on from a recording of the model."""
+        """Return a recorder that continues a recording of the model."""
         made = cls(model)
         made.operators, made.kinds = list(recording.operators), list(recording.kinds)
         made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
@@ -97,17 +99,16 @@ class Recorder(TorchDispatchMode):
         return made
 
     def known(self, ref: Ref, stored: str = "") -> Traced:
-        """A value that is recorded already."""
+        """Return a traced tensor of a recorded value."""
         kind = self.kinds[ref.number]
         with outside(), self.fake:
             fake = torch.empty(kind.shape, dtype=kind.dtype)
-        return Traced(fake, ref, Memory(stored), self)
+        return Traced(fake, ref, TracedStorage(stored), self)
 
     def __enter__(self) -> Self:
-        """Begin, or go on."""
         with ExitStack() as stack:
             stack.enter_context(self.scopes)
-            stack.enter_context(Functions(self))
+            stack.enter_context(FunctionCapture(self))
             stack.enter_context(onednn(False))
             super().__enter__()
             self._entered = stack.pop_all()
@@ -120,45 +121,48 @@ class Recorder(TorchDispatchMode):
         self._entered = None
 
     def batch(self, batch: Any) -> Any:
-        """The batch with a traced tensor for each of its tensors, an input each, in their order.
+        """Return the batch with traced tensors, each an input, in order.
 
-        Raises: CaptureError for a tensor on another device, or numbers that are in no tensor
+        Raises: CaptureError for a tensor on another device, or an element that is no tensor
         """
-        return tree_map(self._input, batch)
+        return tree_map(self._trace_input, batch)
 
-    def _input(self, given: Any) -> Any:
+    def _trace_input(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
             number = sum(leaf.source is Source.INPUT for leaf in self.leaves)
             name = f"batch_{number}"
-            return self._leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
+            return self._add_leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
             f"{type(given).__name__}: convert it to a tensor in the dataset or in collate_fn"
         )
 
     def finish(self) -> Recording:
-        """The step as it was recorded; the parameters have no gradient any more.
+        """Return the recording and remove the parameters' gradients.
 
         Raises: CaptureError for a gradient that is not of this step
         """
         self._is_finished = True
         self._require_no_new_buffers()
-        gradients = self.backward.taken_gradients()
+        gradients = self.backward.take_gradients()
         for leaf in self.leaves:
             if leaf.name in self.counters:
                 raise CaptureError(
                     f"{user_line()}: forward reads the integer buffer {leaf.name}, which it counts "
                     "up and which csrun updates only after the run: make it a float buffer"
                 )
-        for owned, now in self._owned.replaced():
-            self.traced(owned.tensor).value = self.traced(now).value
+        for entry, now in self._model_tensors.restore_replaced():
+            self.traced(entry.tensor).value = self.traced(now).value
         return self.so_far(gradients)
 
     def _require_no_new_buffers(self) -> None:
-        """Raises: CaptureError for a buffer that forward has made of traced tensors, once"""
+        """Raises: CaptureError for a buffer that forward has created"""
         for prefix, module in self.model.named_modules():
             for name, buffer in module._buffers.items():
-                if isinstance(buffer, Traced) and self._owned.find_name(prefix, name) is None:
+                if (
+                    isinstance(buffer, Traced)
+                    and self._model_tensors.find_name(prefix, name) is None
+                ):
                     module._buffers[name] = None
                     made = (op.line for op in self.operators if buffer.value in op.results)
                     raise CaptureError(
@@ -167,7 +171,7 @@ class Recorder(TorchDispatchMode):
                     )
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
-        """What is recorded until now."""
+        """Return the recording so far."""
         gradients, backward = gradients or {}, self.backward
         end = backward.forward_end
         return Recording(
@@ -196,27 +200,27 @@ class Recorder(TorchDispatchMode):
             ),
         )
 
-    # What PyTorch calls.
+    # Dispatch.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Write an operator down, or let it run where it has nothing to do with the step."""
+        """Record an operator, or run it where no operand is traced."""
         kwargs = kwargs or {}
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if not any(isinstance(a, Traced) or self._owned.find(a) for a in given):
-            return self._run(func, args, kwargs)
-        if torch.is_inference_mode_enabled():  # where PyTorch takes no operator apart
-            raise self.refused(
+        if not any(isinstance(a, Traced) or self._model_tensors.find(a) for a in given):
+            return self._run_untraced(func, args, kwargs)
+        if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
+            raise self.refusal(
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
             )
         if func in _SAME:
             return self._alias(self.traced(given[0]))
         if func in _READS:
-            if name := self._owned.is_counter(given[0]):
+            if name := self._model_tensors.counter_name(given[0]):
                 self.scopes.refuse_counter_in_forward(name)
             return self.read(self.traced(given[0])).item()
-        if self._counts(func, given, args):
+        if self._counts_up(func, given, args):
             return given[0]
-        self._check(func, given)
+        self._require_supported(func, given)
         if func._schema.is_mutable:
             self.writes.check_given(func, args, kwargs)
         args, kwargs = map_arguments(
@@ -225,14 +229,16 @@ class Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             return self.writes.record(func, args, kwargs)
         if func is aten.as_strided.default:
-            return self._strided(*args, **kwargs)
+            return self._record_strided(*args, **kwargs)
         return self.record(str(func), func, args, kwargs)
 
-    def _strided(self, of: Traced, sizes: Any, strides: Any, offset: int | None = None) -> Any:
-        """A view of the memory of a tensor, which is that of what it is a view of itself."""
+    def _record_strided(
+        self, of: Traced, sizes: Any, strides: Any, offset: int | None = None
+    ) -> Any:
+        """Record as_strided as a view of the tensor's base, whose storage it addresses."""
         base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
         if not base.fake.is_contiguous() or base.fake.storage_offset():
-            raise self.refused(
+            raise self.refusal(
                 "as_strided, or a write into a view, needs a contiguous tensor: call .contiguous() "
                 "before it"
             )
@@ -246,15 +252,15 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any],
         forward: int | None = None,
     ) -> Any:
-        """Write an operator down and give its results, as it has them."""
+        """Record an operator and return its results in its own structure."""
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
         with outside(), self.fake:
             found = call_for_user(call, fakes, fake_kwargs)
         several = isinstance(found, tuple | list)
         each = list(found) if several else [found]
-        memories = self._memories(call, args, len(each))
+        memories = self._storages_of(call, args, len(each))
         results = [
-            self._value(fake, memory) if isinstance(fake, torch.Tensor) else None
+            self._add_value(fake, memory) if isinstance(fake, torch.Tensor) else None
             for fake, memory in zip(each, memories, strict=True)
         ]
         read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
@@ -271,13 +277,13 @@ class Recorder(TorchDispatchMode):
                 forward=forward,
             )
         )
-        self._note_views(results, call, args, kwargs)
+        self._note_bases(results, call, args, kwargs)
         return type(found)(results) if several else results[0]
 
     def require_accepted(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        """Raises: what PyTorch's own form of a function raises for these arguments"""
+        """Raises: the error of PyTorch's own function for these arguments"""
         fakes, fake_kwargs = map_arguments(
             lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
         )
@@ -286,12 +292,12 @@ class Recorder(TorchDispatchMode):
             call_for_user(func, fakes, fake_kwargs)
 
     @staticmethod
-    def _note_views(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """What a result is a view of, by which a write into it is one into that."""
+    def _note_bases(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Note the bases of views, for in-place writes."""
         viewed = args[0] if args else None
         if not isinstance(viewed, Traced):
             return
-        base = viewed.unseen()
+        base = viewed.as_base()
         for number, made in enumerate(results):
             if made is not None and made.memory is viewed.memory:
                 made.view_of = ViewOf(base, call, tuple(args[1:]), kwargs, number)
@@ -302,91 +308,91 @@ class Recorder(TorchDispatchMode):
         return self.backward.loss is not None
 
     def traced(self, tensor: torch.Tensor) -> Traced:
-        """A tensor as one of this recording: a parameter, a buffer, or what is constant.
+        """Return a tensor's traced one: of a parameter, a buffer or a constant.
 
-        Raises: CaptureError for one of another step or device
+        Raises: CaptureError for a tensor of another step or device
         """
         if isinstance(tensor, Traced):
             if tensor.recorder is not self:
-                raise self.refused(tensor.stale_reason)
+                raise self.refusal(tensor.stale_reason)
             return tensor
         if id(tensor) in self._known:
             return self._known[id(tensor)]
-        if owned := self._owned.find(tensor):
-            if owned.tensor is not tensor:  # its .data
-                return self._alias(self.traced(owned.tensor))
-            stored = "integer buffer" if owned.source is Source.CONSTANT else owned.source
-            return self._leaf(tensor, owned.source, owned.name, f"{stored} {owned.name}")
+        if entry := self._model_tensors.find(tensor):
+            if entry.tensor is not tensor:  # its .data
+                return self._alias(self.traced(entry.tensor))
+            stored = "integer buffer" if entry.source is Source.CONSTANT else entry.source
+            return self._add_leaf(tensor, entry.source, entry.name, f"{stored} {entry.name}")
         if tensor.requires_grad and torch.is_grad_enabled():
-            raise self.refused(NOT_IN_MODEL)
-        return self._constant(real(tensor))
+            raise self.refusal(NOT_IN_MODEL)
+        return self._add_constant(materialize(tensor))
 
-    def _constant(self, tensor: torch.Tensor) -> Traced:
-        """A leaf of the numbers that it has now; another one when it had others before."""
+    def _add_constant(self, tensor: torch.Tensor) -> Traced:
+        """Return a constant leaf; another one if the tensor was written since the last."""
         _, numbers, made = self._constants.get(id(tensor), (None, None, None))
         if numbers is None or made is None or not torch.equal(numbers, tensor):
             numbers = tensor.detach().clone()
-            made = self._leaf(numbers, Source.CONSTANT, self.scopes.line)
-            self._constants[id(tensor)] = tensor, numbers, made  # kept: another has not its id
+            made = self._add_leaf(numbers, Source.CONSTANT, self.scopes.line)
+            self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
         return made
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is the model's."""
-        return self._owned.find(tensor) is not None
+        """Whether a tensor belongs to the model."""
+        return self._model_tensors.find(tensor) is not None
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """The model's name of a tensor, if it is the model's."""
-        found = self._owned.find(tensor)
+        """Return the model's name of a tensor, or None."""
+        found = self._model_tensors.find(tensor)
         return None if found is None else found.name
 
     @property
-    def constants(self) -> Iterator[tuple[torch.Tensor, Leaf]]:
-        """Tensors that were made from nothing of the step, and what they are in it."""
+    def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:
+        """Yield the tensors that became constants, with their leaves."""
         of = {leaf.value: leaf for leaf in self.leaves}
         for tensor, _, made in self._constants.values():
             yield tensor, of[made.value]
 
-    def refused(self, what: str) -> CaptureError:
-        """An error about the operator that is being recorded."""
+    def refusal(self, what: str) -> CaptureError:
+        """Return an error with the current operator's line."""
         return CaptureError(f"{self.scopes.line}: {what}")
 
     @property
     def is_open(self) -> bool:
-        """Whether it records."""
+        """Whether the mode is entered."""
         return self._entered is not None
 
     @property
     def is_finished(self) -> bool:
-        """Whether its step is over."""
+        """Whether the step is finished."""
         return self._is_finished
 
-    # One kind of operator each.
+    # Operators that are not recorded as such.
 
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _run_untraced(self, func: Any, args: Any, kwargs: Any) -> Any:
         if why := refusal_of_constant(func):
-            raise self.refused(why)
-        args, kwargs = map_arguments(_real, args, kwargs)
+            raise self.refusal(why)
+        args, kwargs = map_arguments(_materialized, args, kwargs)
         return call_for_user(func, args, kwargs)
 
     def read(self, traced: Traced) -> torch.Tensor:
-        """The loop asks for a value's numbers.
+        """Return a value that the loop reads.
 
-        Raises: CaptureError in forward, which is run in some steps only
+        Raises: CaptureError within forward, which does not run in each step
         """
         if not self._is_finished:
             self.scopes.refuse_in_forward()
-            self.reads.append(Read(traced.value, user_line()))
+            self.reads.append(LoopRead(traced.value, user_line()))
         return self.reader(traced)
 
-    def _counts(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
-        """Whether it is an integer buffer that counts steps, as batch norm's does."""
-        name = self._owned.is_counter(given[0])
+    def _counts_up(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
+        """Whether an operator increments an integer buffer, such as batch norm's counter."""
+        name = self._model_tensors.counter_name(given[0])
         if name is None or len(given) > 1 or func is not aten.add_.Tensor:
             return False
         self.counters[name] += int(args[1])
         return True
 
-    def _check(self, func: Any, given: Sequence[torch.Tensor]) -> None:
+    def _require_supported(self, func: Any, given: Sequence[torch.Tensor]) -> None:
         if error := refusal_of(func, given, self.scopes.line):
             raise error
         if self.scopes.is_backward and self.backward.forward_end is None:
@@ -397,39 +403,41 @@ class Recorder(TorchDispatchMode):
 
     # Values.
 
-    def _leaf(self, tensor: torch.Tensor, source: Source, name: str, stored: str = "") -> Traced:
-        if tensor.device.type != "cpu" and not is_made(tensor):
-            raise self._refused_device(tensor)
-        self._require_real(tensor)
-        made = self._value(fake_of(tensor, self.fake), Memory(stored))
-        numbers = real(tensor) if source is Source.CONSTANT else tensor
-        self.leaves.append(Leaf(made.value, source, name, numbers))
+    def _add_leaf(
+        self, tensor: torch.Tensor, source: Source, name: str, stored: str = ""
+    ) -> Traced:
+        if tensor.device.type != "cpu" and not is_deferred(tensor):
+            raise self._device_error(tensor)
+        self._require_dense_and_real(tensor)
+        made = self._add_value(fake_of(tensor, self.fake), TracedStorage(stored))
+        numbers = materialize(tensor) if source is Source.CONSTANT else tensor
+        self.leaves.append(GraphLeaf(made.value, source, name, numbers))
         self._known[id(tensor)] = made
         return made
 
-    def _value(self, fake: Any, memory: Memory) -> Traced:
+    def _add_value(self, fake: Any, memory: TracedStorage) -> Traced:
         if fake.device.type != "cpu":
-            raise self._refused_device(fake)
-        if not self.scopes.is_backward:  # a sparse gradient is refused by what asks for it
-            self._require_real(fake)
+            raise self._device_error(fake)
+        if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
+            self._require_dense_and_real(fake)
         ref = Ref(len(self.kinds))
-        self.kinds.append(Kind(tuple(fake.shape), fake.dtype))
+        self.kinds.append(TensorKind(tuple(fake.shape), fake.dtype))
         return Traced(fake, ref, memory, self)
 
-    def _require_real(self, tensor: torch.Tensor) -> None:
-        """Raises: CaptureError for a sparse tensor, or one of complex numbers"""
+    def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
+        """Raises: CaptureError for a sparse or complex tensor"""
         if tensor.layout is not torch.strided:
-            raise self.refused(
+            raise self.refusal(
                 f"a tensor is {tensor.layout}, only dense ones are supported: call to_dense()"
             )
         if tensor.is_complex():
-            raise self.refused(
+            raise self.refusal(
                 f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "
                 "tensors, for the real and the imaginary part"
             )
 
-    def _refused_device(self, tensor: torch.Tensor) -> CaptureError:
-        return self.refused(
+    def _device_error(self, tensor: torch.Tensor) -> CaptureError:
+        return self.refusal(
             f"tensors must be on the CPU, got one on {tensor.device}: leave out .to(device), csrun "
             "moves batches and weights itself"
         )
@@ -443,24 +451,23 @@ class Recorder(TorchDispatchMode):
         return argument.value if isinstance(argument, Traced) else argument
 
     @staticmethod
-    def _memories(call: Any, args: Any, results: int) -> list[Memory]:
-        """The operand's for views of it, their own for others."""
+    def _storages_of(call: Any, args: Any, results: int) -> list[TracedStorage]:
+        """Return the results' storages: the operand's for views, new ones for others."""
         viewed = next((a for a in leaves_of(args, {}) if isinstance(a, Traced)), None)
         if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results
-        return [Memory() for _ in range(results)]
+        return [TracedStorage() for _ in range(results)]
 
 
-def _real(argument: Any) -> Any:
-    return real(argument) if isinstance(argument, torch.Tensor) else argument
+def _materialized(argument: Any) -> Any:
+    return materialize(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 def _fake(argument: Any) -> Any:
     return argument.fake if isinstance(argument, Traced) else argument
 
 
-def _unread(traced: Traced) -> torch.Tensor:
-    """The reader of a recorder that was given none."""
+def _no_reader(traced: Traced) -> torch.Tensor:
     raise CaptureError(
         f"{user_line()}: a value of the step is read, but the recorder has no reader"
     )

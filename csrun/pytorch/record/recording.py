@@ -1,4 +1,4 @@
-"""A recorded step, frozen: operators in their order, what they read, and what comes of them."""
+"""Graph of a recorded step: operators in order, their operands, and the step's results."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-STRIDED = "aten.as_strided.default"  # recorded with a function of csrun's own
+STRIDED = "aten.as_strided.default"  # recorded with csrun's own function
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TensorKind:
     """A value's shape and element type."""
 
     shape: tuple[int, ...]
@@ -31,19 +31,19 @@ class Kind:
 
 
 class Source(StrEnum):
-    """Where a value comes from that no operator makes."""
+    """Origin of a value that no operator makes."""
 
-    INPUT = "input"  # an array of the batch
+    INPUT = "input"  # a tensor of the batch
     PARAMETER = "parameter"
-    BUFFER = "buffer"  # a float buffer of the model: a state
-    CONSTANT = "constant"  # a tensor that was made from nothing in the batch or the model
+    BUFFER = "buffer"  # a float buffer of the model
+    CONSTANT = "constant"  # a tensor that depends on neither batch nor model
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
-    """A value that is given. `tensor` holds its numbers in step 1.
+class GraphLeaf:
+    """A value that no operator makes. tensor: its value in step 1.
 
-    name: PyTorch's of a parameter or buffer, the batch's of an input, the line of a constant.
+    name: PyTorch's of a parameter or buffer, batch_N of an input, the user's line of a constant.
     """
 
     value: Ref
@@ -54,12 +54,12 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator. Tensors among its arguments are Refs.
+    """One operator call; tensors among its arguments are Refs.
 
-    name: ATen's with the overload, as aten.addmm.default, or csrun's, of what is taken whole.
-    results: a Ref for each tensor that it gives, None where it gives none. line: the user's; one of
-    the way back (is_backward) has that of the forward operator. forward: the number of the operator
-    that this is the way back of, where that is taken whole.
+    name: ATen's with the overload, such as aten.addmm.default, or csrun's of a composite. results:
+    a Ref per tensor, None where the operator returns none. line: the user's; an operator of the
+    backward pass (is_backward) has that of its forward operator. forward: for a composite's
+    backward, the number of the forward operator.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Operator:
 
     @cached_property
     def operands(self) -> tuple[Ref, ...]:
-        """The values that it reads, in order."""
+        """Values that the operator reads, in order."""
         leaves = tree_leaves((self.arguments, dict(self.keywords)))
         return tuple(leaf for leaf in leaves if isinstance(leaf, Ref))
 
@@ -86,8 +86,8 @@ def returns_view(call: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Read:
-    """A value that the loop asked for, and where."""
+class LoopRead:
+    """A value that the loop read, and in which line."""
 
     value: Ref
     line: str
@@ -98,18 +98,17 @@ class Recording:
     """A step of the user's loop, from its batch to `optimizer.step()`, or to the end of evaluation.
 
     kinds: of each value, by its number. leaves: inputs in the batch's order, then parameters,
-    buffers and constants as they were met. loss: what `backward()` was called on; `forward_end` is
-    how many operators were there before, `backward_end` after it. gradients: by PyTorch's name of
-    the parameter, as they stand at the step, after all edits; first_gradients: before these.
-    written: the next value of each buffer that forward changes. counters: by how much a step
-    changes integer buffers, such as num_batches_tracked. reads: values that the loop asked for, in
-    order. without_gradient: parameters that want one and have none. zeros: those whose gradient is
-    of zeros, which zero_grad(set_to_none=False) has left.
+    buffers and constants as they were met. loss: of `backward()`; forward_end, backward_end: number
+    of operators before and after that call. gradients: by parameter, after all edits;
+    first_gradients: before them. written: the next value of each buffer that forward updates.
+    counters: increments of integer buffers per step, such as num_batches_tracked. reads: values
+    that the loop read, in order. without_gradient: parameters that require a gradient but have
+    none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
     """
 
     operators: tuple[Operator, ...]
-    kinds: tuple[Kind, ...]
-    leaves: tuple[Leaf, ...]
+    kinds: tuple[TensorKind, ...]
+    leaves: tuple[GraphLeaf, ...]
     loss: Ref | None
     loss_line: str
     forward_end: int
@@ -118,13 +117,13 @@ class Recording:
     first_gradients: Mapping[str, Ref]
     written: Mapping[str, Ref]
     counters: Mapping[str, int]
-    reads: tuple[Read, ...]
+    reads: tuple[LoopRead, ...]
     training: bool
     without_gradient: tuple[str, ...]
     zeros: frozenset[str] = frozenset()
 
-    def of(self, source: Source) -> tuple[Leaf, ...]:
-        """The leaves of one source, in order."""
+    def of(self, source: Source) -> tuple[GraphLeaf, ...]:
+        """Return the leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
 
     def viewed_parameter(self, value: Ref) -> str:
@@ -139,16 +138,16 @@ class Recording:
 
     @cached_property
     def maker(self) -> Mapping[Ref, Operator]:
-        """The operator that makes each value that is no leaf."""
+        """Operator that makes each value, leaves excepted."""
         return {r: op for op in self.operators for r in op.results if r is not None}
 
     @property
     def before_edits(self) -> list[Ref]:
-        """The values that a training step is there for, apart from edits of gradients."""
+        """Results of a training step before edits of gradients."""
         assert self.loss is not None, "of a training"
         return [self.loss, *self.first_gradients.values(), *self.written.values()]
 
-    def kind(self, value: Ref) -> Kind:
+    def kind(self, value: Ref) -> TensorKind:
         return self.kinds[value.number]
 
 

@@ -1,4 +1,4 @@
-"""Which module computes what is recorded, forward and on the way back, and in which line."""
+"""Layer and source line of recorded operators, in forward and backward."""
 
 from typing import Any, Self
 
@@ -12,17 +12,17 @@ from csrun.pytorch.errors import CaptureError, user_line
 
 
 class Scopes:
-    """Modules of the model by their names, h.3.attn as h/3/attn; those outside it have none.
+    """Names of the modules being run, h.3.attn as h/3/attn; modules outside the model have none.
 
-    An operator of the way back has the scope and the line of the forward operator whose node of
-    autograd calls it: nodes are numbered in the order in which forward makes them.
+    An operator of the backward pass has the scope and line of the forward operator that made its
+    autograd node: nodes are numbered in the order in which forward makes them.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {id(m): name.replace(".", "/") for name, m in model.named_modules()}
         self._stack: list[str] = []
         self._nodes: dict[int, tuple[str, str]] = {}
-        self._whole: tuple[str, str] | None = None
+        self._fixed_place: tuple[str, str] | None = None
 
     def __enter__(self) -> Self:
         self._hooks = [
@@ -44,42 +44,42 @@ class Scopes:
 
     @property
     def name(self) -> str:
-        """The scope of the operator that is being recorded."""
-        return self._place()[0]
+        """Scope of the current operator."""
+        return self._find_place()[0]
 
     @property
     def line(self) -> str:
-        """The user's line of it."""
-        return self._place()[1]
+        """User's line of the current operator."""
+        return self._find_place()[1]
 
     @property
     def is_backward(self) -> bool:
-        """Whether autograd computes a gradient."""
+        """Whether autograd is computing a gradient."""
         return torch._C._current_autograd_node() is not None
 
-    def _place(self) -> tuple[str, str]:
-        if self._whole is not None:
-            return self._whole
+    def _find_place(self) -> tuple[str, str]:
+        if self._fixed_place is not None:
+            return self._fixed_place
         node = torch._C._current_autograd_node()
         if node is not None and (found := self._nodes.get(node._sequence_nr())):
             return found
         place = (self._stack[-1] if self._stack else "", user_line())
-        if node is None:  # the first operator after a node was made is the one that it is of
+        if node is None:  # a node belongs to the first operator after it was made
             self._nodes.setdefault(torch.autograd._get_sequence_nr() - 1, place)
         return place
 
     def of_whole(self, place: tuple[str, str] | None) -> tuple[str, str] | None:
-        """Give what is recorded next the place of another operator; gives back the one before."""
-        before, self._whole = self._whole, place
+        """Set scope and line for what is recorded next; return those set before."""
+        before, self._fixed_place = self._fixed_place, place
         return before
 
     @property
     def here(self) -> tuple[str, str]:
-        """Scope and line."""
-        return self._place()
+        """Scope and line of the current operator."""
+        return self._find_place()
 
     def refuse_counter_in_forward(self, name: str) -> None:
-        """Raises: CaptureError where a module of the loop is being computed."""
+        """Raises: CaptureError within forward"""
         if self._stack:
             raise CaptureError(
                 f"{user_line()}: forward reads the value of the counter {name}, which csrun "
@@ -87,7 +87,7 @@ class Scopes:
             )
 
     def refuse_in_forward(self) -> None:
-        """Raises: CaptureError where a module of the loop is being computed."""
+        """Raises: CaptureError within forward"""
         if self._stack:
             raise CaptureError(
                 f"{user_line()}: forward reads the value of a traced tensor (if, while, .item()), "

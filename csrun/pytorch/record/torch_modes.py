@@ -1,4 +1,4 @@
-"""What of PyTorch's is on or off while a step is recorded."""
+"""PyTorch settings and modes while a step is recorded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-_ONEDNN = torch._C._get_mkldnn_enabled()  # whether the user has it
+_ONEDNN = torch._C._get_mkldnn_enabled()  # the user's setting
 
 
 @contextmanager
 def onednn(is_used: bool) -> Iterator[None]:
-    """With or without it: an LSTM is one operator of its own, which PyTorch else takes apart."""
+    """Enable or disable oneDNN, with which an LSTM is one operator that is not decomposed."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(is_used and _ONEDNN)
     try:
@@ -23,18 +23,19 @@ def onednn(is_used: bool) -> Iterator[None]:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Where operators are not recorded."""
+    """Suspend recording."""
     with _disable_current_modes():
         yield
 
 
 @contextmanager
 def inference_as_no_grad() -> Iterator[None]:
-    """`torch.inference_mode()` is no more than `no_grad()`: within it PyTorch takes no operator
-    apart, so that none could be recorded.
+    """Have `torch.inference_mode()` act as `no_grad()`.
+
+    In inference mode PyTorch does not decompose operators, so they could not be recorded.
     """
     kind = torch.inference_mode
-    own = kind.__enter__
+    original = kind.__enter__
 
     def enter(mode: Any) -> None:
         mode._inference_mode_context = torch.set_grad_enabled(not mode.mode)
@@ -43,4 +44,4 @@ def inference_as_no_grad() -> Iterator[None]:
     try:
         yield
     finally:
-        kind.__enter__ = own
+        kind.__enter__ = original

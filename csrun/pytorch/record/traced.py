@@ -1,4 +1,4 @@
-"""The traced tensor: shape and type, no numbers; autograd takes it for a tensor of the CPU."""
+"""Traced tensor: shape and dtype without values, a CPU tensor to autograd."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
-class Memory:
-    """What tensors that are views of one another share.
+class TracedStorage:
+    """Storage shared by traced tensors that are views of one another.
 
-    stored: what it is, where the loop must not write to it: a parameter, an array of the batch.
+    stored: name of a parameter or batch tensor, which must not be written; else empty.
     """
 
     def __init__(self, stored: str = "") -> None:
@@ -37,18 +37,15 @@ class Memory:
 
 
 @dataclass
-class Held:
-    """The value of tensors that are one and the same."""
+class SharedValue:
+    """Value shared by aliases of a tensor."""
 
     value: Ref
 
 
 @dataclass(frozen=True)
 class ViewOf:
-    """The tensor that another one is a view of, and the operator that made it.
-
-    result: which one of several.
-    """
+    """Base of a view, and the operator that made it. result: its number among the results."""
 
     base: Traced
     call: Any
@@ -58,25 +55,25 @@ class ViewOf:
 
 
 class Traced(torch.Tensor):
-    """A value of the step that is recorded.
+    """A value of the step being recorded.
 
-    PyTorch's operators on it are written down by the recorder; what needs its numbers asks that,
-    too, which interprets what is written so far.
+    The recorder records operators on it; a read of its values has the recorder interpret the graph
+    so far.
     """
 
     fake: FakeTensor
-    held: Held
-    memory: Memory
+    held: SharedValue
+    memory: TracedStorage
     recorder: Recorder
     became: Any = None
-    view_of: ViewOf | None = None  # None for what is no view
+    view_of: ViewOf | None = None  # None for a base
 
     @staticmethod
     def __new__(
         cls: type[Traced],
         fake: FakeTensor,
-        value: Ref | Held,
-        memory: Memory,
+        value: Ref | SharedValue,
+        memory: TracedStorage,
         recorder: Recorder,
         is_seen: bool = True,
     ) -> Traced:
@@ -89,7 +86,7 @@ class Traced(torch.Tensor):
             layout=fake.layout,
             device=fake.device,
         )
-        made.held = value if isinstance(value, Held) else Held(value)
+        made.held = value if isinstance(value, SharedValue) else SharedValue(value)
         made.fake, made.memory, made.recorder = fake, memory, recorder
         if is_seen:
             memory.tensors.add(made)
@@ -98,32 +95,32 @@ class Traced(torch.Tensor):
 
     @property
     def value(self) -> Ref:
-        """The value of the recording that it has now."""
+        """Current value in the recording."""
         return self.held.value
 
     @value.setter
     def value(self, value: Ref) -> None:
         self.held.value = value
 
-    def unseen(self) -> Traced:
-        """The same tensor, as its views know it: writes into one need not mind it."""
+    def as_base(self) -> Traced:
+        """Return an alias for views to refer to, which in-place writes ignore."""
         made = Traced(self.fake, self.held, self.memory, self.recorder, is_seen=False)
         made.view_of = self.view_of
         return made
 
-    # What autograd records of it is plain; functions that are taken whole have a mode of their own.
+    # Autograd records plain operators; FunctionCapture intercepts composites.
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Operators outside the recording, on what a step left behind: they have its numbers.
+        """Run an operator on values of a finished step, outside the recording.
 
-        What they give waits until it is read, where the recorder knows of a loop.
+        It is deferred until its result is read, where the recorder belongs to a loop.
         """
         if func._schema.is_mutable and isinstance(args[0], Traced):
             target = args[0]
             written = target.numbers().clone()
-            rest, options = tree_map(_number, (args[1:], kwargs or {}))
+            rest, options = tree_map(_value_of, (args[1:], kwargs or {}))
             call_for_user(func, (written, *rest), options)
             target.become(written)
             return target
@@ -131,24 +128,24 @@ class Traced(torch.Tensor):
         later = _recorder_of(args, kwargs).later
         if later is not None and (found := later(func, args, kwargs)) is not None:
             return found
-        args, kwargs = tree_map(_number, (args, kwargs))
+        args, kwargs = tree_map(_value_of, (args, kwargs))
         return call_for_user(func, args, kwargs)
 
     @property
     def geometry(self) -> Geometry:
-        """How it lies in its memory."""
+        """Size, strides and offset in the storage."""
         return tuple(self.fake.size()), tuple(self.fake.stride()), int(self.fake.storage_offset())
 
     def numbers(self) -> torch.Tensor:
-        """What the value is, a tensor of PyTorch's own. The loop asks for it: that is noted."""
+        """Return the value as a plain tensor; the recorder notes the read."""
         if self.became is not None:
             return self.became if isinstance(self.became, torch.Tensor) else self.became.numbers()
         return self.recorder.read(self)
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Compute gradients.
+        """Run backward.
 
-        Raises: CaptureError where its step is over
+        Raises: CaptureError where the step is finished
         """
         if self.recorder.is_finished:
             raise CaptureError(f"{user_line()}: {LATE_BACKWARD}")
@@ -156,7 +153,7 @@ class Traced(torch.Tensor):
 
     @property
     def stale_reason(self) -> str:
-        """Why another step cannot compute with it."""
+        """Reason why another step cannot use the tensor."""
         is_batch = any(
             leaf.value == self.value and leaf.source is Source.INPUT
             for leaf in self.recorder.leaves
@@ -164,9 +161,11 @@ class Traced(torch.Tensor):
         return FETCHED_AHEAD if is_batch else EARLIER_STEP
 
     def become(self, value: Any) -> None:
-        """The loop has written into it when its step was over: a tensor, or what has numbers.
+        """Take a new value, as the loop writes into it after its step.
 
-        Raises: CaptureError where views of it would not see that
+        value: a tensor, or an object with `numbers()`
+
+        Raises: CaptureError where there are views, which would not see the write
         """
         others = list(self.memory.tensors)
         if any(other.geometry != self.geometry for other in others):
@@ -193,16 +192,16 @@ class Traced(torch.Tensor):
         return self.numbers().__reduce_ex__(protocol)
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Its numbers as an array."""
+        """Return the value as an array."""
         return self.numbers().numpy(force=force)
 
     def tolist(self) -> Any:
-        """Its numbers as Python's."""
+        """Return the value as Python numbers."""
         return self.numbers().tolist()
 
 
 def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
-    """A tensor of the user's without its numbers, on the CPU."""
+    """Return a fake CPU tensor of a user's tensor."""
     with torch.no_grad(), outside():
         if not is_meta(tensor):
             return mode.from_tensor(tensor.detach(), static_shapes=True)
@@ -216,5 +215,5 @@ def _recorder_of(args: Any, kwargs: Any) -> Recorder:
     return next(a.recorder for a in tree_leaves((args, kwargs)) if isinstance(a, Traced))
 
 
-def _number(argument: Any) -> Any:
+def _value_of(argument: Any) -> Any:
     return argument.numbers() if isinstance(argument, Traced) else argument

@@ -1,4 +1,4 @@
-"""Operators that no recording can have: what they give depends on numbers, or on chance."""
+"""Operators that cannot be recorded: data-dependent and random ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,20 +7,20 @@ import torch
 
 from csrun.pytorch.errors import CaptureError
 
-_SHAPE_OF_NUMBERS = (
+_DATA_DEPENDENT_SHAPE = (
     "the shape of its result depends on the data, as with a boolean mask as an index: use "
     "torch.where, or multiply by the mask"
 )
-#: By PyTorch's tag of an operator, why it cannot be recorded.
-_OF_NUMBERS = {
-    torch.Tag.dynamic_output_shape: _SHAPE_OF_NUMBERS,
+#: Reasons by PyTorch's tag of an operator.
+_REASONS = {
+    torch.Tag.dynamic_output_shape: _DATA_DEPENDENT_SHAPE,
     torch.Tag.data_dependent_output: (
         "the operator reads the values of its operands, which a traced step does not have: call "
         "it in the dataset, or on values that the loop has read"
     ),
 }
 _DRAWS = torch.Tag.nondeterministic_seeded
-#: Operators that a script meets by an option of PyTorch's, and what to write instead.
+#: Operators that a script uses through an option of PyTorch, and what to write instead.
 _INSTEAD = {
     torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (
         "nn.TransformerEncoder in eval() with src_key_padding_mask uses nested tensors: call "
@@ -51,11 +51,11 @@ EARLIER_STEP = (
 
 
 class OfNumbersError(CaptureError):
-    """What an operator gives, or its shape, depends on numbers, which the loop itself may read."""
+    """An operator's result or its shape depends on values; the loop itself may read them."""
 
 
 def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureError | None:
-    """Why an operator on traced tensors cannot be recorded; None where it can."""
+    """Return the error of an operator on traced tensors; None where it can be recorded."""
     if func in _INSTEAD:
         return CaptureError(f"{line}: {_INSTEAD[func]}")
     if _DRAWS in func.tags:
@@ -63,14 +63,14 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
             f"{line}: {func} draws random numbers, which only dropout may do in a step: use "
             "torch.nn.functional.dropout, or draw them in the dataset"
         )
-    reason = next((text for tag, text in _OF_NUMBERS.items() if tag in func.tags), None)
-    if reason is None or _is_by_places(func, given):
+    reason = next((text for tag, text in _REASONS.items() if tag in func.tags), None)
+    if reason is None or _is_integer_index(func, given):
         return None
     return OfNumbersError(f"{line}: {func}: {reason}")
 
 
 def refusal_of_constant(func: Any) -> str | None:
-    """Why an operator that has nothing to do with the batch or the model must not run."""
+    """Return why an operator on untraced tensors must not run; None where it may."""
     if _DRAWS not in func.tags:
         return None
     return (
@@ -79,8 +79,8 @@ def refusal_of_constant(func: Any) -> str | None:
     )
 
 
-def _is_by_places(func: Any, given: Sequence[torch.Tensor]) -> bool:
-    """Whether an index is of places alone, which say the shape of what they give."""
+def _is_integer_index(func: Any, given: Sequence[torch.Tensor]) -> bool:
+    """Whether an index has integer tensors only, which determine the result's shape."""
     truths = (torch.bool, torch.uint8)
     is_index = func is torch.ops.aten.index.Tensor
     return is_index and all(x.dtype not in truths for x in given[1:])

@@ -1,4 +1,4 @@
-"""Weights behind a replayed Session whose checkpoint is not kept: reading them is refused."""
+"""Guard on weights after a replayed Session whose checkpoint is gone: reads are refused."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,9 +14,9 @@ from csrun.pytorch.weights.hidden_reads import hidden_reads
 
 
 class GoneWeights(TorchDispatchMode):
-    """Inside of it the script's code that reads a model's tensors or its optimizer's state raises.
+    """Dispatch mode in which user code must not read a model's tensors or its optimizer's state.
 
-    Writes are allowed: the next Session goes on from the newest checkpoint. refuse: raises.
+    Writes are allowed: the next Session starts from the newest checkpoint. refuse: raises.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GoneWeights(TorchDispatchMode):
             self._refuse()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the operator run, if it does not read one of the tensors."""
+        """Run an operator that does not read one of the tensors."""
         kwargs = kwargs or {}
         read = args[1:] if func._schema.is_mutable else args
         found = [leaf for leaf in tree_leaves((read, kwargs)) if isinstance(leaf, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Methods of tensors that read numbers by no operator that a dispatch mode sees."""
+"""Hook on tensor methods that read values without an operator that dispatch modes see."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,15 +12,15 @@ _READS = ("tolist", "__repr__", "__reduce_ex__")
 
 @contextmanager
 def hidden_reads(look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Have `look` called with a tensor before one of these methods reads it."""
+    """Call `look` with a tensor before one of these methods reads it."""
     with ExitStack() as opened:
         for name in _READS:
-            opened.callback(_put_back, name, torch.Tensor.__dict__.get(name))
-            setattr(torch.Tensor, name, _looking(look, getattr(torch.Tensor, name)))
+            opened.callback(_restore, name, torch.Tensor.__dict__.get(name))
+            setattr(torch.Tensor, name, _with_look(look, getattr(torch.Tensor, name)))
         yield
 
 
-def _looking(look: Callable[[torch.Tensor], None], own: Callable[..., Any]) -> Callable[..., Any]:
+def _with_look(look: Callable[[torch.Tensor], None], own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         look(tensor)
@@ -29,7 +29,7 @@ def _looking(look: Callable[[torch.Tensor], None], own: Callable[..., Any]) -> C
     return read
 
 
-def _put_back(name: str, had: Any) -> None:
+def _restore(name: str, had: Any) -> None:
     if had is None:  # TensorBase's
         delattr(torch.Tensor, name)
     else:

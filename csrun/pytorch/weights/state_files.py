@@ -1,7 +1,6 @@
-"""A checkpoint's weights as a file that torch.load reads, and the tensors of such a file.
+"""Conversion between a checkpoint's weights and state_dict files of torch.save.
 
-Neither way has more than a tensor in memory that the kernel could not take back: what is written
-is mapped from the checkpoint's file, what is read is mapped from the other.
+Both files are memory-mapped, so that at most one tensor is in memory that the kernel cannot evict.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,17 +16,17 @@ from csrun.records.checkpoints import Checkpoint
 from csrun.records.state_dict import names_in_state_dict
 from csrun.records.tensor_files import Array, Blocks, tensors_in
 
-NESTED = ("state_dict", "model_state_dict", "model")  # where a file has it beside other things
+NESTED = ("state_dict", "model_state_dict", "model")  # keys of a state_dict inside a larger dict
 
 
 def write_file(path: Path, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint's weights, verified, as a state_dict; how many they are.
+    """Write a checkpoint's weights as a state_dict, verified; return their number.
 
     Raises: CsrunError when the checkpoint is damaged, or the file cannot be written
     """
     names = names_in_state_dict(checkpoint)
     for ours in dict.fromkeys(names.values()):
-        checkpoint.tensor(ours)  # for its checksum: torch.save writes what is mapped
+        checkpoint.tensor(ours)  # verifies its checksum: torch.save writes the mapped file
     mapped = {ours: _mapped(checkpoint, ours) for ours in dict.fromkeys(names.values())}
     state = {theirs: mapped[ours] for theirs, ours in names.items()}
     with (
@@ -40,7 +39,7 @@ def write_file(path: Path, checkpoint: Checkpoint) -> int:
 
 
 def _mapped(checkpoint: Checkpoint, name: str) -> torch.Tensor:
-    """A tensor whose memory is the checkpoint's file; tied ones have the same."""
+    """Return a tensor mapped from the checkpoint's file; tied ones share the memory."""
     stored = tensors_in(checkpoint.path)[name]
     dtype = checkpoint.manifest.tensors[name].dtype
     array = np.memmap(checkpoint.path, dtype, "c", stored.start, stored.shape)
@@ -48,9 +47,9 @@ def _mapped(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def tensors_of(path: Path) -> dict[str, Blocks]:
-    """The floats of a state_dict in a file, those of one memory once; half precision as float32.
+    """Return the float tensors of a state_dict file, tied ones once, half precision as float32.
 
-    Raises: UsageError for what is no state_dict, or cannot be read without running code of its own
+    Raises: UsageError for a file without a state_dict, or one that would run code when loaded
     """
     found = {}
     places = set()
@@ -64,7 +63,7 @@ def tensors_of(path: Path) -> dict[str, Blocks]:
 
 
 def _require_values(path: Path, name: str, tensor: torch.Tensor) -> None:
-    """Raises: UsageError for a tensor whose values are not in the file, one by one"""
+    """Raises: UsageError for a tensor that is not dense, or does not have all its values"""
     if tensor.is_nested:
         raise UsageError(f"{path}: {name} is a nested tensor: save its to_padded_tensor() instead")
     if tensor.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""The user's own Parameters and buffers, into the store and out of it."""
+"""Copies between the user's Parameters and buffers and the store."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.pytorch.deferred_init.tape import is_meta, real
+from csrun.pytorch.deferred_init.tape import is_meta, materialize
 from csrun.pytorch.errors import user_line
 from csrun.records import checkpoints, tensor_files
 from csrun.records.checkpoints import Checkpoint
@@ -17,7 +17,7 @@ from csrun.records.torch_names import stored_name, torch_identity
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
-    """Weights in a store by PyTorch's names, each copied when it is asked for."""
+    """Weights in a store by PyTorch's names, each copied on access."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._state = state
@@ -33,9 +33,9 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
 
 def newest_of(model_dir: Path) -> Checkpoint:
-    """The newest checkpoint, where weights that have no memory are read.
+    """Return the newest checkpoint, from which weights without memory are read.
 
-    Raises: UsageError before the first step of a run that begins
+    Raises: UsageError before a run's first step
     """
     newest = checkpoints.latest(model_dir)
     if newest is None:
@@ -47,40 +47,39 @@ def newest_of(model_dir: Path) -> Checkpoint:
 
 
 def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a checkpoint's file, in memory that the system reads as they are used.
+    """Return the tensors of a checkpoint's file, memory-mapped copy-on-write.
 
-    What is written to them stays in memory; the file may be removed. One descriptor is open for a
-    moment, however many they are. The checksums of the manifest are not looked at, which would read
-    all of it.
+    The file may be removed afterwards; it is open for a moment only. Checksums are not verified, as
+    that would read all of it.
 
-    Raises: CsrunError for a file that is damaged
+    Raises: CsrunError for a damaged file
     """
     try:
         tensors = tensor_files.tensors_in(path)
     except (tensor_files.DamagedError, OSError) as error:
         raise CsrunError(f"{path}: {error}") from error
     storage = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return {name: tensor.within(whole) for name, tensor in tensors.items()}
+    content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return {name: tensor.within(content) for name, tensor in tensors.items()}
 
 
 def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """The user's values are the first ones; those of `meta_init` are made one by one."""
+    """Write the user's values as first ones; those of `meta_init` are materialized one by one."""
     for name, tensor in _tensors(model):
         if (stored := stored_name(name)) in state:
-            state[stored][...] = real(tensor).detach().numpy()
+            state[stored][...] = materialize(tensor).detach().numpy()
 
 
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Put the store's values into the user's Parameters and buffers that have memory."""
+    """Copy the store's values into the user's Parameters and buffers that have memory."""
     with torch.no_grad():
         for name, tensor in _tensors(model):
             if (stored := stored_name(name)) in state and not is_meta(tensor):
                 tensor.copy_(torch.from_numpy(np.array(state[stored])))
 
 
-def differ(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
-    """Whether a bit of the user's values is not as the store has it."""
+def is_changed(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
+    """Whether the user's values differ from the store's in any bit."""
     return any(
         _bytes(tensor.detach().numpy()) != _bytes(np.array(state[stored]))
         for name, tensor in _tensors(model)
@@ -93,7 +92,7 @@ def _bytes(array: Any) -> memoryview:
 
 
 def names_of(model: torch.nn.Module) -> dict[str, str]:
-    """What a checkpoint says of the model's names, of tied weights all that they have."""
+    """Return a checkpoint's record of the model's names, with all names of tied weights."""
     own = {id(tensor): name for name, tensor in _tensors(model)}
     again = [*model.named_parameters(remove_duplicate=False)]
     again += model.named_buffers(remove_duplicate=False)

@@ -1,4 +1,4 @@
-"""The user's own model and optimizer, given what the run's store holds."""
+"""Sync of the user's model and optimizer with the run's store."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -12,22 +12,22 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
-from csrun.pytorch.deferred_init.tape import address, forget, is_meta, is_on_meta, real
+from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_on_meta, materialize
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import own_state
+from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.pytorch.record.recording import Recording, Source
-from csrun.pytorch.weights.stored import differ, mapped, read_weights
+from csrun.pytorch.weights.stored import is_changed, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
 
-SHARE_OF_MEMORY = 2  # of what is available an optimizer's state may take one part in so many
+SHARE_OF_MEMORY = 2  # an optimizer's state may take 1/2 of the available memory
 
 
 class Before:
-    """The weights that a recorded step was computed on, by their names; none: they still are."""
+    """Weights that a recorded step was computed on, by name; empty while the model has them."""
 
     def __init__(self, recording: Recording) -> None:
         stored = (Source.PARAMETER, Source.BUFFER)
@@ -35,19 +35,17 @@ class Before:
         self.weights: dict[str, torch.Tensor] = {}
 
     def keep(self) -> None:
-        """They are about to become others."""
+        """Copy the weights, as the model is about to get others."""
         self.weights = {leaf.name: leaf.tensor.detach().clone() for leaf in self._leaves}
 
 
 class GivenBack:
-    """A model and its optimizer as the loop has them.
+    """The user's model and optimizer, as the loop sees them.
 
-    Of a model that `meta_init` has built the weights stay in checkpoints: where the loop or the
-    code behind it gets them, they are tensors that lie in such a file, which the system reads as
-    they are used; what is written to them stays in memory. is_in_file: it is such a model.
-    are_current: they have what the store has, or what the script has written since; a store that is
-    made then begins with them. before: what is to have the weights as they are until they are given
-    anew.
+    Weights of a model built under `meta_init` are memory-mapped from checkpoints, copy-on-write.
+    is_in_file: it is such a model. are_current: model and optimizer have the store's values, or
+    what the script has written since; a new store starts from them. before: those that need the
+    present weights after the model gets others.
     """
 
     def __init__(self, model: torch.nn.Module, optimization: Optimization | None) -> None:
@@ -61,9 +59,9 @@ class GivenBack:
         self.before: WeakSet[Before] = WeakSet()
 
     def learn(self, recording: Recording) -> None:
-        """A step that trains is compiled.
+        """Note the weights and buffers that a compiled training step updates.
 
-        Raises: UsageError where it writes other statistics of norms than the first one
+        Raises: UsageError where it updates other buffers than the first one
         """
         written = frozenset(recording.written)
         self._written = written if self._written is None else self._written
@@ -79,7 +77,7 @@ class GivenBack:
             self._counters.setdefault(name, (buffers[name].clone(), by))
 
     def weights(self, state: Mapping[str, Array]) -> None:
-        """Give the model its weights; values of steps are computed on those of before."""
+        """Copy the store's weights into the model; values of earlier steps keep the old ones."""
         if not self.is_in_file:
             for each in self.before:
                 each.keep()
@@ -87,15 +85,15 @@ class GivenBack:
         read_weights(self.model, state)
 
     def all(self, state: Mapping[str, Array], step: int) -> None:
-        """Give the model and the optimizer what they have after so many steps."""
+        """Give model and optimizer their values after so many steps."""
         self.weights(state)
-        self._others(state, step)
+        self._write_counters_and_optimizer(state, step)
         self.are_current = not is_on_meta(self.model)
 
-    def _others(self, state: Mapping[str, Array], step: int) -> None:
-        """Give them what is no weight."""
+    def _write_counters_and_optimizer(self, state: Mapping[str, Array], step: int) -> None:
+        """Set counters of steps and the optimizer's state."""
         for name, buffer in self.model.named_buffers():
-            if name in self._counters:  # of steps
+            if name in self._counters:  # counts steps
                 first, by = self._counters[name]
                 buffer.copy_(first + by * step)
         if self.optimization is not None and self._has_room(state):
@@ -103,7 +101,7 @@ class GivenBack:
             self._optimizer_was = self._optimizer_state()
 
     def found(self, checkpoint: Checkpoint) -> None:
-        """Give them what an earlier run has left."""
+        """Give model and optimizer the values of an earlier run's checkpoint."""
         if self.is_in_file:
             self.all(mapped(checkpoint.path), checkpoint.step)
         else:
@@ -111,11 +109,11 @@ class GivenBack:
             self.all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
     def differ(self, state: Mapping[str, Array]) -> bool:
-        """Whether the script has written into the model since the store has given it back."""
-        return differ(self.model, state)
+        """Whether the script has written into the model since the last copy from the store."""
+        return is_changed(self.model, state)
 
     def has_optimizer_as_given(self) -> bool:
-        """Whether the optimizer's state is what it was given last, if it was given any."""
+        """Whether the optimizer's state is unchanged since the last copy, if there was one."""
         return self._optimizer_was in (None, self._optimizer_state())
 
     def require_optimizer_as_given(self) -> None:
@@ -129,28 +127,30 @@ class GivenBack:
 
     def _optimizer_state(self) -> list[tuple[int, int]]:
         assert self.optimization is not None, "asked of a training"
-        states = own_state(self.optimization.optimizer).values()
+        states = unwatched_state(self.optimization.optimizer).values()
         tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
         return [(id(x), x._version) for x in tensors]
 
     def end(self, checkpoint: Checkpoint, state: Mapping[str, Array]) -> None:
-        """The block is left: the weights lie in a checkpoint's file, which has what the store has.
+        """Map the weights from a checkpoint with the store's values, as the block ends.
 
-        In the first block they get memory by that; behind another one they have it anew.
+        Meta tensors become real ones after the first block; later ones are mapped again.
         """
-        numbers = self._numbers(checkpoint)
-        for _, tensor in self._without_memory():
+        numbers = self._value_source(checkpoint)
+        for _, tensor in self._tensors_without_memory():
             found = numbers(tensor)
-            forget(tensor)
+            drop_record(tensor)
             _swap(tensor, found)
-        for tensor, found in self._in_file(checkpoint):
+        for tensor, found in self._mapped_tensors(checkpoint):
             tensor.data = found
-        self._others(state, checkpoint.step)
+        self._write_counters_and_optimizer(state, checkpoint.step)
         self.are_current = True
         log.info(f"The model's weights are in {checkpoint.path}")
 
-    def _in_file(self, checkpoint: Checkpoint) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The model's tensors and those of the file."""
+    def _mapped_tensors(
+        self, checkpoint: Checkpoint
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the model's tensors with those of the file."""
         tensors = mapped(checkpoint.path)
         for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if (stored := stored_name(name)) in tensors:
@@ -159,30 +159,30 @@ class GivenBack:
     def state_dict(
         self, given: dict[str, Any], checkpoint: Callable[[], Checkpoint]
     ) -> dict[str, Any]:
-        """A state_dict of the model in which each tensor has memory."""
-        if self._without_memory():
-            numbers = self._numbers(checkpoint())
+        """Return a state_dict in which each tensor has memory."""
+        if self._tensors_without_memory():
+            numbers = self._value_source(checkpoint())
             for key, x in given.items():
                 given[key] = numbers(x) if isinstance(x, torch.Tensor) and is_meta(x) else x
         return given
 
-    def _without_memory(self) -> list[tuple[str, torch.Tensor]]:
+    def _tensors_without_memory(self) -> list[tuple[str, torch.Tensor]]:
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         return [(name, x) for name, x in named if is_meta(x)]
 
-    def _numbers(self, checkpoint: Checkpoint) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What gives a tensor's: those of the checkpoint, or first ones, of what is no weight."""
+    def _value_source(self, checkpoint: Checkpoint) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function from a tensor to its value: the checkpoint's, or its first one."""
         tensors = mapped(checkpoint.path)
-        names = {address(x): stored_name(name) for name, x in self._without_memory()}
+        names = {address(x): stored_name(name) for name, x in self._tensors_without_memory()}
 
         def numbers(x: torch.Tensor) -> torch.Tensor:
             stored = tensors.get(names[address(x)])
-            return real(x) if stored is None else torch.from_numpy(stored)
+            return materialize(x) if stored is None else torch.from_numpy(stored)
 
         return numbers
 
     def _has_room(self, state: Mapping[str, Array]) -> bool:
-        """Whether the optimizer's state may be in memory, of a model that is not."""
+        """Whether there is memory for the optimizer's state of a model without memory."""
         if not self.is_in_file:
             return True
         weights = [stored_name(name) for name, _ in self.model.named_parameters()]
@@ -208,7 +208,7 @@ def require_memory(model: torch.nn.Module) -> None:
 
 
 def _swap(tensor: torch.Tensor, real: torch.Tensor) -> None:
-    """Give a tensor of the model's, which others may hold, memory in its own place."""
+    """Give a model's tensor memory, with the same identity for all who hold it."""
     if isinstance(tensor, torch.nn.Parameter):
         real = torch.nn.Parameter(real, tensor.requires_grad)
     tensor.grad = None

@@ -99,7 +99,7 @@ def test_first_values_are_those_of_the_model_that_is_built_in_memory(make):
     assert list(ours) == list(theirs)
     for name in reversed(ours):  # in any order
         assert ours[name].dtype == theirs[name].dtype
-        assert torch.equal(tape.real(ours[name]), theirs[name]), name
+        assert torch.equal(tape.materialize(ours[name]), theirs[name]), name
     assert torch.equal(torch.get_rng_state(), after)
     assert getattr(model, "rates", None) == getattr(eager, "rates", None)
 
@@ -112,7 +112,7 @@ def test_a_weight_that_is_drawn_anew_is_made_by_the_last_draw_alone(monkeypatch)
     monkeypatch.setattr(
         tape, "_run", lambda made, storages: ran.append(made) or run(made, storages)
     )
-    tape.real(model.weight)
+    tape.materialize(model.weight)
     assert [made.call for made in ran] == [torch.ops.aten.normal_.default]
 
 
@@ -234,7 +234,7 @@ def test_what_was_read_must_be_what_it_was():
         model.weight.data.copy_(table)
     table.add_(1)
     with pytest.raises(UsageError, match=r"written later.*give it a clone"):
-        tape.real(model.weight)
+        tape.materialize(model.weight)
 
 
 def test_a_write_after_the_block_is_refused(tmp_path):

@@ -174,7 +174,7 @@ def test_what_the_loop_sets_in_the_model_is_seen_in_the_next_step(tmp_path):
     def before(step):
         kit.model[0].scale = 2.0 if step < 9 else 1.0
 
-    said = r"revalidation.py:\d+: aten.mul.Tensor has other .* step 9, before whose forward .*scale"
+    said = r"revalidation.py:\d+: aten.mul.Tensor has different .* step 9, before whose .*scale"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         both(kit, before)
     assert next(kit.model[0].calls) == 3 + 3 + 1  # the first ones of both loops, and that one
