@@ -286,7 +286,7 @@ def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, mo
 
 
 def test_a_bug_of_the_recorder_keeps_its_traceback_and_notes_line_and_layer(tmp_path, monkeypatch):
-    monkeypatch.setattr(Recorder, "_memories", None)  # which is called
+    monkeypatch.setattr(Recorder, "_storages_of", None)  # which is called
     place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: layer inner: "
     script = Script()
     with pytest.raises(TypeError, match="not callable") as error, script.session(tmp_path):

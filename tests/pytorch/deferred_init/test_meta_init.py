@@ -108,9 +108,9 @@ def test_a_weight_that_is_drawn_anew_is_made_by_the_last_draw_alone(monkeypatch)
     with cbtorch.meta_init():
         model = nn.Linear(4, 3)
         nn.init.normal_(model.weight)
-    ran, run = [], tape._run
+    ran, run = [], tape._replay
     monkeypatch.setattr(
-        tape, "_run", lambda made, storages: ran.append(made) or run(made, storages)
+        tape, "_replay", lambda made, storages: ran.append(made) or run(made, storages)
     )
     tape.materialize(model.weight)
     assert [made.call for made in ran] == [torch.ops.aten.normal_.default]
