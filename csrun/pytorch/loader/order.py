@@ -75,26 +75,26 @@ class Orders:
 
         before: called where it was not, while the orders sent before are still in use
         """
-        told = self._begin_pass(self.begun, before)
+        is_predicted = self._begin_pass(self.begun, before)
         self.begun += 1
         self.is_under_way = True
-        return told
+        return is_predicted
 
     def _begin_pass(self, number: int, before: Callable[[], None]) -> bool:
         if self._seeded is None:
-            told = SentOrder(number, (PassSeeds(self._draw_base(), 0),), self._draw_batches())
+            sent = SentOrder(number, (PassSeeds(self._draw_base(), 0),), self._draw_batches())
         else:
             self._samples = len(self._seeded.sampler)
             seeds = self._draw_seeds()
-            is_told = self._seeds_of(number) == seeds
-            if not is_told:
+            is_predicted = self._seeds_of(number) == seeds
+            if not is_predicted:
                 self._between = self._count_draws_between(seeds)
             self._state_after = torch.default_generator.get_state()
-            if is_told:
+            if is_predicted:
                 return True
-            told = SentOrder(number, (seeds, *self._predict_seeds()))
+            sent = SentOrder(number, (seeds, *self._predict_seeds()))
         before()
-        self._set_known(told)
+        self._set_known(sent)
         return False
 
     def end(self) -> int:
@@ -131,8 +131,8 @@ class Orders:
             return min(self._seeded.size or 1, self._samples - position * (self._seeded.size or 1))
         return len(self.of(number).batches[position])
 
-    def _set_known(self, told: SentOrder) -> None:
-        self._known = told
+    def _set_known(self, sent: SentOrder) -> None:
+        self._known = sent
         self._cache = {}
 
     def _make_order(self, number: int) -> PassOrder:
@@ -141,7 +141,7 @@ class Orders:
             raise LookupError(f"pass {number} of the DataLoader has not begun")
         if self._known.batches is not None:
             return PassOrder(seeds.base, self._known.batches)
-        assert self._seeded is not None, "else its batches are told"
+        assert self._seeded is not None, "other orders are sent as batches"
         return PassOrder(seeds.base, self._seeded.batches(seeds.sampler, len(self._loader)))
 
     def _seeds_of(self, number: int) -> PassSeeds | None:
