@@ -349,5 +349,5 @@ def test_a_sampler_that_belies_its_length_is_refused() -> None:
 
     orders = Orders(made := loader(sampler=Short()))
     orders.begin()
-    with pytest.raises(UsageError, match="its sampler gave 8 batches in pass 0"):
+    with pytest.raises(UsageError, match="its sampler yielded 8 batches in pass 0"):
         next(iter(dataset_of(made, orders)))
