@@ -7,7 +7,7 @@ from time import perf_counter
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
-from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.ring import RingWriter, ring_slots_for
@@ -34,7 +34,7 @@ class ForkedRings:
             chief.close()
         self._ring = self._rings[task]
 
-    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Callable[[], int | None]:
+    def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Callable[[], int | None]:
         """In a worker: what makes a batch right in its ring, as a streamer does: its rows, if any.
 
         It notices the parent's end while it waits for a slot.

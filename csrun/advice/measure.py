@@ -32,7 +32,7 @@ from csrun.data.dataset import Dataset
 from csrun.data.errors import DataError
 from csrun.data.operators import StageClock, StageTime
 from csrun.data.sharding import sharded_as
-from csrun.runtime.step.batch_maker import Numbers
+from csrun.runtime.step.batch_maker import BatchNumbers
 
 LOOK_MS = 200  # how often the deadline is looked at
 READY = b"ready"
@@ -48,7 +48,7 @@ Make = Callable[[], Dataset]
 Feed = Callable[[], int | None]  # puts a batch where it is wanted: its rows, None at the end
 
 
-class _Share(msgspec.Struct, frozen=True):
+class _WorkerInterval(msgspec.Struct, frozen=True):
     """What one worker did in the interval."""
 
     samples: int
@@ -79,7 +79,7 @@ class Handoff(Protocol):
     def join(self, task: int) -> None:
         """In a worker, once: which one it is."""
 
-    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Feed:
+    def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Feed:
         """In a worker: what gives away one batch of a data set after the other."""
 
     def take(self, descriptor: int) -> None:
@@ -128,7 +128,7 @@ def measure(
         finally:
             for worker in workers:
                 _end(worker)
-    shares = [msgspec.json.decode(answer, type=_Share) for answer in answers]
+    shares = [msgspec.json.decode(answer, type=_WorkerInterval) for answer in answers]
     return Point(
         tasks=tasks,
         cpus=cpus,
@@ -181,7 +181,7 @@ def _say_nothing_twice() -> None:
 
 
 def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection) -> bytes:
-    reader, parent = _Reader(make, hands, shard), os.getppid()
+    reader, parent = _EndlessBatches(make, hands, shard), os.getppid()
     reader.feed_one()
     pipe.send_bytes(READY)
     while not pipe.poll():  # warm, and a load to the others, until all are
@@ -197,7 +197,7 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
         _require(parent)
     ended = _moment()
     return msgspec.json.encode(
-        _Share(
+        _WorkerInterval(
             samples,
             ended.wall_s - began.wall_s,
             ended.cpu_s - began.cpu_s,
@@ -207,7 +207,7 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
     )
 
 
-class _Reader:
+class _EndlessBatches:
     """One worker's batches without end: after the last one it begins anew."""
 
     def __init__(self, make: Make, hands: Handoff, shard: tuple[int, int]) -> None:
@@ -263,7 +263,7 @@ class _Reader:
         self._parallel = dataset.parallel
         self._clocks.append(dataset.clock)
         self._before_s: dict[str, float] = {}  # what the clock had counted at the last batch
-        self._feed = self._hands.fed_by(dataset, Numbers(*self._shard))
+        self._feed = self._hands.fed_by(dataset, BatchNumbers(*self._shard))
 
 
 def _moment() -> _Moment:

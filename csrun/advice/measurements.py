@@ -24,7 +24,7 @@ from csrun.system import lock, try_lock
 _PREFIX = "analysis-"
 
 
-class Left(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasurementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one process leaves for another, in the file of its kind."""
 
     FILE: ClassVar[str]
@@ -80,7 +80,7 @@ class OtherUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busiest: tuple[str, ...] = ()
 
 
-class Measurements(Left, frozen=True, forbid_unknown_fields=True):
+class Measurements(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     """A model's input pipeline on this machine.
 
     machine_cpus: CPUs that the workers could use. sample_bytes: what a sample takes in the ring.
@@ -115,7 +115,7 @@ class Measurements(Left, frozen=True, forbid_unknown_fields=True):
         return min(self.points, key=lambda point: (point.tasks, point.cpus))
 
 
-class MeasureRequest(Left, frozen=True, forbid_unknown_fields=True):
+class MeasureRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     """Tells a command that measures which rate is to be fed; without it, what the wafer takes."""
 
     FILE = "measure.json"
@@ -123,9 +123,9 @@ class MeasureRequest(Left, frozen=True, forbid_unknown_fields=True):
     target_samples_per_s: float
 
 
-class FeedRequest(Left, frozen=True, forbid_unknown_fields=True):
+class FeedRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     """Asks a job that was started to train to feed only: its streamers stream, its chief takes
-    their batches for `seconds` and leaves `Fed`; there is no wafer, no step, no model_dir.
+    their batches for `seconds` and leaves a `DeliveredRate`; there is no wafer, step or model_dir.
     """
 
     FILE = "feed.json"
@@ -133,7 +133,7 @@ class FeedRequest(Left, frozen=True, forbid_unknown_fields=True):
     seconds: float
 
 
-class Fed(Left, frozen=True, forbid_unknown_fields=True):
+class DeliveredRate(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     """What the streamers of a job delivered, all together, once their rings had been drained of
     what was made before: the rate that they keep up, over `seconds`.
     """

@@ -23,7 +23,7 @@ _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True)
-class Found:
+class FileContent:
     """Content, owner and mode of a file."""
 
     data: bytes
@@ -31,7 +31,7 @@ class Found:
     mode: int
 
 
-def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True) -> Found:
+def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True) -> FileContent:
     """A small file that csrun wrote; without `follow`, no link to one.
 
     Raises: FileNotFoundError; another OSError when it cannot be read, is no regular file (a FIFO
@@ -41,7 +41,7 @@ def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     with open(open_regular(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
-        return Found(read_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
+        return FileContent(read_up_to(file, limit_bytes, path), status.st_uid, status.st_mode)
 
 
 def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:

@@ -51,7 +51,7 @@ _HINTS = {
 }
 
 
-class _Loader(yaml.SafeLoader):
+class _PlainLoader(yaml.SafeLoader):
     """YAML's safe loader with the core schema, limits, and no key given twice."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  PyYAML's name and type
@@ -145,7 +145,7 @@ def _float(text: str) -> float:
 _MAKERS: dict[str, Callable[[str], Any]] = {"bool": _bool, "int": _int, "float": _float}
 
 
-def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+def _construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
     """A scalar of a tag, written or resolved: what does not look like one is refused."""
     name, text = node.tag.removeprefix(_TAG), str(loader.construct_scalar(node))
     if len(text) > _MAX_DIGITS or not re.fullmatch(_CORE[name][0], text):
@@ -159,9 +159,9 @@ def _construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
 
 def _install() -> None:
     for name, (pattern, first) in _CORE.items():
-        _Loader.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), first)
+        _PlainLoader.add_implicit_resolver(_TAG + name, re.compile(f"(?:{pattern})$"), first)
     for name in _MAKERS:
-        _Loader.add_constructor(_TAG + name, _construct)
+        _PlainLoader.add_constructor(_TAG + name, _construct)
 
 
 _install()
@@ -174,7 +174,7 @@ def read(path: Path) -> Any:
     """
     try:
         content = read_given(path, MAX_BYTES)
-        return yaml.load(content, _Loader)
+        return yaml.load(content, _PlainLoader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except ReaderError as error:

@@ -66,7 +66,7 @@ def write(
 
 
 @dataclass(frozen=True)
-class Owned(Generic[T]):
+class OwnedValue(Generic[T]):
     """A value, and the account whose file holds it: what is written in it proves nothing."""
 
     value: T
@@ -82,15 +82,17 @@ def read(path: Path, kind: type[T], what: str, remedy: str = "remove the file") 
     return _read(path, kind, what, remedy, follow=True).value
 
 
-def read_owned(path: Path, kind: type[T], what: str, remedy: str = "remove the file") -> Owned[T]:
+def read_owned(
+    path: Path, kind: type[T], what: str, remedy: str = "remove the file"
+) -> OwnedValue[T]:
     """The same of a file in its own place: a link is not followed."""
     return _read(path, kind, what, remedy, follow=False)
 
 
-def _read(path: Path, kind: type[T], what: str, remedy: str, *, follow: bool) -> Owned[T]:
+def _read(path: Path, kind: type[T], what: str, remedy: str, *, follow: bool) -> OwnedValue[T]:
     try:
         found = find(path, follow=follow)
-        return Owned(value_of(found.data, kind), found.uid)
+        return OwnedValue(value_of(found.data, kind), found.uid)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from csrun.base.errors import OutputError
 
 
-class _Output(io.FileIO):
+class _StandardOutput(io.FileIO):
     """Standard output; its failure is an error of its own kind, once, then it takes anything."""
 
     def write(self, data: Any, /) -> int:
@@ -21,7 +21,7 @@ class _Output(io.FileIO):
             raise OutputError(error) from error
 
 
-class _Errors(io.FileIO):
+class _StandardError(io.FileIO):
     """Standard error; once nobody reads it, what is written goes to the fallback file."""
 
     fallback = Path(os.devnull)
@@ -40,9 +40,9 @@ def prepare() -> None:
     The next file to be opened would get a closed stream's descriptor, and the output with it.
     """
     if sys.stdout is not None:
-        sys.stdout = _wrapped(sys.stdout, _Output)
+        sys.stdout = _wrapped(sys.stdout, _StandardOutput)
     if sys.stderr is not None:
-        sys.stderr = _wrapped(sys.stderr, _Errors)
+        sys.stderr = _wrapped(sys.stderr, _StandardError)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the process's life
@@ -84,14 +84,14 @@ def _is_unread() -> bool:
 
 def keep_errors_in(path: Path) -> None:
     """From now on, what standard error does not take any more is appended to this file."""
-    _Errors.fallback = path
+    _StandardError.fallback = path
 
 
 def _wrapped(stream: TextIO, kind: type[io.FileIO]) -> TextIO:
     """The stream as one of this kind; what its encoding lacks becomes a `?`."""
     raw = kind(stream.fileno(), "w", closefd=False)
     errors = "replace" if stream.errors == "strict" else stream.errors
-    is_by_line = stream.isatty() or kind is _Errors
+    is_by_line = stream.isatty() or kind is _StandardError
     return io.TextIOWrapper(
         io.BufferedWriter(raw), stream.encoding, errors, line_buffering=is_by_line
     )

@@ -11,7 +11,7 @@ from csrun.base.choice import Choice
 from csrun.cli import frame
 
 if TYPE_CHECKING:
-    from csrun.records.checkpoints import Comparison, Listed, Verified
+    from csrun.records.checkpoints import Comparison, Listed, VerifiedCheckpoint
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = DAMAGED = 1  # exit codes
@@ -131,7 +131,7 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     return path.parent, found, None
 
 
-def _say_verified(one: "Verified") -> None:
+def _say_verified(one: "VerifiedCheckpoint") -> None:
     if not one.damages:
         click.echo(f"{one.name}: good, {one.tensors} tensors, {one.nbytes:,} bytes")
     for damage in one.damages:

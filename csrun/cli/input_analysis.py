@@ -13,8 +13,8 @@ from csrun import system
 from csrun.advice import measurements
 from csrun.advice.analysis import result, terminal, verification, web_page, wording
 from csrun.advice.analysis.scaling import SiteFacts
-from csrun.advice.analysis.solve import Target, least_nodes
-from csrun.advice.measurements import Fed, Measurements
+from csrun.advice.analysis.solve import FeedTarget, least_nodes
+from csrun.advice.measurements import DeliveredRate, Measurements
 from csrun.advice.other_work import OtherWork
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
@@ -170,14 +170,14 @@ def _facts(request: AnalysisRequest, site: Site, measured: Measurements) -> Site
     )
 
 
-def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> Target:
+def _target(request: AnalysisRequest, site: Site, measured: Measurements) -> FeedTarget:
     if request.target is not None:
-        return Target(request.target, "given with --target")
+        return FeedTarget(request.target, "given with --target")
     if site.scheduler is Scheduler.LOCAL and measured.wafer_samples_per_s:
         source = "measured: the wafer of this machine" + wording.beside(measured.beside_wafer)
-        return Target(measured.wafer_samples_per_s, source, spread=measured.wafer_spread)
+        return FeedTarget(measured.wafer_samples_per_s, source, spread=measured.wafer_spread)
     if measured.estimated_samples_per_s > 0:
-        return Target(measured.estimated_samples_per_s, "the compile's estimate of the system")
+        return FeedTarget(measured.estimated_samples_per_s, "the compile's estimate of the system")
     raise CsrunError(
         f"{shlex.join(request.command)}: no estimate of the input rate: pass --target, or"
         " --compile_only instead of --validate_only"
@@ -231,8 +231,8 @@ def _verified(
     return 0, analysis
 
 
-def _fed(analysis: result.Analysis, folder: Path) -> Fed:
-    fed = Fed.read(folder)
+def _fed(analysis: result.Analysis, folder: Path) -> DeliveredRate:
+    fed = DeliveredRate.read(folder)
     if fed is None:
         raise CsrunError(f"{shlex.join(analysis.command)}: its streamers reported no rates")
     if fed.samples_per_s <= 0:

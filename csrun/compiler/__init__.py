@@ -8,14 +8,14 @@ from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Stage, Watch
 from csrun.compiler.passes.run import STAGES
-from csrun.compiler.replicas import Choice, choose_replicas
+from csrun.compiler.replicas import ReplicaChoice, choose_replicas
 
 __all__ = [
     "STAGES",
-    "Choice",
     "CompileError",
     "CompileOptions",
     "CompileResult",
+    "ReplicaChoice",
     "Stage",
     "TooLargeError",
     "Watch",

@@ -18,7 +18,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.emit.codegen import generate, layers_in_turn
-from csrun.compiler.emit.updates import Updates
+from csrun.compiler.emit.updates import ProgramUpdates
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels import Kernel
@@ -28,7 +28,7 @@ from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.cutting import left_whole
 from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
-from csrun.compiler.plan.arena import Placed, alive_in, place_model
+from csrun.compiler.plan.arena import PlacedLayout, alive_in, place_model
 from csrun.compiler.plan.layers import Layout, lay_out
 from csrun.compiler.plan.performance import Work, estimate
 from csrun.compiler.plan.recompute import with_recomputation
@@ -36,12 +36,12 @@ from csrun.compiler.plan.schedule import interleave
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text import TEXT_FILE, text_report
 from csrun.executable import (
-    Call,
     Combine,
     Estimate,
     Executable,
     InputSpec,
     Layer,
+    MinibatchVisit,
     Output,
     Plan,
     Region,
@@ -98,7 +98,7 @@ def compile_model(
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     is_clipped = model.clip_norm is not None
-    updates = Updates(model.updates, model.states, is_clipped, precision_of(module))
+    updates = ProgramUpdates(model.updates, model.states, is_clipped, precision_of(module))
     loops = [*(kernel.loop.op for kernel in generated), *updates.kernels]
     lair = Stage("lair", print_kernels(loops))
     files = _back_end(module, model, updates, options, checksum, stages.stages, watch)
@@ -112,7 +112,7 @@ def compile_model(
 def _back_end(
     module: ModuleOp,
     model: MatchedModel,
-    updates: Updates,
+    updates: ProgramUpdates,
     options: CompileOptions,
     checksum: str,
     stages: tuple[Stage, ...],
@@ -160,7 +160,7 @@ def _group_bytes(model: MatchedModel, options: CompileOptions) -> int:
     return options.group_bytes if most is None else min(options.group_bytes, most)
 
 
-def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> Placed:
+def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedLayout:
     """Everything at its place, in the order in which updates hold up least; where there is none,
     in that of reverse mode, which frees activations earlier; and then, where they may be, with
     activations made again.
@@ -204,7 +204,7 @@ def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
 def _plan(
     module: ModuleOp,
     model: MatchedModel,
-    placed: Placed,
+    placed: PlacedLayout,
     inputs: tuple[InputSpec, ...],
     options: CompileOptions,
     checksum: str,
@@ -291,7 +291,7 @@ def _output(output: MatchedOutput) -> Output:
     return Output(output.name, output.array.name, combine)
 
 
-def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[Call, ...]:
+def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[MinibatchVisit, ...]:
     """The calls of several minibatches; a group is a stage of the pipeline."""
     if minibatches == 1:
         return ()

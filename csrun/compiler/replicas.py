@@ -26,7 +26,7 @@ AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none
 
 
 @dataclass(frozen=True)
-class Choice:
+class ReplicaChoice:
     """The replicas chosen, and why.
 
     most: the largest number that fits; gain: estimated samples/s, over those of one replica.
@@ -37,7 +37,9 @@ class Choice:
     gain: float
 
 
-def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NOBODY) -> Choice:
+def choose_replicas(
+    module: ModuleOp, options: CompileOptions, watch: Watch = NOBODY
+) -> ReplicaChoice:
     """The fewest replicas that are about as fast as any number is estimated to be.
 
     `module`, traced for one replica, is left as it is. A model that does not even fit once gets
@@ -48,7 +50,7 @@ def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NO
     model = validate_model(module.clone(), watch)
     layout = lay_out(model, 0)
     if not layout.layers:
-        return Choice(1, 1, 1.0)
+        return ReplicaChoice(1, 1, 1.0)
     layout, store = with_store(layout, model, options)
     home = footprint(layout, store, options)
     one = _Replica(home, alive_in(layout, model), inputs_of(model), model, precision_of(module))
@@ -56,7 +58,7 @@ def choose_replicas(module: ModuleOp, options: CompileOptions, watch: Watch = NO
     counts = [count for count in range(1, most + 1) if one.samples % count == 0]
     rates = {count: rate for count in counts if (rate := one.of(count).rate())}
     best = next((n for n, rate in rates.items() if rate >= AS_FAST * max(rates.values())), 1)
-    return Choice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
+    return ReplicaChoice(best, max(rates, default=1), rates[best] / rates[1] if rates else 1.0)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def slurm_place() -> SlurmPlace:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class SlurmAllocation:
     """Resources of the Slurm job that this process runs in; its nodes are those of the job.
 
     is_whole: the job is one piece, without components. is_users: it was not csrun that asked for
@@ -80,12 +80,12 @@ def leave_users_job() -> None:
         del os.environ[name]
 
 
-def allocation() -> Allocation | None:
+def allocation() -> SlurmAllocation | None:
     """The allocation that this process runs in, if it is the script of a batch job of csrun's."""
     given = os.environ.get(ALLOCATION)
     if given is None:
         return None
-    return Allocation(() if given == _NO_SYSTEM else tuple(given.split(",")))
+    return SlurmAllocation(() if given == _NO_SYSTEM else tuple(given.split(",")))
 
 
 def allocation_words(systems: Iterable[str]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from csrun.data.files import FileSet, Paths, found
 from csrun.data.flow import BatchesFlow, Flow, Opening, Source
 from csrun.data.formats.base import Format
 from csrun.data.indexed import Indexed, Range, batches_of, nonempty
-from csrun.data.operators import Level, Operator, StageClock, call_site, name_of, why_in_turn
+from csrun.data.operators import InputOperator, Level, StageClock, call_site, name_of, why_in_turn
 from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
 from csrun.data.ops.filter import filtered
@@ -47,7 +47,7 @@ class Dataset:
 
     _source: Source
     _level: Level
-    operators: tuple[Operator, ...]
+    operators: tuple[InputOperator, ...]
     _elements: Elements
     _shards: Shards = UNSHARDED
     _files: FileSet | None = None
@@ -73,7 +73,7 @@ class Dataset:
         except DataError as error:
             raise UnusableArraysError(f"{site}: {error}" if site else str(error)) from error
         options = {"arrays": len(flat), "samples": len(samples)}
-        operator = Operator("from_arrays", Level.SAMPLE, options, site)
+        operator = InputOperator("from_arrays", Level.SAMPLE, options, site)
         source = Indexed(samples, Range(len(samples)))
         return Dataset(source, Level.SAMPLE, (operator,), elements)
 
@@ -94,7 +94,7 @@ class Dataset:
         options: dict[str, Any] = {"files": len(paths), "format": type(files.format).__name__}
         if isinstance(source, Indexed):
             options["samples"] = len(source.samples)
-        operator = Operator("from_files", Level.SAMPLE, options, call_site())
+        operator = InputOperator("from_files", Level.SAMPLE, options, call_site())
         return Dataset(source, Level.SAMPLE, (operator,), Elements(), _files=files)
 
     @staticmethod
@@ -109,7 +109,7 @@ class Dataset:
         without a seed is shuffled by the run's seed, differently in each pass.
         """
         options = {"iterable": type(batches).__name__}
-        operator = Operator("from_batches", Level.BATCH, options, call_site())
+        operator = InputOperator("from_batches", Level.BATCH, options, call_site())
         operators = describe(batches) or (operator,)
         elements, items = Elements(), indexed(batches)
         if items is not None:
@@ -376,12 +376,12 @@ class Dataset:
     ) -> "Dataset":
         return self._with(source, self._operator(name, options), **changes)
 
-    def _with(self, source: Source, operator: Operator, **changes: Any) -> "Dataset":
+    def _with(self, source: Source, operator: InputOperator, **changes: Any) -> "Dataset":
         operators = (*self.operators, operator)
         return replace(self, _source=source, operators=operators, **{"_files": None, **changes})
 
-    def _operator(self, name: str, options: Mapping[str, Any]) -> Operator:
-        return Operator(name, self._level, options, call_site())
+    def _operator(self, name: str, options: Mapping[str, Any]) -> InputOperator:
+        return InputOperator(name, self._level, options, call_site())
 
     def _batched(self, flow: Flow) -> Flow:
         if self._level is Level.SAMPLE:

@@ -20,7 +20,7 @@ LEAST_BYTES = 32 << 20  # accepted by every glibc; some refuse more
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of mallopt
 
 
-class Kind(NamedTuple):
+class ArrayType(NamedTuple):
     """Shape and dtype of an array of a batch."""
 
     shape: tuple[int, ...]
@@ -35,10 +35,10 @@ class LazyBatch:
     rows: Rows
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArrayType, ...]:
         """Kinds of its arrays."""
         shapes = self.samples.shapes(len(self.rows))
-        return tuple(map(Kind, shapes, self.samples.dtypes))
+        return tuple(map(ArrayType, shapes, self.samples.dtypes))
 
     def arrays(self, clock: StageClock) -> Batch:
         return self.samples.gather(self.rows, clock)
@@ -64,11 +64,11 @@ class Delivery:
     origins: Callable[[], Sequence[Origin]]
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ArrayType, ...]:
         """Kinds of its arrays, without reading them."""
         if isinstance(self.batch, LazyBatch):
             return self.batch.kinds
-        return tuple(Kind(array.shape, array.dtype) for array in self.batch)
+        return tuple(ArrayType(array.shape, array.dtype) for array in self.batch)
 
     def write(self, outs: Batch, clock: StageClock) -> Batch:
         """Write the batch into `outs`, converted to their dtypes.

@@ -24,19 +24,19 @@ def require(condition: bool, where: str, rule: str, got: object) -> None:
         raise DataError(f"{where}: {rule}, got {got}")
 
 
-class WholeBatch(NamedTuple):
+class BatchOrigin(NamedTuple):
     """Origin of a batch from an iterable, without sample indices."""
 
     number: int
 
 
 Place = tuple[str, int]  # file ('' for arrays in memory), index of the sample in it
-Origin = Place | WholeBatch
+Origin = Place | BatchOrigin
 
 
 def text_of(origin: Origin) -> str:
     """Name an origin: `sample 17`, `sample 17 of train.tfrecord`, or `batch 3`."""
-    if isinstance(origin, WholeBatch):
+    if isinstance(origin, BatchOrigin):
         return f"batch {origin.number}"
     file, number = origin
     return f"sample {number} of {file}" if file else f"sample {number}"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from csrun.data.delivery import Delivery, arrays_of, require_numbers
-from csrun.data.errors import DataError, Origin, WholeBatch
+from csrun.data.errors import BatchOrigin, DataError, Origin
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed
 from csrun.data.operators import StageClock
@@ -95,7 +95,7 @@ class BatchesFlow:
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield [((WholeBatch(number),), require_numbers(self.elements.taken(batch)))]
+            yield [((BatchOrigin(number),), require_numbers(self.elements.taken(batch)))]
 
 
 @dataclass

@@ -16,11 +16,10 @@ import numpy as np
 
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.delivery import Delivery, LazyBatch, arrays_of, require_numbers
-from csrun.data.errors import DataError, Origin, WholeBatch
-from csrun.data.formats.base import Sample
+from csrun.data.errors import BatchOrigin, DataError, Origin
 from csrun.data.operators import StageClock
 from csrun.data.prefetch import read_ahead
-from csrun.data.samples import Batch, Rows
+from csrun.data.samples import Batch, Rows, Samples
 from csrun.data.structure import Elements
 
 ITEM_STAGE = "source"  # stage of items of another library
@@ -46,19 +45,6 @@ class Range:
     def at(self, epoch: int, positions: Rows) -> Rows:
         """Return the elements at these positions of a pass."""
         return positions + epoch * (self.length or 0)
-
-
-class Samples(Protocol):
-    """Samples by number."""
-
-    def __len__(self) -> int:
-        """Number of samples."""
-
-    def each(self, rows: Rows, clock: StageClock) -> list[Sample]:
-        """Return samples by number, one by one."""
-
-    def origin(self, row: int) -> Origin:
-        """Origin of a sample."""
 
 
 class BatchReader(Protocol):
@@ -191,7 +177,7 @@ class NumberedItems:
 
     def origin(self, row: int) -> Origin:
         """Origin of an item: its number."""
-        return WholeBatch(row)
+        return BatchOrigin(row)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class Operator:
+class InputOperator:
     """Operation of a chain.
 
     options: its arguments by name, with defaults; a function by its name. where: file and line of
@@ -76,7 +76,7 @@ class StageTime:
 
 
 class StageClock:
-    """Times of the stages of one reader of a pipeline, by `Operator.stage`.
+    """Times of the stages of one reader of a pipeline, by `InputOperator.stage`.
 
     Times of a stage on several threads are added up. `entered` is called as a stage begins.
     """
@@ -124,7 +124,7 @@ class Timed:
         self._clock.add(self._stage, wall_s, cpu_s)
 
 
-def why_in_turn(operators: Sequence[Operator]) -> tuple[str, str]:
+def why_in_turn(operators: Sequence[InputOperator]) -> tuple[str, str]:
     """Return why a chain is a stream, and the remedy."""
     source = operators[0]
     if "iterable" in source.options:

@@ -19,9 +19,9 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.base.sizes import bytes_in, size_text
 from csrun.compiler import (
-    Choice,
     CompileError,
     CompileOptions,
+    ReplicaChoice,
     Stage,
     TooLargeError,
     Watch,
@@ -40,7 +40,7 @@ from csrun.estimator.input_report import describe, readers
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.place import Target
 from csrun.estimator.progress import Begin, compile_display
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.trace import TracedModel, share_of, trace_model
 from csrun.executable import Executable, Plan, RunMode, nbytes_of
 from csrun.records import log_lines, model_dir
@@ -60,7 +60,7 @@ class Compiled:
 
 
 def compile_run(
-    run: Run, run_mode: RunMode, target: Target, last: int | None = None, runs: bool = True
+    run: EstimatorRun, run_mode: RunMode, target: Target, last: int | None = None, runs: bool = True
 ) -> Compiled:
     """Compile the model of a run, and report on its input function.
 
@@ -127,7 +127,7 @@ class Tracing:
         return msgspec.structs.replace(options, micro_batches=count, recompute=again)
 
 
-def tracing_of(run: Run) -> Tracing:
+def tracing_of(run: EstimatorRun) -> Tracing:
     """Return the Tracing of a run's model function."""
     return Tracing(run.config, batch_size_of(run), partial(_traced, run))
 
@@ -244,12 +244,12 @@ def _log_split(plan: Plan) -> None:
         )
 
 
-def batch_size_of(run: Run) -> int:
+def batch_size_of(run: EstimatorRun) -> int:
     """Samples per batch of the run's input function."""
     return run.dataset.element_spec()[0].shape[0]
 
 
-def trace_run(run: Run, options: CompileOptions) -> TracedModel:
+def trace_run(run: EstimatorRun, options: CompileOptions) -> TracedModel:
     """Call the run's model function on tensors of the shapes of the options."""
     log.info(log_lines.RUNNING_CLIENT)
     log.info(log_lines.CALLING_MODEL_FN)
@@ -258,7 +258,7 @@ def trace_run(run: Run, options: CompileOptions) -> TracedModel:
     return traced
 
 
-def _traced(run: Run, options: CompileOptions) -> TracedModel:
+def _traced(run: EstimatorRun, options: CompileOptions) -> TracedModel:
     return trace_model(
         run.model_fn,
         run.dataset,
@@ -311,7 +311,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
     )
 
 
-def run_options(run: Run, run_mode: RunMode, target: Target) -> CompileOptions:
+def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> CompileOptions:
     """Return the options of a run's compile, with the configured micro-batches.
 
     Raises: UsageError as `compile_options`, or for a micro-batch that does not divide the batch
@@ -346,7 +346,7 @@ def _replicas(count: int) -> str:
     return f"{count} replicas of the model" if count > 1 else "one replica of the model"
 
 
-def _choice_text(choice: Choice) -> str:
+def _choice_text(choice: ReplicaChoice) -> str:
     if choice.replicas > 1:
         return f"{_replicas(choice.replicas)}, estimated {choice.gain:.2f}x as fast as one"
     if choice.most > 1:

@@ -23,7 +23,7 @@ from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
 from csrun.estimator.input_report import InputReports
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
@@ -182,14 +182,14 @@ class CerebrasEstimator:
         return self._play(input_fn, lambda run: prepare.compile_only(run, mode))
 
     def _run(
-        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[Run], Results]
+        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[EstimatorRun], Results]
     ) -> Results:
         """Run `body`, or compile or validate instead if the launcher's command asks for it."""
         only = preparation()
         if only is None:
             return self._play(input_fn, lead)
 
-        def prepared(run: Run) -> Results:
+        def prepared(run: EstimatorRun) -> Results:
             compiles = only is Preparation.COMPILE_ONLY
             results = (prepare.compile_only if compiles else prepare.validate_only)(run, mode)
             prepare.say_prepared(only, mode)
@@ -198,7 +198,7 @@ class CerebrasEstimator:
         self._play(input_fn, prepared)
         sys.exit(0)
 
-    def _play(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
+    def _play(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
         """Play this task's role in one run.
 
         A job that only feeds does so instead of its first run, repeating the data, and then ends.
@@ -213,11 +213,11 @@ class CerebrasEstimator:
         self._part(endless, lambda run: prepare.feed(run, asked, analysis))
         sys.exit(0)
 
-    def _part(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
+    def _part(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
         with seeded(self._config.seed):
             return self._role(input_fn, lead)
 
-    def _role(self, input_fn: InputFunction, lead: Callable[[Run], Results]) -> Results:
+    def _role(self, input_fn: InputFunction, lead: Callable[[EstimatorRun], Results]) -> Results:
         context = current()
         folder, role = roles.next_run(context), roles.role_in_training(context)
         if context is None or folder is None or role is Role.CHIEF:
@@ -231,11 +231,11 @@ class CerebrasEstimator:
         input_fn: InputFunction,
         context: TaskContext | None,
         folder: rendezvous.RunFolder | None,
-    ) -> Run:
+    ) -> EstimatorRun:
         def make() -> Dataset:
             return as_dataset(input_fn(self._params))
 
-        return Run(
+        return EstimatorRun(
             self._model_fn,
             self._model_dir,
             self._config,

@@ -8,7 +8,7 @@ from pathlib import Path
 from csrun.base.errors import CsrunError, UsageError
 from csrun.estimator.compilation import compile_run
 from csrun.estimator.place import machine_for, target_of
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
 from csrun.runtime.chief import step_orders
@@ -19,7 +19,7 @@ from csrun.runtime.wire.messages import Results
 log = logging.getLogger("csrun")
 
 
-def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
+def evaluate(run: EstimatorRun, batches: int | None, path: Path | None) -> Results:
     """Evaluate the given checkpoint, or the newest one at the time a system is free."""
     _trained(run, path)
     target = target_of(run)
@@ -39,7 +39,7 @@ def evaluate(run: Run, batches: int | None, path: Path | None) -> Results:
 
 
 def predict(
-    run: Run, batches: int | None, path: Path | None, take: Callable[[StepResult], None]
+    run: EstimatorRun, batches: int | None, path: Path | None, take: Callable[[StepResult], None]
 ) -> Results:
     """Pass the predictions of a checkpoint, chosen as by `evaluate`, to `take`."""
     _trained(run, path)
@@ -55,7 +55,7 @@ def predict(
     return results
 
 
-def _trained(run: Run, path: Path | None) -> checkpoints.Checkpoint:
+def _trained(run: EstimatorRun, path: Path | None) -> checkpoints.Checkpoint:
     """Return the given checkpoint, or the newest.
 
     Raises: UsageError if there is none
@@ -68,7 +68,7 @@ def _trained(run: Run, path: Path | None) -> checkpoints.Checkpoint:
     return found
 
 
-def _restore(run: Run, machine: Machine, path: Path | None) -> checkpoints.Checkpoint:
+def _restore(run: EstimatorRun, machine: Machine, path: Path | None) -> checkpoints.Checkpoint:
     """Restore the checkpoint, chosen only now: a concurrent training removes old ones meanwhile."""
     found = _trained(run, path)
     log.info(log_lines.restoring(found.path))

@@ -15,12 +15,12 @@ from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.context.job import Hosts, UseLog
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.executable import Executable, Plan, RunMode, state_layout
 from csrun.records import checkpoints
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.roles.streamer import OwnStreamer
 from csrun.runtime.wire.messages import CheckpointSpace
@@ -55,7 +55,7 @@ class Target:
         return self.system, *self.others
 
 
-def target_of(run: Run) -> Target:
+def target_of(run: EstimatorRun) -> Target:
     """Return the systems of a run as `find_target`, and check its number of MemoryX tasks.
 
     Raises: UsageError as `find_target`, and for another number of MemoryX tasks
@@ -189,7 +189,7 @@ def on_freest(target: Target) -> Target:
 
 @contextmanager
 def machine_for(
-    run: Run,
+    run: EstimatorRun,
     executable: Executable,
     target: Target,
     first: int,
@@ -220,7 +220,7 @@ def machine_for(
 
 @contextmanager
 def loaded_machine(
-    run: Run,
+    run: EstimatorRun,
     executable: Executable,
     target: Target,
     first: int,
@@ -251,7 +251,7 @@ def loaded_machine(
         yield cluster.start(request, partial(_spawn_wafers, target, run.folder), log.info)
 
 
-def _warn_of_store_options(run: Run, where: str) -> None:
+def _warn_of_store_options(run: EstimatorRun, where: str) -> None:
     """Warn that options of the weight store have no effect on a run without one."""
     config = run.config
     for name in ("weight_store", "weight_store_dir", "weight_store_memory", "num_wgt_servers"):
@@ -262,12 +262,12 @@ def _warn_of_store_options(run: Run, where: str) -> None:
             )
 
 
-def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
+def cluster_for(stack: ExitStack, run: EstimatorRun, target: Target) -> RunPeers:
     """Connect the peers of a run, including this process's streamer if it is one."""
     context = _context(target)
     if run.folder is None:
         raise ValueError("a cluster needs a job")
-    cluster = Cluster(run.folder)  # listens from here on; streamers wait for it without a timeout
+    cluster = RunPeers(run.folder)  # listens from here on; streamers wait for it without a timeout
     if context.rank in context.streamers:
         stack.enter_context(OwnStreamer(run.folder, run.datasets))
     # exited first: that ends the streamer, which is joined afterwards
@@ -275,7 +275,7 @@ def cluster_for(stack: ExitStack, run: Run, target: Target) -> Cluster:
 
 
 def run_request(
-    run: Run,
+    run: EstimatorRun,
     executable: Executable,
     target: Target,
     first: int,
@@ -308,7 +308,9 @@ def run_request(
     )
 
 
-def checkpoint_space(run: Run, plan: Plan, first: int, last: int | None) -> CheckpointSpace | None:
+def checkpoint_space(
+    run: EstimatorRun, plan: Plan, first: int, last: int | None
+) -> CheckpointSpace | None:
     """Estimate the disk space of a training's future checkpoints; None if it saves none."""
     if plan.run_mode is not RunMode.TRAIN:
         return None

@@ -9,7 +9,7 @@ import msgspec
 
 from csrun.advice.feed import drain
 from csrun.advice.input_fn_report import Probe, examine
-from csrun.advice.measurements import Fed, FeedRequest, Measurements
+from csrun.advice.measurements import DeliveredRate, FeedRequest, Measurements
 from csrun.base.errors import UsageError
 from csrun.compiler import CompileOptions, validate_model
 from csrun.context import Preparation, analysis_dir
@@ -17,7 +17,7 @@ from csrun.estimator import compilation
 from csrun.estimator.input_report import NoReports, describe, readers
 from csrun.estimator.place import cluster_for, compile_target, run_request, target_of
 from csrun.estimator.progress import compile_display
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.trace import TracedModel
 from csrun.executable import RunMode
 from csrun.records import model_dir
@@ -28,7 +28,7 @@ log = logging.getLogger("csrun")
 MODEL_DIR = "model_dir"  # for an analysis whose command has no model_dir
 
 
-def validate_only(run: Run, mode: RunMode) -> Results:
+def validate_only(run: EstimatorRun, mode: RunMode) -> Results:
     """Match kernels without writing anything; needs no system."""
     target = compile_target(run.context, run.config)
     compilation.check_batch_bytes(run.dataset)
@@ -40,7 +40,7 @@ def validate_only(run: Run, mode: RunMode) -> Results:
     return {}
 
 
-def compile_only(run: Run, mode: RunMode) -> Results:
+def compile_only(run: EstimatorRun, mode: RunMode) -> Results:
     """Compile into model_dir; needs no system."""
     target = compile_target(run.context, run.config)
     folder = _to_measure()
@@ -54,7 +54,7 @@ def compile_only(run: Run, mode: RunMode) -> Results:
 
 
 def prepare_traced(
-    run: Run, tracing: compilation.Tracing, options: CompileOptions, only: Preparation
+    run: EstimatorRun, tracing: compilation.Tracing, options: CompileOptions, only: Preparation
 ) -> None:
     """Validate or compile a model already traced, as by the first step of a PyTorch loop."""
     folder = _to_measure()
@@ -76,7 +76,7 @@ def say_prepared(only: Preparation, mode: RunMode) -> None:
     log.info(f"{only}: the model was {done} for {mode}; no step was run")
 
 
-def _validate(run: Run, traced: TracedModel) -> None:
+def _validate(run: EstimatorRun, traced: TracedModel) -> None:
     with compile_display(run.context) as begin:
         model = validate_model(traced.module, compilation.watch_of(begin))
     layers, kernels = len({op.scope for op in model.parameters}), len(model.kernels)
@@ -92,7 +92,9 @@ def _to_measure() -> Path | None:
     return None if folder is None or Measurements.read(folder) is not None else folder
 
 
-def _measure(run: Run, compiled: compilation.Compiled, mode: RunMode, folder: Path) -> None:
+def _measure(
+    run: EstimatorRun, compiled: compilation.Compiled, mode: RunMode, folder: Path
+) -> None:
     """Measure the input pipeline, and write measurements and report to the analysis folder."""
     from csrun.advice.sweep import measure_pipeline  # imported only by an analysis
 
@@ -111,7 +113,7 @@ def _measure(run: Run, compiled: compilation.Compiled, mode: RunMode, folder: Pa
     msgspec.structs.replace(measured, suggestions=suggestions).write(folder)
 
 
-def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
+def feed(run: EstimatorRun, asked: FeedRequest, analysis: Path) -> Results:
     """Measure the rate of this job's streamers, without a system or steps.
 
     Raises: UsageError outside of a job
@@ -131,6 +133,6 @@ def feed(run: Run, asked: FeedRequest, analysis: Path) -> Results:
         )
         cluster.stop({})
     rate = samples / seconds if seconds else 0.0
-    Fed(rate, seconds, streamers).write(analysis)
+    DeliveredRate(rate, seconds, streamers).write(analysis)
     log.info(f"Streamers delivered {rate:,.0f} samples/s")
     return {}

@@ -30,7 +30,7 @@ def progress_display(context: TaskContext | None) -> Iterator[Show]:
 def compile_display(context: TaskContext | None) -> Iterator[Begin]:
     """Return a function that shows the current stage of a long compile."""
     with _display(context) as show:
-        stages = _Stages(show)
+        stages = _StageProgress(show)
         timer = Timer(APPEARS_AFTER_S, stages.appear)
         timer.start()
         try:
@@ -41,7 +41,7 @@ def compile_display(context: TaskContext | None) -> Iterator[Begin]:
             stages.end()
 
 
-class _Stages:
+class _StageProgress:
     """Display of the current stage of a compile, hidden until a timer calls `appear`."""
 
     def __init__(self, show: Show) -> None:
@@ -112,7 +112,7 @@ def telemetry_published(
     if job_dir is None:
         yield show
         return
-    meter = _Meter(systems, arena_bytes)
+    meter = _TelemetryMeter(systems, arena_bytes)
 
     def show_and_publish(progress: Progress) -> None:
         show(progress)
@@ -126,7 +126,7 @@ def telemetry_published(
         (job_dir / TELEMETRY_FILE).unlink(missing_ok=True)
 
 
-class _Meter:
+class _TelemetryMeter:
     """Telemetry of a run, with the rate since the previous reading."""
 
     def __init__(self, systems: tuple[str, ...], arena_bytes: Callable[[], int]) -> None:

@@ -22,7 +22,7 @@ from csrun.runtime.wire.rendezvous import RunFolder
 
 
 @dataclass(frozen=True)
-class Run:
+class EstimatorRun:
     """Inputs of a run; each mode is a function of them.
 
     context, folder: None without a launcher. reports: Input Function Reports of the estimator.

@@ -15,7 +15,7 @@ from csrun.data.ops.shuffle import ORDER
 from csrun.data.sharding import Sharding, shard_info
 from csrun.estimator.layout import LayoutAdvice
 from csrun.estimator.place import Target
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.executable import Plan, tensors_of
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
@@ -30,7 +30,7 @@ REMEDY = {
 
 
 def load_weights(
-    run: Run, machine: Machine, found: Checkpoint | None, warm: "WarmTensors | None"
+    run: EstimatorRun, machine: Machine, found: Checkpoint | None, warm: "WarmTensors | None"
 ) -> None:
     """Load a machine's state from the checkpoint, or initialize it and apply the warm start."""
     started = perf_counter()
@@ -50,7 +50,7 @@ def load_weights(
         log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
 
 
-def _load_converted(run: Run, machine: Machine, found: Checkpoint) -> None:
+def _load_converted(run: EstimatorRun, machine: Machine, found: Checkpoint) -> None:
     """Load the weights of a converted checkpoint, and initialize those it lacks."""
     started = perf_counter()
     machine.initialize()

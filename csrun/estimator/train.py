@@ -13,7 +13,7 @@ from csrun.estimator.compilation import (
     trace_run,
 )
 from csrun.estimator.place import machine_for, target_of
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines, model_dir
@@ -23,7 +23,9 @@ from csrun.runtime.wire.messages import Results
 log = logging.getLogger("csrun")
 
 
-def train(run: Run, steps: int | None, max_steps: int | None, path: Path | None) -> Results:
+def train(
+    run: EstimatorRun, steps: int | None, max_steps: int | None, path: Path | None
+) -> Results:
     """Train from the given checkpoint, the newest one, or initial weights."""
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
@@ -34,7 +36,7 @@ def train(run: Run, steps: int | None, max_steps: int | None, path: Path | None)
             raise
 
 
-def train_to_checkpoint(run: Run, max_steps: int) -> Results:
+def train_to_checkpoint(run: EstimatorRun, max_steps: int) -> Results:
     """Train up to the next multiple of save_checkpoints_steps, `max_steps` at most."""
     found = checkpoints.latest(run.model_dir)
     first, every = found.step if found else 0, run.config.save_checkpoints_steps
@@ -42,7 +44,9 @@ def train_to_checkpoint(run: Run, max_steps: int) -> Results:
     return train(run, None, min(due, max_steps), None)
 
 
-def _train(run: Run, steps: int | None, max_steps: int | None, path: Path | None) -> Results:
+def _train(
+    run: EstimatorRun, steps: int | None, max_steps: int | None, path: Path | None
+) -> Results:
     found = checkpoints.open_checkpoint(path) if path else checkpoints.latest(run.model_dir)
     first = found.step if found else 0
     limits = (first + steps if steps is not None else None, max_steps)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
-from csrun.executable.shards import Own, Shards
+from csrun.executable.shards import Own, StoreShards
 
 ALIGNMENT_BYTES = 64
 
@@ -31,7 +31,7 @@ Batch = tuple[Array, ...]
 
 
 @dataclass(slots=True)
-class Step:
+class StepState:
     """State of the step that a program computes; one object, changed in place.
 
     index: the global step, from 0; it keys schedules and random draws.
@@ -65,10 +65,10 @@ class Step:
 class WaferProgram:
     """The wafer's part of a bound program: a function a visit of the plan, in its order."""
 
-    visits: list[Callable[[Batch, Step], None]]
+    visits: list[Callable[[Batch, StepState], None]]
 
 
-Halves = tuple[Callable[[Step], None], Callable[[Step], None]]
+Halves = tuple[Callable[[StepState], None], Callable[[StepState], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class UpdateProgram:
     groups, two functions that do together what the group's does, and may run at once.
     """
 
-    update: list[Callable[[Step], None]]
+    update: list[Callable[[StepState], None]]
     squares: list[Callable[[], list[float]]] = field(default_factory=list)
     halves: Mapping[int, Halves] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class ShardedStore:
     Shapes: memories uint8[plan.store.nbytes] each
     """
 
-    shards: Shards
+    shards: StoreShards
     memories: Sequence[Bytes]
 
 

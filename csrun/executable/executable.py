@@ -91,7 +91,7 @@ class Executable:
         return namespace
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompileManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """manifest.json: the SHA-256 of each file of a compile that is read back, by its name."""
 
     files: dict[str, str]
@@ -100,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def manifest_of(files: Mapping[str, str]) -> str:
     """The text of the manifest of a compile's files."""
     digests = {name: sha256(files[name].encode()).hexdigest() for name in _READ_BACK}
-    return msgspec.json.format(msgspec.json.encode(Manifest(digests)), indent=1).decode()
+    return msgspec.json.format(msgspec.json.encode(CompileManifest(digests)), indent=1).decode()
 
 
 def executable_of(directory: Path, files: Mapping[str, str]) -> Executable:
@@ -124,7 +124,7 @@ def load(directory: Path, digest: str | None = None) -> Executable:
     try:
         with _opened(directory, is_known=digest is not None) as folder:
             head = folder.read(MANIFEST_FILE)
-            manifest = msgspec.json.decode(head, type=Manifest)
+            manifest = msgspec.json.decode(head, type=CompileManifest)
             plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
             program = folder.verified(PROGRAM_FILE, manifest).decode()
     except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
@@ -147,7 +147,7 @@ def is_in_plan(text: str, directory: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class _Folder:
+class _OpenDirectory:
     """An open compile directory: nothing can be put in its place while it is read."""
 
     directory: Path
@@ -168,7 +168,7 @@ class _Folder:
         finally:
             os.close(descriptor)
 
-    def verified(self, name: str, manifest: Manifest) -> bytes:
+    def verified(self, name: str, manifest: CompileManifest) -> bytes:
         """The bytes of a file. Raises: ValueError when they are not those of the manifest"""
         data = self.read(name)
         if sha256(data).hexdigest() != manifest.files.get(name):
@@ -186,10 +186,10 @@ class _Folder:
 
 
 @contextmanager
-def _opened(directory: Path, is_known: bool) -> Iterator[_Folder]:
+def _opened(directory: Path, is_known: bool) -> Iterator[_OpenDirectory]:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        folder = _Folder(directory, descriptor, is_known)
+        folder = _OpenDirectory(directory, descriptor, is_known)
         folder.require_ours(os.fstat(descriptor))
         yield folder
     finally:

@@ -14,11 +14,10 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.executable.learning_rate import Schedule, StepNumber
 
 __all__ = [
+    "AxisSlice",
     "Buffer",
-    "Call",
     "Combine",
     "Commit",
-    "Cut",
     "Estimate",
     "Group",
     "Initializer",
@@ -26,13 +25,14 @@ __all__ = [
     "InputSpec",
     "LabelRange",
     "Layer",
+    "MinibatchVisit",
     "Output",
     "Parameter",
-    "Part",
     "Plan",
     "RunMode",
     "Slot",
-    "Store",
+    "StoreLayout",
+    "TensorShard",
     "Visit",
 ]
 
@@ -50,7 +50,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
 
 
-class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AxisSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of an array along axis `dim`: a slice, or the one at `start` when there is no stop."""
 
     dim: int
@@ -67,14 +67,14 @@ class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     classes: int
     ignore_index: int
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[AxisSlice, ...] = ()
 
 
 class NumberRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Range of the indices that these cuts of an array hold: numbers in 0..count-1."""
 
     count: int
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[AxisSlice, ...] = ()
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 0.0
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shard of a tensor with `rows` rows that a parameter is, from `first` on.
 
     Rows are those of the store: of a tensor that is transposed they are its columns.
@@ -135,7 +135,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset_bytes: int
     initializer: Initializer
     is_state: bool = False
-    part: Part | None = None
+    part: TensorShard | None = None
     is_turned: bool = False
 
 
@@ -184,7 +184,7 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_value: float = 0.0
 
 
-class Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the store: byte offsets of its flat regions.
 
     `slots` are the optimizer's, each as long as the weights; without training there are no
@@ -249,7 +249,7 @@ class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frees: tuple[str, ...] = ()
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MinibatchVisit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A visit, by its place in the plan's order, of one minibatch."""
 
     visit: int
@@ -347,11 +347,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatch_stride_bytes: int
     partial_offset_bytes: int
     visits: tuple[Visit, ...]
-    schedule: tuple[Call, ...]
+    schedule: tuple[MinibatchVisit, ...]
     blas_threads: int
     arena_bytes: int
     store_in_arena: bool
-    store: Store
+    store: StoreLayout
     buffers: tuple[Buffer, ...]
     inputs: tuple[InputSpec, ...]
     parameters: tuple[Parameter, ...]

@@ -17,7 +17,7 @@ Own = Collection[int] | None  # a task's groups, by index; None for all
 
 
 @dataclass(frozen=True)
-class Shards:
+class StoreShards:
     """The pieces of a store's flat regions: where each one ends, in bytes from a region's start.
 
     With more tasks than groups some have an empty piece.
@@ -26,12 +26,12 @@ class Shards:
     ends: tuple[int, ...]
 
     @staticmethod
-    def of(owner: Plan, servers: int) -> "Shards":
+    def of(owner: Plan, servers: int) -> "StoreShards":
         """Return the shards of a store laid out by `owner`, over so many tasks."""
         starts, end = piece_starts(owner)
         sizes = [after - start for start, after in pairwise((*starts, end))]
         lasts = accumulate(_even(sizes, servers))
-        return Shards(tuple(starts[last] if last < len(starts) else end for last in lasts))
+        return StoreShards(tuple(starts[last] if last < len(starts) else end for last in lasts))
 
     @property
     def servers(self) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable.bind import aligned, nbytes_of, stored_tensors_of
-from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, Store, Visit
+from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, StoreLayout, Visit
 from csrun.executable.shards import piece_starts
 
 
@@ -120,7 +120,7 @@ def _unlike(plan: Plan, why: str) -> CsrunError:
     return CsrunError(f"{plan.run_mode} program with batch_size {plan.batch_size}: {why}")
 
 
-def _store(owner: Plan, plan: Plan) -> Store:
+def _store(owner: Plan, plan: Plan) -> StoreLayout:
     """The owner's, of which an evaluation has the weights alone."""
     if plan.run_mode is not RunMode.TRAIN:
         return replace(owner.store, gradients_offset=None, slots=())

@@ -181,7 +181,7 @@ class SessionState(StrEnum):
     WAITING = "WAITING"
 
 
-class Session(msgspec.Struct, frozen=True):
+class SystemSession(msgspec.Struct, frozen=True):
     """One job that holds or wants a system; name and user are None when its record is gone."""
 
     job: int
@@ -190,12 +190,12 @@ class Session(msgspec.Struct, frozen=True):
     user: str | None
 
 
-def sessions_of(system: SystemStatus, owners: dict[int, tuple[str, str]]) -> list[Session]:
+def sessions_of(system: SystemStatus, owners: dict[int, tuple[str, str]]) -> list[SystemSession]:
     """The holder, then those who wait, in their order; `owners`: names and users by job."""
     states = [(job, SessionState.WAITING) for job in system.waiting]
     if system.job is not None:
         states.insert(0, (system.job, SessionState.RUNNING))
-    return [Session(job, state, *owners.get(job, (None, None))) for job, state in states]
+    return [SystemSession(job, state, *owners.get(job, (None, None))) for job, state in states]
 
 
 def require_session(system: SystemStatus, job: int) -> None:

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Allocation:
+class NodeAllocation:
     """Nodes that a job has to itself: names, in the order of the job's node ids."""
 
     nodes: tuple[str, ...]
@@ -40,7 +40,7 @@ class Allocation:
         self.release()
 
 
-def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> Allocation:
+def allocate(site: Site, count: int, job_id: int, say: Say, on_wait: Say) -> NodeAllocation:
     """Lease `count` nodes, all or none, in turn; `say` gets srun's lines.
 
     `on_wait` gets what is waited for, and `say` the same.
@@ -69,7 +69,7 @@ def node_names(site: Site) -> tuple[str, ...]:
     return tuple(f"{site.nodes.name_prefix}{n}" for n in range(1, site.nodes.count + 1))
 
 
-def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocation | None:
+def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> NodeAllocation | None:
     names: list[str] = []
     locks: list[FileLock] = []
     for name in node_names(site):
@@ -81,7 +81,7 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> Allocati
         if taken:
             names.append(name)
             locks.append(taken)
-    allocation = Allocation(tuple(names), tuple(locks))
+    allocation = NodeAllocation(tuple(names), tuple(locks))
     if len(names) == count:
         return allocation
     allocation.release()

@@ -34,7 +34,7 @@ TRANSITIONS: dict[RecordState, frozenset[RecordState]] = {
 }
 
 
-class InvalidTransitionError(Exception):
+class RecordTransitionError(Exception):
     """A bug: a change of state that the table does not have."""
 
 
@@ -158,10 +158,10 @@ class JobRecord(msgspec.Struct, frozen=True):
 def moved(record: JobRecord, state: RecordState, **changes: Any) -> JobRecord:
     """The record in another state.
 
-    Raises: InvalidTransitionError for a passage that the table does not have
+    Raises: RecordTransitionError for a passage that the table does not have
     """
     if state not in TRANSITIONS.get(record.state, frozenset()):
-        raise InvalidTransitionError(f"job {record.job_id}: {record.state} -> {state}")
+        raise RecordTransitionError(f"job {record.job_id}: {record.state} -> {state}")
     return msgspec.structs.replace(record, state=state, reason="", **changes)
 
 

@@ -35,7 +35,7 @@ from csrun.site import Site
 from csrun.system import FileLock, lock, make_site_folders
 
 
-class Counter(msgspec.Struct, frozen=True):
+class JobCounter(msgspec.Struct, frozen=True):
     """`last_job`: the number that was drawn last."""
 
     last_job: int
@@ -246,12 +246,12 @@ def _next_number(site: Site) -> int:
     known = (*job_ids(jobs_dir(site)), *register.record_ids(site))
     number = 1 + max(_number_in(counter), *known, 0)
     mode = 0o660 if site.shared else None
-    stored.write(counter, Counter(number), durable=False, mode=mode)
+    stored.write(counter, JobCounter(number), durable=False, mode=mode)
     return number
 
 
 def _number_in(counter: Path) -> int:
     """The number last drawn; 0 when the file is lost, or damaged by a crash of the machine."""
     with suppress(FileNotFoundError, stored.DamagedError):
-        return stored.read(counter, Counter, "the number of the last job").last_job
+        return stored.read(counter, JobCounter, "the number of the last job").last_job
     return 0

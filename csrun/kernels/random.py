@@ -10,7 +10,7 @@ Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.bind import Array, Step
+from csrun.executable.bind import Array, StepState
 
 Words = npt.NDArray[np.uint64]
 
@@ -77,7 +77,7 @@ class MaskDraw:
         parts = (mask[:, :split], mask[:, split:])
         self._halves = [(levels[half, :, : part.shape[1]], part) for half, part in enumerate(parts)]
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: StepState) -> None:
         even, odd = self._even, self._odd
         even[0] = self._blocks
         self._samples(step, even[1])
@@ -89,7 +89,7 @@ class MaskDraw:
         for levels, mask in self._halves:
             np.greater_equal(levels, self._threshold, out=mask)
 
-    def _samples(self, step: Step, out: Words) -> None:
+    def _samples(self, step: StepState, out: Words) -> None:
         """Sample index of each row; a row of padding has the mask of the one that it copies."""
         np.add(self._rows, step.first_sample, out=out)
         if step.valid < len(self._rows):
@@ -99,7 +99,7 @@ class MaskDraw:
 class FixedMaskDraw(MaskDraw):
     """Draws a mask that is of no sample: the same in all minibatches of a step."""
 
-    def _samples(self, step: Step, out: Words) -> None:
+    def _samples(self, step: StepState, out: Words) -> None:
         out.fill(0)
 
 
@@ -117,9 +117,9 @@ class RunDraw:
         self._mask, self._words, self._stream, self._keys = mask, words, stream, keys
         self._blocks = np.arange(words.shape[3], dtype=np.uint64)
         self._threshold, self.scale = threshold_of(rate), 1 / (1 - rate)
-        self._step = Step()
+        self._step = StepState()
 
-    def of(self, step: Step) -> "RunDraw":
+    def of(self, step: StepState) -> "RunDraw":
         """Same draw, of another step."""
         self._step = step
         return self

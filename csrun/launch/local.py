@@ -154,7 +154,7 @@ class _Running:
         job_plan: JobPlan,
         site: Site,
         job: RegisteredJob,
-        allocation: queue.Allocation,
+        allocation: queue.NodeAllocation,
     ) -> None:
         self._request = request
         self._site = site

@@ -24,7 +24,7 @@ from csrun.estimator.trace import ModelFunction, trace_model
 from csrun.executable import RunMode
 from csrun.params.arguments import load
 from csrun.records import checkpoints, huggingface, log_lines, model_dir
-from csrun.records.huggingface import Folder, Rule
+from csrun.records.huggingface import Folder, SourceTensors
 from csrun.records.tensor_files import Array
 
 log = logging.getLogger("csrun")
@@ -54,7 +54,7 @@ class Conversion:
     model_type: str
     sizes: Mapping[str, str]
     fixed: Mapping[str, Any]
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, SourceTensors]
     from_config: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     to_config: Callable[[Any], dict[str, Any]]
     prefix: str = ""

@@ -29,7 +29,7 @@ class _Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-class _Lines(logging.Handler):
+class _StderrHandler(logging.Handler):
     """Lines on what is sys.stderr just then: a progress display replaces it to stay below them."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -47,7 +47,7 @@ def configure() -> None:
     logger = logging.getLogger("csrun")
     if logger.handlers or logging.getLogger().handlers:
         return
-    handler = _Lines()
+    handler = _StderrHandler()
     handler.setFormatter(_Printable("%(levelname)s:%(name)s:%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

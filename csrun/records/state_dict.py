@@ -15,7 +15,7 @@ from csrun.records.checkpoints import write as write_checkpoint
 from csrun.records.huggingface.folder import METADATA
 from csrun.records.huggingface.tensors import FLOATS
 from csrun.records.model_dir import locked, opened
-from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
+from csrun.records.tensor_files import Array, Blocks, Stored, TensorFileError
 from csrun.records.torch_names import are_stored_names, state_dict_names, stored_name
 
 
@@ -52,7 +52,7 @@ def tensors_of(path: Path) -> dict[str, Blocks]:
     """
     try:
         found = tensor_files.tensors_in(path)
-    except DamagedError as error:
+    except TensorFileError as error:
         raise CsrunError(f"{error}; save it again") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -30,7 +30,7 @@ _READ_AS = {
 }  # fmt: skip
 
 
-class DamagedError(Exception):
+class TensorFileError(Exception):
     """Fault of a file of tensors."""
 
 
@@ -130,18 +130,18 @@ class Stored:
     shape: tuple[int, ...]
     code: str  # of the format: F32, BF16, …
 
-    def read(self) -> "Values":
+    def read(self) -> "StoredValues":
         """Read all of its bytes, not mapped: a mapped file counts as this process's memory.
 
-        Raises: DamagedError for a file that has become shorter; OSError
+        Raises: TensorFileError for a file that has become shorter; OSError
         """
         dtype = np.dtype(_READ_AS[self.code])
         with open(self.path, "rb") as file:
             file.seek(self.start)
             values = np.fromfile(file, dtype, prod(self.shape))
         if values.size != prod(self.shape):
-            raise DamagedError(f"{self.path}: file was truncated")
-        return Values(values.reshape(self.shape), self.code)
+            raise TensorFileError(f"{self.path}: file was truncated")
+        return StoredValues(values.reshape(self.shape), self.code)
 
     def within(self, file: Array) -> Array:
         """View of the tensor in the bytes of its file."""
@@ -151,7 +151,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Values:
+class StoredValues:
     """A tensor's values as they are stored."""
 
     raw: Array
@@ -168,20 +168,20 @@ class Values:
 def tensors_in(path: Path) -> dict[str, Stored]:
     """The tensors of a file, by name.
 
-    Raises: DamagedError when it is no safetensors file, or has tensors of a type that is not read;
-    OSError
+    Raises: TensorFileError when it is no safetensors file, or has tensors of a type that is not
+    read; OSError
     """
     try:
         with safe_open(path, framework="numpy"):  # it checks all of the head, and the file's length
             pass
     except SafetensorError as error:
-        raise DamagedError(f"{path}: not a safetensors file: {error}") from error
+        raise TensorFileError(f"{path}: not a safetensors file: {error}") from error
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         head = json.loads(file.read(length))
     head.pop("__metadata__", None)
     if other := sorted({entry["dtype"] for entry in head.values()} - set(_READ_AS)):
-        raise DamagedError(
+        raise TensorFileError(
             f"{path}: unsupported tensor types {', '.join(other)}: save them as float16, "
             "bfloat16, float32 or float64"
         )

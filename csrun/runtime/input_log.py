@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from csrun.records import performance
-from csrun.runtime.input_use import Bound, InputUse, Verdict
+from csrun.runtime.input_use import Bound, InputUse, InputVerdict
 from csrun.runtime.wire.messages import StepsDone
 
 FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon
@@ -83,7 +83,7 @@ class InputLog:
         why = self._why(verdict)
         log.warning(f"Input {verdict.bound}: {waited}: {why}; see cs_input_analyzer")
 
-    def _why(self, verdict: Verdict) -> str:
+    def _why(self, verdict: InputVerdict) -> str:
         """One line of numbers, the remedy in it."""
         names, slowest = self._feeding.streamers, verdict.slowest
         who = names[slowest.streamer] if names else "this process"
@@ -97,7 +97,7 @@ class InputLog:
             return f"{rates}: {BATCHES_UNEVEN}"
         return f"{rates}: {stage}; {self._remedy(verdict)}"
 
-    def _remedy(self, verdict: Verdict) -> str:
+    def _remedy(self, verdict: InputVerdict) -> str:
         if verdict.is_alone:
             return LOOK_AT_THE_STRAGGLER
         if self._is_in_vain(verdict):
@@ -111,11 +111,11 @@ class InputLog:
             return f"{many} in a csrun_wse run would overlap this with the steps"
         return f"{needed} streamers would feed it ({self._feeding.options(needed)})"
 
-    def _is_in_vain(self, verdict: Verdict) -> bool:
+    def _is_in_vain(self, verdict: InputVerdict) -> bool:
         """Return whether the streamers that would be needed would not help."""
         return self._feeding.replayed and verdict.needed > max(1, verdict.streamers)
 
-    def _stage(self, verdict: Verdict) -> str | None:
+    def _stage(self, verdict: InputVerdict) -> str | None:
         return self._feeding.stage(verdict.slowest.streamer, verdict.slowest.stage)
 
 

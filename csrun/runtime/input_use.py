@@ -41,7 +41,7 @@ class StreamerRate:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class InputVerdict:
     """Effect of the input on the steps.
 
     asked: the batches a second that the wafer would take of each streamer if it never waited.
@@ -74,7 +74,7 @@ class InputUse:
     """The sums over a run, or a part of it, of what its steps waited for."""
 
     def __init__(self, streamers: int) -> None:
-        self._sums = [_Sum() for _ in range(streamers)]
+        self._sums = [_StreamerSum() for _ in range(streamers)]
         self._steps, self.seconds, self.wait_s = 0, 0.0, 0.0
 
     def add(self, done: StepsDone) -> None:
@@ -87,7 +87,7 @@ class InputUse:
             total.produce_s += use.produce_s
             total.stage, total.stage_s = use.slowest, use.slowest_s
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> InputVerdict | None:
         """The verdict; None before the first batch of a step."""
         rates = [total.rate(turn) for turn, total in enumerate(self._sums) if total.batches]
         if not rates or not self._steps:
@@ -98,7 +98,7 @@ class InputUse:
         asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
         usual = typical if _is_straggler(slowest.delivered, typical) else slowest.delivered
-        return Verdict(
+        return InputVerdict(
             _bound(share),
             share,
             streamers,
@@ -118,7 +118,7 @@ def streamers_needed(asked: float, delivered: float) -> int:
 
 
 @dataclass
-class _Sum:
+class _StreamerSum:
     batches: int = 0
     produce_s: float = 0.0
     stage: int = -1

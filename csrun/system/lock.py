@@ -365,7 +365,7 @@ class WaitingLines:
 Place = TypeVar("Place", Ticket, Tickets)
 
 
-class Line(Protocol[Place]):
+class LockQueue(Protocol[Place]):
     """Place in a queue, or in several at once."""
 
     def join(self, holder: str) -> Place: ...
@@ -374,7 +374,7 @@ class Line(Protocol[Place]):
 
 
 def wait_in_line(
-    line: Line[Place],
+    line: LockQueue[Place],
     holder: str,
     attempt: Callable[[], Resource | None],
     on_wait: Callable[[], None],

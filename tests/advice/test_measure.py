@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 
 from csrun.advice.measure import Feed, mean, measure
 from csrun.data import DataError, Dataset, shard_info
-from csrun.runtime.step.batch_maker import Numbers
+from csrun.runtime.step.batch_maker import BatchNumbers
 
 BATCH = 8
 
@@ -29,7 +29,7 @@ class Nowhere:
     def join(self, task: int) -> None:
         """All workers are alike."""
 
-    def fed_by(self, dataset: Dataset, numbers: Numbers) -> Feed:
+    def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Feed:
         deliveries = dataset.deliveries(numbers.first, numbers.stride)
         return lambda: next((BATCH for _ in deliveries), None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from csrun.advice.measurements import Fed, FeedRequest, analysis_folder
+from csrun.advice.measurements import DeliveredRate, FeedRequest, analysis_folder
 from csrun.base.errors import UsageError
 from csrun.context import analysis_dir
 from csrun.site import load
@@ -37,9 +37,9 @@ def test_a_run_feeds_only_when_it_was_asked_to(tmp_path: Path) -> None:
 
 
 def test_what_was_fed_is_read_as_it_was_left(tmp_path: Path) -> None:
-    assert Fed.read(tmp_path) is None
-    Fed(1200.5, 3.0, 6).write(tmp_path)
-    assert Fed.read(tmp_path) == Fed(1200.5, 3.0, 6)
+    assert DeliveredRate.read(tmp_path) is None
+    DeliveredRate(1200.5, 3.0, 6).write(tmp_path)
+    assert DeliveredRate.read(tmp_path) == DeliveredRate(1200.5, 3.0, 6)
 
 
 def test_it_is_gone_afterwards_whatever_happens(state: str) -> None:

@@ -33,7 +33,7 @@ def read(path: Path) -> Point:
 
 def test_what_was_written_is_read_by_csrun_and_by_any_reader_of_json(path: Path) -> None:
     assert read(path) == POINT
-    assert stored.read_owned(path, Point, "the point") == stored.Owned(POINT, os.getuid())
+    assert stored.read_owned(path, Point, "the point") == stored.OwnedValue(POINT, os.getuid())
     checksum = f"{zlib.crc32(path.read_bytes().partition(b',')[2]):08x}"
     assert json.loads(path.read_text()) == {"crc32": checksum, "name": "here", "steps": [1, 2]}
 

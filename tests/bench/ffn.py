@@ -14,7 +14,7 @@ import numpy as np
 from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
-from csrun.executable import Executable, Runtime, Step, flat_views
+from csrun.executable import Executable, Runtime, StepState, flat_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.update_threads import UpdateThreads
 
@@ -66,7 +66,7 @@ class FeedForward:
                 region[:] = np.random.default_rng(1).standard_normal(region.size)
         program = self._executable.update_program(store, Runtime(seed=0))
         groups = UpdateThreads(threads).over(program).update
-        step = Step()
+        step = StepState()
 
         def run() -> None:
             for group in groups:
@@ -82,7 +82,7 @@ class FeedForward:
         arena = memory.view(np.uint8)[: plan.arena_bytes]
         program = replace(self._executable, program=lines)
         visits = program.wafer_program(arena, arena[: plan.store.nbytes], Runtime(seed=0)).visits
-        step = Step()
+        step = StepState()
 
         def run() -> None:
             for visit in visits:

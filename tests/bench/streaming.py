@@ -271,14 +271,14 @@ def _watched(run: list[str], folder: Path, added: dict[str, str]) -> tuple[str, 
 
 def bench_first_values() -> None:
     """Print how fast normal values are drawn, by NumPy alone and by two threads of csrun."""
-    from csrun.executable import Initializer, InitializerKind, Parameter, Store
+    from csrun.executable import Initializer, InitializerKind, Parameter, StoreLayout
     from csrun.runtime.store.first_values import initialize
 
     draw = Initializer(InitializerKind.NORMAL, 0.02)
     parameters = tuple(
         Parameter(f"tensor_{n}", "layer", (DRAWN,), "float32", 0, draw) for n in range(TENSORS)
     )
-    plan = SimpleNamespace(parameters=parameters, store=Store(0, 0, None, ()))
+    plan = SimpleNamespace(parameters=parameters, store=StoreLayout(0, 0, None, ()))
     state = {p.name: np.ones(p.shape, np.float32) for p in parameters}
     values = np.ones(DRAWN, np.float32)
     generator = np.random.default_rng(1)

@@ -23,7 +23,7 @@ from csrun.cirh.algorithms import (
 )
 from csrun.cirh.ops.learning import UPDATES
 from csrun.cirh.ops.model import Distribution, InitializerAttr, InputOp, ParameterOp
-from csrun.cirh.reference import State, interpret
+from csrun.cirh.reference import ModuleState, interpret
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the updates")
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
@@ -111,7 +111,7 @@ def module_with(algorithm, array, **clipping):
 def test_ten_updates_are_pytorchs(name):
     algorithm, make = CASES[name]
     first = normal(4, 3)
-    module, state = module_with(algorithm, first), State({"w": first})
+    module, state = module_with(algorithm, first), ModuleState({"w": first})
     tensor = torch.from_numpy(first.copy()).requires_grad_()
     optimizer = make([tensor])
     for _ in range(10):
@@ -128,7 +128,7 @@ def test_ten_updates_are_pytorchs(name):
 def test_clipped_updates_are_pytorchs(clip_norm):
     algorithm, make = CASES["sgd"]
     first, grad = normal(4, 3), normal(4, 3)
-    module, state = module_with(algorithm, first, clip_norm=clip_norm), State({"w": first})
+    module, state = module_with(algorithm, first, clip_norm=clip_norm), ModuleState({"w": first})
     assert print_module(parse_module(print_module(module))) == print_module(module)
     tensor = torch.from_numpy(first.copy()).requires_grad_()
     tensor.grad = torch.from_numpy(grad.copy())
@@ -143,4 +143,4 @@ def test_a_rate_that_changes_is_not_the_references():
     algorithm = SgdAttr.of(ScheduleAttr.of("linear", {**numbers, "warmup_steps": 0}))
     module = module_with(algorithm, normal(2))
     with pytest.raises(ValueError, match="constant learning rates"):
-        interpret(module, {"grad": normal(2)}, State({"w": normal(2)}), rows=1)
+        interpret(module, {"grad": normal(2)}, ModuleState({"w": normal(2)}), rows=1)

@@ -11,7 +11,7 @@ from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.cirh.ops.loss import IGNORE_INDEX
-from csrun.executable import Runtime, Step
+from csrun.executable import Runtime, StepState
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
 
@@ -221,7 +221,7 @@ def test_a_centered_variance_that_rounding_makes_negative_is_zero(tmp_path):
     for index in range(60):
         for p in executable.plan.parameters:
             machine.views[f"gradient/{p.name}"][...] = 0.3
-        program.update[0](Step(index=index))
+        program.update[0](StepState(index=index))
     assert all(np.isfinite(value).all() for value in machine.state.values())
 
 

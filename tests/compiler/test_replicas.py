@@ -8,8 +8,8 @@ from support.sites import SLOWLY_LINKED
 from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.compiler import (
-    Choice,
     CompileError,
+    ReplicaChoice,
     choose_replicas,
     chosen_before,
     compile_model,
@@ -50,7 +50,7 @@ def test_the_choice_is_the_fewest_that_are_as_fast_as_the_fastest(tmp_path, size
 
 
 def test_where_a_batchs_fixed_time_decides_one_is_enough():
-    assert choose_replicas(Network(batch=8).trace(), options_of()) == Choice(1, 8, 1.0)
+    assert choose_replicas(Network(batch=8).trace(), options_of()) == ReplicaChoice(1, 8, 1.0)
 
 
 def test_gradients_that_take_longer_than_they_save_keep_it_at_one():
@@ -81,7 +81,7 @@ def test_a_model_that_does_not_fit_once_is_left_to_its_compile():
     module = Network(batch=64).trace()
     options = options_of(system=tiny)
     before = str(module)
-    assert choose_replicas(module, options) == Choice(1, 1, 1.0)
+    assert choose_replicas(module, options) == ReplicaChoice(1, 1, 1.0)
     assert str(module) == before
 
 

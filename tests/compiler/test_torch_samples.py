@@ -31,7 +31,7 @@ from csrun import nn  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.cirh.dialect import FAMILIES  # noqa: E402
-from csrun.cirh.reference import State, interpret  # noqa: E402
+from csrun.cirh.reference import ModuleState, interpret  # noqa: E402
 from csrun.compiler.passes import run_passes  # noqa: E402
 
 ALL = 12  # in a slow one, in every way
@@ -84,7 +84,7 @@ def test_optimizers_give_what_pytorchs_give(tmp_path, name, precision):
         executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 100)
         module, first = network.trace(), network.parameters()
         run_passes(module)
-        machine, state = Machine(executable, first), State(dict(first))
+        machine, state = Machine(executable, first), ModuleState(dict(first))
         tensors = {n: torch.from_numpy(v.copy()).requires_grad_() for n, v in first.items()}
         peer = optimizers()[name].optim_cls(list(tensors.values()), **options)
         for step, batch in enumerate(network.batches(3)):

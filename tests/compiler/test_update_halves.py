@@ -9,7 +9,7 @@ from support.programs import Network
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.compiler.emit import updates
-from csrun.executable import Runtime, Step, flat_views
+from csrun.executable import Runtime, StepState, flat_views
 from csrun.runtime.step.update_threads import UpdateThreads
 
 TILE = 1000
@@ -28,7 +28,7 @@ def updated(folder, optimizer, processors):
     for array in flat.values():
         array[...] = random.uniform(0.5, 1, array.shape)
     for index in range(2):
-        step = Step(index=index, clip=0.5)
+        step = StepState(index=index, clip=0.5)
         for group in executable.plan.deliveries:
             gradients = flat[f"gradients/{group}"]
             gradients[...] = random.standard_normal(gradients.shape)
@@ -84,5 +84,5 @@ def test_a_half_that_fails_fails_the_update(tmp_path):
         program.halves[0] = halves
         threads = UpdateThreads(2)
         with pytest.raises(RuntimeError, match="half"):
-            threads.over(program).update[0](Step())
+            threads.over(program).update[0](StepState())
         threads.close()

@@ -10,8 +10,8 @@ from support.programs import Network
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.executable.plan import Group, Part, Plan
-from csrun.executable.shards import Shards
+from csrun.executable.plan import Group, Plan, TensorShard
+from csrun.executable.shards import StoreShards
 
 SIZES = st.lists(st.integers(1, 40), max_size=8)
 
@@ -29,7 +29,7 @@ def plan_of(sizes: list[int]) -> Plan:
 @given(SIZES, st.integers(2, 5))
 def test_the_largest_part_is_the_least_possible(sizes: list[int], servers: int) -> None:
     plan = plan_of(sizes)
-    shards = Shards.of(plan, servers)
+    shards = StoreShards.of(plan, servers)
     owns = [shards.own(plan, server) for server in range(servers)]
     assert [group for own in owns for group in own] == list(range(len(sizes)))
     tried = (
@@ -41,23 +41,23 @@ def test_the_largest_part_is_the_least_possible(sizes: list[int], servers: int) 
 
 
 def test_one_task_has_all() -> None:
-    assert Shards.of(plan_of([64, 64]), 1).own(plan_of([64, 64]), 0) is None
+    assert StoreShards.of(plan_of([64, 64]), 1).own(plan_of([64, 64]), 0) is None
 
 
 def test_the_parts_of_a_tensor_stay_together() -> None:
     """Groups of 64 bytes, of which the second and third are parts of one tensor with the first."""
-    parts = [Part("t", 48, 0), Part("t", 48, 16), Part("t", 48, 32), None]
+    parts = [TensorShard("t", 48, 0), TensorShard("t", 48, 16), TensorShard("t", 48, 32), None]
     plan = plan_of([64] * 4)
     plan.parameters = tuple(
         SimpleNamespace(offset_bytes=64 * number, part=part) for number, part in enumerate(parts)
     )
-    assert Shards.of(plan, 2).servers_of(plan) == (0, 0, 0, 1)
+    assert StoreShards.of(plan, 2).servers_of(plan) == (0, 0, 0, 1)
 
 
 def test_a_group_of_two_tasks_is_refused() -> None:
     whole = Group(0, ("a", "b"), 0, 128)
     with pytest.raises(CsrunError, match=r"a, b: one group here.*num_wgt_servers"):
-        Shards.of(plan_of([64, 64]), 2).server_of(whole)
+        StoreShards.of(plan_of([64, 64]), 2).server_of(whole)
 
 
 def test_an_evaluation_is_cut_where_the_tasks_are(tmp_path) -> None:
@@ -66,6 +66,6 @@ def test_an_evaluation_is_cut_where_the_tasks_are(tmp_path) -> None:
     training = network.compile(tmp_path / "t", mode, 1)
     evaluation = network.compile(tmp_path / "e", mode, 1 << 20, RunMode.EVAL)
     assert (len(training.plan.groups), len(evaluation.plan.groups)) == (3, 1)
-    shards = Shards.of(training.plan, 3)
+    shards = StoreShards.of(training.plan, 3)
     assert shards.servers_of(training.plan) == (0, 1, 2)
     assert shards.servers_of(evaluation.over(training.plan).plan) == (0, 1, 2)

@@ -30,14 +30,14 @@ SLOW = """
 SLOW_STEPS = """
     import pathlib, time
     from csrun.runtime.chief import step_orders
-    begin, index = step_orders.Orders.begin, pathlib.Path("model_dir", "checkpoint")
+    begin, index = step_orders.OrderSplitter.begin, pathlib.Path("model_dir", "checkpoint")
     def slowly(orders, step, *limits):
         time.sleep(0.5 if step == 5 else 0)
         order = begin(orders, step, *limits)
         while step == 4 and "model-ckpt-4" not in index.read_text():
             time.sleep(0.01)
         return order
-    step_orders.Orders.begin = slowly
+    step_orders.OrderSplitter.begin = slowly
 """
 
 

@@ -14,7 +14,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.estimator.trace import trace_model
-from csrun.executable import Executable, Runtime, Step, UpdateProgram, view
+from csrun.executable import Executable, Runtime, StepState, UpdateProgram, view
 from csrun.executable.bind import gradients_offset
 from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
@@ -27,7 +27,7 @@ MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 CHECKED_STEPS = (0, 1, 5, 25, 100, 250)
 TRAJECTORY_STEPS = 100
 
-Update = Callable[[Step], None]
+Update = Callable[[StepState], None]
 Arrays = dict[str, np.ndarray]
 
 
@@ -51,7 +51,7 @@ class Observed(Executable):
             if group_of[p.layer] == group
         }
 
-        def observe(step: Step) -> None:
+        def observe(step: StepState) -> None:
             self.gradients.update({name: array.copy() for name, array in views.items()})
             update(step)
 

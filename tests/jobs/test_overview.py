@@ -10,8 +10,8 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry, jobs_dir_of
 from csrun.jobs.overview import (
-    Session,
     SessionState,
+    SystemSession,
     SystemStatus,
     require_session,
     sessions_of,
@@ -29,9 +29,9 @@ FREE = SystemStatus("cs2-02", "127.0.0.1", MODE, Power.ACTIVE, None, ())
 
 def test_the_holder_then_those_who_wait_in_their_order() -> None:
     assert sessions_of(BUSY, {7: ("run.py", "ada"), 9: ("other.py", "bob")}) == [
-        Session(7, SessionState.RUNNING, "run.py", "ada"),
-        Session(9, SessionState.WAITING, "other.py", "bob"),
-        Session(8, SessionState.WAITING, None, None),
+        SystemSession(7, SessionState.RUNNING, "run.py", "ada"),
+        SystemSession(9, SessionState.WAITING, "other.py", "bob"),
+        SystemSession(8, SessionState.WAITING, None, None),
     ]
     assert sessions_of(FREE, {}) == []
 

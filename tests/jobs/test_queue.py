@@ -9,7 +9,7 @@ import pytest
 from support.jobs import Workplace
 
 from csrun.base import stored
-from csrun.jobs.registered_job import Counter
+from csrun.jobs.registered_job import JobCounter
 
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 
@@ -41,7 +41,7 @@ def test_a_lost_counter_goes_on_after_the_newest_folder(
 
 def test_a_counter_is_believed_when_folders_are_gone(place: Workplace) -> None:
     place.jobs.parent.mkdir(parents=True)
-    stored.write(place.jobs.parent / "last_job", Counter(41))
+    stored.write(place.jobs.parent / "last_job", JobCounter(41))
     assert job_id(place) == 42
 
 

@@ -14,11 +14,11 @@ from csrun.context import jobs_dir_of
 from csrun.jobs import register
 from csrun.jobs.folder import create
 from csrun.jobs.record import (
-    InvalidTransitionError,
     JobRecord,
     Launcher,
     Outcome,
     RecordState,
+    RecordTransitionError,
     ended,
     moved,
 )
@@ -50,7 +50,7 @@ def test_the_passages_of_a_job(before: RecordState, after: RecordState) -> None:
     if after in PASSAGES.get(before, set()):
         assert moved(record, after) == msgspec.structs.replace(record, state=after, reason="")
     else:
-        with pytest.raises(InvalidTransitionError, match=f"job 7: {before} -> {after}"):
+        with pytest.raises(RecordTransitionError, match=f"job 7: {before} -> {after}"):
             moved(record, after)
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from csrun.cirh.ops.base import attribute
 from csrun.cirh.reference import masks as reference
-from csrun.cirh.reference.masks import Draw
-from csrun.executable import Step
+from csrun.cirh.reference.masks import MaskCounter
+from csrun.executable import StepState
 from csrun.kernels.random import MaskDraw, blocks_of, philox, round_keys, threshold_of
 
 SEED = 0x299F31D0A4093822  # the third vector's key
@@ -41,14 +41,14 @@ def mask_of(rows, columns, rate=0.3, stream=2, seed=SEED, step=5, first=0):
     mask = np.empty((rows, columns), bool)
     scratch = np.empty((3, 2, rows, blocks_of(columns)), np.uint64)
     draw = MaskDraw(mask, scratch, threshold_of(rate), stream, round_keys(seed))
-    draw(Step(step, first, first + rows))
+    draw(StepState(step, first, first + rows))
     return mask
 
 
 @pytest.mark.parametrize("columns", [1, 3, 4, 5, 8, 9, 12, 13, 40])
 def test_masks_are_the_references(columns):
     properties = {"rate": attribute(0.3), "stream": attribute(2)}
-    expected = reference.dropout_mask(properties, (6, columns), Draw(SEED, 5, 100))
+    expected = reference.dropout_mask(properties, (6, columns), MaskCounter(SEED, 5, 100))
     np.testing.assert_array_equal(mask_of(6, columns, first=100), expected)
 
 

@@ -13,7 +13,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.compiler import compile_model
-from csrun.executable import Cut, NumberRange
+from csrun.executable import AxisSlice, NumberRange
 from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the functions")
@@ -355,5 +355,5 @@ def test_an_index_that_is_computed_is_looked_at(tmp_path):
 
 def test_the_streamers_are_told_what_is_looked_up(tmp_path):
     plan = Split(of_samples, (FEATURES, NUMBERS)).compile(tmp_path).plan
-    whole, column = NumberRange(5), NumberRange(5, (Cut(1, 1),))
+    whole, column = NumberRange(5), NumberRange(5, (AxisSlice(1, 1),))
     assert [spec.numbers for spec in plan.inputs] == [(), (whole, column)]

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.remote.ring import SlotSender
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -61,7 +61,7 @@ def in_job(tmp_path: Path, mode: ExecutionMode, data: Data, streamers: int, wire
         make(tmp_path / "exe", mode), SETTINGS, 0, None, fed_by(streamers), ("cs",), 9
     )
     said = []
-    with Cluster(folder) as cluster:
+    with RunPeers(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
         machine.initialize()
         result = run_all(machine)
@@ -126,7 +126,7 @@ def test_a_batch_of_another_shape_ends_the_job_with_peer_lost(tmp_path, wire):
     request = RunRequest(
         make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(2), ("cs",), 9
     )
-    with pytest.raises(PeerLost, match="streamer 1"), Cluster(folder) as cluster:
+    with pytest.raises(PeerLost, match="streamer 1"), RunPeers(folder) as cluster:
         machine = cluster.start(request, lambda: None, print)
         run_all(machine)
     peers.join()
@@ -141,7 +141,7 @@ def test_lost_chief_is_peer_lost_for_all(tmp_path, wire):
     request = RunRequest(
         make(tmp_path / "exe", STREAMING), SETTINGS, 0, None, fed_by(2), ("cs",), 9
     )
-    with Cluster(folder) as cluster:
+    with RunPeers(folder) as cluster:
         cluster.start(request, lambda: None, print)
     peers.join()
     assert {type(error) for error in peers.errors.values()} == {PeerLost}
@@ -178,6 +178,6 @@ def test_an_altered_batch_ends_the_job_with_that_cause(tmp_path, monkeypatch, by
         make(tmp_path / "exe", PIPELINED), SETTINGS, 0, None, fed_by(1), ("cs",), 9
     )
     damaged = pytest.raises(DamagedTransferError, match="batches from streamer 0 arrived corr")
-    with damaged, Cluster(folder) as cluster:
+    with damaged, RunPeers(folder) as cluster:
         run_all(cluster.start(request, lambda: None, print))
     peers.join()

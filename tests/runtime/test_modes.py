@@ -11,7 +11,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.step import weights
 from csrun.runtime.wire.rendezvous import RunFolder
 
@@ -41,7 +41,7 @@ def in_job(tmp_path, executable, network, streamers):
     folder = RunFolder(tmp_path / "run", "1", b"secret")
     peers = Peers(folder, data(network), streamers, mode)
     request = RunRequest(executable, SETTINGS, 0, None, fed_by(streamers), ("cs",), 9)
-    with Cluster(folder) as cluster:
+    with RunPeers(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         results = run(machine, network)
         machine.close({})

@@ -12,7 +12,7 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.context.ending import DeferredEnding
 from csrun.records import checkpoints, tensor_files
-from csrun.runtime.chief.machine import Held
+from csrun.runtime.chief.machine import UpdateHold
 from csrun.runtime.chief.saving import Saving
 
 WAIT_S = 120.0
@@ -51,7 +51,7 @@ def saving_in(folder: Path) -> Saving:
 def begin(saving: Saving, step: int, state: dict[str, np.ndarray]) -> None:
     """As who makes no step before all is copied."""
     copied = threading.Semaphore(0)
-    saving.begin(step, state, lambda: Held(tuple(state), copied.release, lambda: None))
+    saving.begin(step, state, lambda: UpdateHold(tuple(state), copied.release, lambda: None))
     for _ in state:
         assert copied.acquire(timeout=WAIT_S)
 

@@ -14,7 +14,7 @@ from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.executable import Executable, UpdateProgram
 from csrun.executable.bind import TensorPlace
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.store.tensors import StoredTensor
@@ -94,7 +94,7 @@ def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
     request = RunRequest(
         make(tmp_path / "exe", mode), RunSettings(), 0, None, fed_by(2), ("cs",), 9
     )
-    with Cluster(folder) as cluster:
+    with RunPeers(folder) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         for array in machine.state.values():
             array[...] = 0

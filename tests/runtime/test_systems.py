@@ -17,7 +17,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.compiler import CompileError, compile_model
-from csrun.executable.shards import Shards
+from csrun.executable.shards import StoreShards
 from csrun.nn.tracer import Tracer
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.machine import Feed
@@ -265,7 +265,7 @@ def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_
     if not folders:
         pytest.skip("no folder on a disk")
     executable = compiled(network, tmp_path, 2, micro_batches=micro_batches)
-    plan, shards = executable.plan, Shards.of(executable.plan, servers)
+    plan, shards = executable.plan, StoreShards.of(executable.plan, servers)
     least = sum(least_bytes(plan, shards.own(plan, server)) for server in range(servers))
     assert least < store_bytes(plan)
     settings = msgspec.structs.replace(

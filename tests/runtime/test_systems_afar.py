@@ -15,7 +15,7 @@ from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.remote.store import StoreLink
-from csrun.runtime.step.trace import Kind
+from csrun.runtime.step.trace import SpanKind
 
 NETWORK = Network((12, 40, 30, 5), batch=24, dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork(
@@ -119,5 +119,5 @@ def test_each_task_traces_its_sums(tmp_path):
         machine.run(0, 4)
         traced = dict(machine.traced())
     for name in ("swarmx 2", "swarmx 3"):
-        assert traced[name][:, 0].tolist() == [Kind.GRADIENTS] * 2 * len(executable.plan.groups)
+        assert traced[name][:, 0].tolist() == [SpanKind.GRADIENTS] * 2 * len(executable.plan.groups)
         assert traced[name][:, 2].tolist() == 2 * list(executable.plan.deliveries)

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from csrun.data.operators import Level, Operator
+from csrun.data.operators import InputOperator, Level
 
 
-def chain(*calls: tuple[str, dict[str, Any]]) -> tuple[Operator, ...]:
+def chain(*calls: tuple[str, dict[str, Any]]) -> tuple[InputOperator, ...]:
     """Operators in a row; the n-th stands in line n of data.py."""
     operators = []
     level = Level.SAMPLE
     for line, (name, options) in enumerate(calls, 1):
         if name in ("batch", "from_batches"):
             level = Level.BATCH
-        operators.append(Operator(name, level, options, f"data.py:{line}"))
+        operators.append(InputOperator(name, level, options, f"data.py:{line}"))
     return tuple(operators)
 
 

@@ -21,7 +21,7 @@ from csrun.cirh.ops.model import (
     ParameterOp,
 )
 from csrun.cirh.ops.reductions import SumOp
-from csrun.cirh.reference import Result, State, interpret
+from csrun.cirh.reference import ModuleResult, ModuleState, interpret
 from csrun.cirh.types import shape_of, tensor_type, type_of
 
 Expression = Callable[..., SSAValue]  # (builder, *operands)
@@ -49,9 +49,9 @@ def evaluate(expression: Expression, operands: Sequence[np.ndarray]) -> np.ndarr
     return run(module_of(expression, operands), inputs, {}).outputs["out"]
 
 
-def run(module: ModuleOp, inputs: Mapping, parameters: Mapping, rows: int = 1) -> Result:
+def run(module: ModuleOp, inputs: Mapping, parameters: Mapping, rows: int = 1) -> ModuleResult:
     """One run of a module that changes nothing of what it is given."""
-    return interpret(module, dict(inputs), State(dict(parameters)), rows)
+    return interpret(module, dict(inputs), ModuleState(dict(parameters)), rows)
 
 
 def differentiable(

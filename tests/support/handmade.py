@@ -30,7 +30,7 @@ from csrun.executable import (
     Rectangle,
     Region,
     RunMode,
-    Store,
+    StoreLayout,
     Visit,
     load,
     manifest_of,
@@ -114,7 +114,7 @@ def _plan(mode: ExecutionMode) -> Plan:
         blas_threads=1,
         arena_bytes=offset,
         store_in_arena=not streaming,
-        store=Store(store_bytes, 0, region, ()),
+        store=StoreLayout(store_bytes, 0, region, ()),
         buffers=tuple(placed),
         inputs=(
             InputSpec("features", (BATCH, IN), "float32"),

@@ -4,7 +4,7 @@ import numpy as np
 
 from csrun.compiler.emit.codegen import FUNCTIONS, HEAD, REDUCTIONS
 from csrun.compiler.emit.names import Names
-from csrun.executable import Step
+from csrun.executable import StepState
 
 
 def bound(kernels, given):
@@ -27,4 +27,4 @@ def bound(kernels, given):
     ]
     scope = {"v": arrays}
     exec("\n".join(program), scope)
-    return lambda: scope["run"](Step()), arrays
+    return lambda: scope["run"](StepState()), arrays

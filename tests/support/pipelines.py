@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from csrun.advice.analysis.result import Analysis, analyze
 from csrun.advice.analysis.scaling import SiteFacts
-from csrun.advice.analysis.solve import Target
+from csrun.advice.analysis.solve import FeedTarget
 from csrun.advice.measurements import Measurements, Point, StageCost
 
 TASKS = (1, 2, 4)
@@ -77,7 +77,7 @@ def analysis_of(measurements: Measurements | None = None, **changes) -> Analysis
     fields = {
         "measured": measurements or measured(points_of(bound_by_cpus, busy=lambda n: min(n, 2.0))),
         "site": LOCAL,
-        "target": Target(176_000, "given with --target"),
+        "target": FeedTarget(176_000, "given with --target"),
         "command": ("python", "run.py", "--mode", "train"),
         "launcher": (),
     }

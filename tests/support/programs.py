@@ -15,7 +15,15 @@ from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
 from csrun.data.operators import StageClock
-from csrun.executable import Executable, LabelRange, Plan, Runtime, Step, state_views, wafer_views
+from csrun.executable import (
+    Executable,
+    LabelRange,
+    Plan,
+    Runtime,
+    StepState,
+    state_views,
+    wafer_views,
+)
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import initialize
@@ -164,14 +172,14 @@ class ArrayData:
         return (Delivery(batch, list) for batch in self.all[start::stride])
 
 
-def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> Step:
+def step_of(plan: Plan, batch: Sequence[np.ndarray], rows: int, index: int = 0) -> StepState:
     """A step on a batch of so many valid rows, with its labels counted."""
     counts = [
         np.count_nonzero(_cut(array[:rows], one) != one.ignore_index)
         for array, spec in zip(batch, plan.inputs, strict=True)
         for one in spec.labels
     ]
-    return Step(index, 0, rows, tuple(map(int, counts)))
+    return StepState(index, 0, rows, tuple(map(int, counts)))
 
 
 def _cut(array: np.ndarray, labels: LabelRange) -> np.ndarray:
@@ -218,7 +226,7 @@ class Machine:
         """All visits of a program without a loss, on a whole batch."""
         with np.errstate(all="ignore"):  # as in an engine
             for function in self._wafer.visits:
-                function(tuple(batch), Step(rows=len(batch[0])))
+                function(tuple(batch), StepState(rows=len(batch[0])))
 
     def train(self, batch: Sequence[np.ndarray]) -> tuple[float, dict[str, np.ndarray]]:
         """One step: the mean loss, and a copy of each gradient."""
@@ -241,7 +249,7 @@ class Machine:
         (buffer,) = [o.buffer for o in self.plan.outputs if o.name == name]
         return self.views[buffer]
 
-    def _step(self, batch: Sequence[np.ndarray]) -> Step:
+    def _step(self, batch: Sequence[np.ndarray]) -> StepState:
         counts = (batch[1] != IGNORE_INDEX).reshape(len(batch[1]), -1).any(axis=1)
         return step_of(self.plan, batch, int(counts.sum()), self.step_count)
 

@@ -241,7 +241,7 @@ def make_mail(folder: Path) -> None:
 
 def read_mail(folder: Path) -> Any:
     decoder = msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
-    return mailbox.Reader(mailbox.launcher_box(folder), decoder).read()
+    return mailbox.MailboxReader(mailbox.launcher_box(folder), decoder).read()
 
 
 def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:

@@ -12,7 +12,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
@@ -106,7 +106,7 @@ def opened(
 @contextmanager
 def begun_by(peers, run, request, state):
     """The machine of a job of threads, which must end well."""
-    with Cluster(run) as cluster:
+    with RunPeers(run) as cluster:
         machine = cluster.start(request, lambda: None, lambda text: None)
         fill(machine, state)
         yield machine

@@ -10,7 +10,7 @@ from support.programs import options_of, step_of
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
-from csrun.executable import Executable, Plan, Runtime, Step, state_views, wafer_views
+from csrun.executable import Executable, Plan, Runtime, StepState, state_views, wafer_views
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.batch_maker import fill_up
 from csrun.runtime.step.engine import make_compute
@@ -147,7 +147,7 @@ class Copied:
             slot = self._arena[found.slot_offset_bytes :][: found.nbytes]
             slot[...] = source
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         layers = self._plan.groups[group].layers
         for name in (p.name for p in self._plan.parameters if p.layer in layers):
             self.gradients[name] = self._views[f"gradient/{name}"].copy()

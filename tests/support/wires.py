@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.tcp import Line, TcpChannel, tune
+from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel, tune
 
 
 def tcp_channel_pair(first: str, second: str) -> tuple[TcpChannel, TcpChannel]:
     """As `channel_pair`, over loopback, each with all lines."""
     left, right = (TcpChannel(*end) for end in zip(_tcp_pair(), (first, second), strict=True))
-    for line in Line:
+    for line in ConnectionPurpose:
         left.lines[line], right.lines[line] = _tcp_pair()
     return left, right
 

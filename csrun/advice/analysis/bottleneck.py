@@ -1,16 +1,16 @@
 """The stage that limits, judged by what limits the whole, and what to do about it.
 
-What limits a layout is decided once, as its `Limit`: the stage and the advice follow from that, so
-that no report calls a pipeline CPU-bound and its slowest stage one that waits.
+What limits a layout is decided once, as its `ScalingLimit`: the stage and the advice follow from
+that, so that no report calls a pipeline CPU-bound and its slowest stage one that waits.
 """
 
 import msgspec
 
-from csrun.advice.analysis.scaling import Limit, Saturation
+from csrun.advice.analysis.scaling import Saturation, ScalingLimit
 from csrun.advice.measurements import Measurements, StageCost
 
 
-class Stage(msgspec.Struct, frozen=True):
+class BottleneckStage(msgspec.Struct, frozen=True):
     """A stage's cost a sample, its share of the whole, and whether most of it is waiting.
 
     spread_us: how much wall_us scatters from batch to batch, 0 when it is not known.
@@ -37,14 +37,14 @@ class Limiting(msgspec.Struct, frozen=True):
     own would do.
     """
 
-    stage: Stage
+    stage: BottleneckStage
     share: float
     is_cpu_bound: bool
     advice: str
     speedup: float | None
 
 
-def stages_of(measured: Measurements) -> tuple[Stage, ...]:
+def stages_of(measured: Measurements) -> tuple[BottleneckStage, ...]:
     """The stages in the order of the pipeline, as they cost a worker that is least disturbed."""
     point = measured.least_disturbed
     total_s = sum(stage.wall_s for stage in point.stages) or 1.0
@@ -53,9 +53,9 @@ def stages_of(measured: Measurements) -> tuple[Stage, ...]:
 
 
 def limiting(
-    stages: tuple[Stage, ...],
+    stages: tuple[BottleneckStage, ...],
     saturation: Saturation,
-    limit: Limit | None,
+    limit: ScalingLimit | None,
     parallel: bool,
     missing: float,
 ) -> Limiting | None:
@@ -67,7 +67,7 @@ def limiting(
     """
     if not stages:
         return None
-    is_cpu_bound = limit is Limit.CPUS
+    is_cpu_bound = limit is ScalingLimit.CPUS
     costs = {stage: stage.cpu_us if is_cpu_bound else stage.wall_us for stage in stages}
     worst = max(stages, key=costs.__getitem__)
     share = costs[worst] / (sum(costs.values()) or 1.0)
@@ -77,9 +77,9 @@ def limiting(
     return Limiting(worst, share, is_cpu_bound, advice, speedup)
 
 
-def _stage(cost: StageCost, total_s: float, running: float) -> Stage:
+def _stage(cost: StageCost, total_s: float, running: float) -> BottleneckStage:
     """running: the share of its time in which the worker had a CPU when it wanted one."""
-    return Stage(
+    return BottleneckStage(
         name=cost.name,
         wall_us=1e6 * cost.wall_s,
         cpu_us=1e6 * cost.cpu_s,
@@ -89,19 +89,21 @@ def _stage(cost: StageCost, total_s: float, running: float) -> Stage:
     )
 
 
-def _advice(stage: Stage, saturation: Saturation, limit: Limit | None, parallel: bool) -> str:
+def _advice(
+    stage: BottleneckStage, saturation: Saturation, limit: ScalingLimit | None, parallel: bool
+) -> str:
     does = "waits" if stage.waits else "computes"
     if saturation is Saturation.REPLAY:
         return (
             "each task makes all batches, the others' included: shard the data, or make it faster;"
             " more tasks do not help"
         )
-    if limit is Limit.LINK:
+    if limit is ScalingLimit.LINK:
         return f"it {does}, but the link to the CS system is full before it: nothing to gain here"
-    if limit is Limit.FILES:
+    if limit is ScalingLimit.FILES:
         faster = "a faster source" if stage.waits else "faster code"
         return f"it {does}: more files, one for each streamer that is missing, or {faster}"
-    if limit is Limit.CPUS:
+    if limit is ScalingLimit.CPUS:
         return (
             "the CPUs have no time left, and it takes the largest part: faster code or more CPUs;"
             " more tasks do not help"

@@ -103,14 +103,14 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Samples:
+class _RateSamples:
     """Numbers of workers in ascending order, and their rates."""
 
     workers: Array
     rates: Array
 
-    def without(self, index: int) -> "_Samples":
-        return _Samples(np.delete(self.workers, index), np.delete(self.rates, index))
+    def without(self, index: int) -> "_RateSamples":
+        return _RateSamples(np.delete(self.workers, index), np.delete(self.rates, index))
 
     def misses(self, law: Law) -> Array:
         return np.array([log(law.at(n) / x) for n, x in zip(self.workers, self.rates, strict=True)])
@@ -120,7 +120,7 @@ def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
     """The law of points that were all measured with the same CPUs a task."""
     ordered = sorted(points, key=lambda point: point.tasks)
     rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
-    samples = _Samples(np.array([point.tasks for point in ordered], float), np.array(rates))
+    samples = _RateSamples(np.array([point.tasks for point in ordered], float), np.array(rates))
     law, error = _chosen(samples)
     found = Fit(ordered[0].cpus, law, (), error, _ceiling(ordered, machine_cpus))
     beside = tuple(_beside(*pair, found) for pair in zip(ordered, rates, strict=True))
@@ -159,7 +159,7 @@ def _ceiling(points: Sequence[Point], machine_cpus: int) -> float | None:
     return max(most, machine_cpus * samples / spent) if spent else None
 
 
-def _chosen(samples: _Samples) -> tuple[Law, float | None]:
+def _chosen(samples: _RateSamples) -> tuple[Law, float | None]:
     """The simplest law that predicts left-out points as well as the best one does."""
     if len(np.unique(samples.workers)) < 3:
         return _of_few(samples), None
@@ -171,23 +171,23 @@ def _chosen(samples: _Samples) -> tuple[Law, float | None]:
     return laws[name], errors[name]
 
 
-def _of_few(samples: _Samples) -> Law:
+def _of_few(samples: _RateSamples) -> Law:
     """Of one or two numbers of workers: a line when it meets them, else the ceiling they show."""
     line = _linear(samples)
     return line if np.abs(samples.misses(line)).max() <= PROMISE else _roofline(samples)
 
 
-def _leave_one_out_error(samples: _Samples, name: LawName) -> float:
+def _leave_one_out_error(samples: _RateSamples, name: LawName) -> float:
     left = range(len(samples.workers))
     misses = [samples.misses(LAWS[name](samples.without(index)))[index] for index in left]
     return float(np.sqrt(np.mean(np.square(misses))))
 
 
-def _linear(samples: _Samples) -> Law:
+def _linear(samples: _RateSamples) -> Law:
     return Law(LawName.LINEAR, _mean(samples.rates / samples.workers))
 
 
-def _roofline(samples: _Samples) -> Law:
+def _roofline(samples: _RateSamples) -> Law:
     """A line through the first points and a ceiling through the others, cut where they fit best.
 
     A ceiling that no point shows is put at the highest point: no more is known to be possible.
@@ -204,13 +204,13 @@ def _roofline(samples: _Samples) -> Law:
     return min(laws, key=lambda law: float(np.square(samples.misses(law)).sum()))
 
 
-def _contended(name: LawName, terms: int) -> Callable[[_Samples], Law]:
+def _contended(name: LawName, terms: int) -> Callable[[_RateSamples], Law]:
     """Amdahl's law and Gunther's: n / X is a sum of terms with coefficients that are no less than 0
 
     Terms: 1, n - 1, n (n - 1).
     """
 
-    def fitted(samples: _Samples) -> Law:
+    def fitted(samples: _RateSamples) -> Law:
         n = samples.workers
         columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)])[:terms]
         base, *losses = _least_squares(columns, n / samples.rates)
@@ -247,7 +247,7 @@ def _mean(values: Array) -> float:
     return float(np.exp(np.log(values).mean()))
 
 
-LAWS: dict[LawName, Callable[[_Samples], Law]] = {
+LAWS: dict[LawName, Callable[[_RateSamples], Law]] = {
     LawName.LINEAR: _linear,
     LawName.ROOFLINE: _roofline,
     LawName.AMDAHL: _contended(LawName.AMDAHL, 2),

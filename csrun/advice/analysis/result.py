@@ -4,24 +4,24 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.advice.analysis.bottleneck import Limiting, Stage, limiting, stages_of
+from csrun.advice.analysis.bottleneck import BottleneckStage, Limiting, limiting, stages_of
 from csrun.advice.analysis.laws import Fit
-from csrun.advice.analysis.scaling import Layout, Saturation, Scaling, SiteFacts
-from csrun.advice.analysis.solve import Solution, Target, solve
-from csrun.advice.measurements import Fed, Measurements, OtherUse
+from csrun.advice.analysis.scaling import Saturation, Scaling, SiteFacts, StreamerLayout
+from csrun.advice.analysis.solve import FeedTarget, Solution, solve
+from csrun.advice.measurements import DeliveredRate, Measurements, OtherUse
 from csrun.base.files import write_whole
 
 JSON_FILE = "input_analysis.json"
 
 
-class Verified(msgspec.Struct, frozen=True):
+class VerifiedLayout(msgspec.Struct, frozen=True):
     """A layout that was run: what it delivered, and how far that is from the prediction.
 
     deviation: measured over predicted, less one. beside: what else ran meanwhile.
     """
 
-    layout: Layout
-    fed: Fed
+    layout: StreamerLayout
+    fed: DeliveredRate
     deviation: float
     beside: OtherUse
 
@@ -32,14 +32,14 @@ class Analysis(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     launch: tuple[str, ...]
     site: SiteFacts
-    target: Target
-    stages: tuple[Stage, ...]
+    target: FeedTarget
+    stages: tuple[BottleneckStage, ...]
     limiting: Limiting | None
     fits: tuple[Fit, ...]
     saturation: Saturation
     solution: Solution
     measurements: Measurements
-    verified: Verified | None = None
+    verified: VerifiedLayout | None = None
 
     @property
     def fit(self) -> Fit:
@@ -82,7 +82,7 @@ class Analysis(msgspec.Struct, frozen=True):
 def analyze(
     measured: Measurements,
     site: SiteFacts,
-    target: Target,
+    target: FeedTarget,
     command: tuple[str, ...],
     launcher: tuple[str, ...],
 ) -> Analysis:
@@ -108,7 +108,9 @@ def analyze(
     )
 
 
-def _launch(layout: Layout, launcher: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+def _launch(
+    layout: StreamerLayout, launcher: tuple[str, ...], command: tuple[str, ...]
+) -> tuple[str, ...]:
     numbers = {
         "--total-nodes": layout.nodes,
         "--tasks-per-node": layout.tasks_per_node,

@@ -31,7 +31,7 @@ class Saturation(StrEnum):
         return self in (Saturation.RESOURCE, Saturation.REPLAY)
 
 
-class Limit(StrEnum):
+class ScalingLimit(StrEnum):
     """What keeps the largest layout from delivering more."""
 
     NODES = "nodes"  # all that a job may have are used well
@@ -43,10 +43,11 @@ class Limit(StrEnum):
 
 
 LIMIT_OF = {
-    Saturation.NOTHING: Limit.CPUS,  # more tasks than were measured, by the CPU time of a sample
-    Saturation.CPUS: Limit.CPUS,
-    Saturation.RESOURCE: Limit.RESOURCE,
-    Saturation.REPLAY: Limit.REPLAY,
+    # More tasks than were measured, by the CPU time of a sample.
+    Saturation.NOTHING: ScalingLimit.CPUS,
+    Saturation.CPUS: ScalingLimit.CPUS,
+    Saturation.RESOURCE: ScalingLimit.RESOURCE,
+    Saturation.REPLAY: ScalingLimit.REPLAY,
 }
 
 
@@ -64,7 +65,7 @@ class SiteFacts(msgspec.Struct, frozen=True):
     link_bytes_per_s: float
 
 
-class Layout(msgspec.Struct, frozen=True):
+class StreamerLayout(msgspec.Struct, frozen=True):
     """Numbers for csrun_wse, and what its streamers are predicted to deliver."""
 
     nodes: int
@@ -75,7 +76,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Machine:
+class _WorkerMachine:
     """Workers with the same CPUs each, on a machine like the one where they were measured.
 
     cpus: those that the workers are dealt to in turn; None where each has its own. left: the share
@@ -140,7 +141,7 @@ class Scaling:
         """What workers of so many CPUs have used up."""
         return self._machines[cpus].saturation
 
-    def layouts(self, nodes: int) -> Iterator[Layout]:
+    def layouts(self, nodes: int) -> Iterator[StreamerLayout]:
         """All layouts of so many nodes that have a streamer, and no more than the data can be split
         among; the one with fewest tasks first.
         """
@@ -150,26 +151,26 @@ class Scaling:
                 if tasks * cpus <= self._site.node_cpus:
                     yield self.layout(nodes, tasks, cpus)
 
-    def layout(self, nodes: int, tasks: int, cpus: int) -> Layout:
+    def layout(self, nodes: int, tasks: int, cpus: int) -> StreamerLayout:
         """A layout with what it delivers."""
         split = self._split(nodes, tasks)
         rate = self._rate(self._machines[cpus], split)
-        return Layout(nodes, tasks, cpus, sum(split), min(rate, self._link))
+        return StreamerLayout(nodes, tasks, cpus, sum(split), min(rate, self._link))
 
-    def limit(self, cpus: int) -> Limit:
+    def limit(self, cpus: int) -> ScalingLimit:
         """What bounds all the tasks of so many CPUs that the site's nodes take."""
         split = self._split(self._site.nodes, max(1, self._site.node_cpus // cpus))
         machine = self._machines[cpus]
         rate = self._rate(machine, split)
         if rate >= self._link:
-            return Limit.LINK
+            return ScalingLimit.LINK
         if (
             sum(split) > self._most
             and machine.at(self._most) >= SATURATED * self._most * machine.alone
         ):
-            return Limit.FILES
+            return ScalingLimit.FILES
         if rate >= SATURATED * sum(split) * machine.alone:
-            return Limit.NODES
+            return ScalingLimit.NODES
         return LIMIT_OF[machine.saturation]
 
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
@@ -180,13 +181,13 @@ class Scaling:
         first, *others = JobLayout(nodes, tasks, 1, 0).tasks_by_node
         return (first - 1 or int(nodes == 1), *others)
 
-    def _rate(self, machine: _Machine, split: Sequence[int]) -> float:
+    def _rate(self, machine: _WorkerMachine, split: Sequence[int]) -> float:
         if self._site.one_machine or machine.saturation.spans_nodes:
             return machine.at(sum(split))
         first, *others = split  # of which all are alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
 
-    def _node(self, machine: _Machine, tasks: int) -> float:
+    def _node(self, machine: _WorkerMachine, tasks: int) -> float:
         if not tasks:
             return 0.0
         growth = self._growth
@@ -202,13 +203,13 @@ def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
     return groups if measured.parallel else dict(list(groups.items())[:1])
 
 
-def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _Machine:
+def _machine(points: Sequence[Point], measured: Measurements, is_here: bool) -> _WorkerMachine:
     found = fit(points, measured.machine_cpus)
     shared = _saturation(found, points, measured.machine_cpus)
     saturation = Saturation.REPLAY if measured.replayed else shared
     if is_here:
-        return _Machine(found, saturation, measured.machine_cpus, found.left)
-    return _Machine(found, saturation, None, 1.0)
+        return _WorkerMachine(found, saturation, measured.machine_cpus, found.left)
+    return _WorkerMachine(found, saturation, None, 1.0)
 
 
 def _saturation(found: Fit, points: Sequence[Point], machine_cpus: int) -> Saturation:

@@ -4,14 +4,14 @@ from itertools import chain
 
 import msgspec
 
-from csrun.advice.analysis.scaling import Layout, Limit, Scaling
+from csrun.advice.analysis.scaling import Scaling, ScalingLimit, StreamerLayout
 from csrun.runtime import input_use
 from csrun.site import streaming_single_task_nodes
 
 ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
 
 
-class Target(msgspec.Struct, frozen=True):
+class FeedTarget(msgspec.Struct, frozen=True):
     """The rate to feed, where it comes from, and the margin above it that a layout has to have.
 
     spread: how much a measured rate varies from step to step; 0 when it is not known.
@@ -36,14 +36,14 @@ class Solution(msgspec.Struct, frozen=True):
     about as much, a smaller one is recommended.
     """
 
-    layout: Layout
-    limit: Limit | None
+    layout: StreamerLayout
+    limit: ScalingLimit | None
     missing: float
-    by_nodes: tuple[Layout, ...]
-    most: Layout
+    by_nodes: tuple[StreamerLayout, ...]
+    most: StreamerLayout
 
 
-def solve(scaling: Scaling, target: Target, streaming: bool, nodes: int) -> Solution:
+def solve(scaling: Scaling, target: FeedTarget, streaming: bool, nodes: int) -> Solution:
     """The fewest nodes, then tasks a node, then CPUs a task, that deliver the target.
 
     A target out of reach gets the smallest of the best layouts.
@@ -72,7 +72,9 @@ def least_nodes(streaming: bool) -> int:
     return streaming_single_task_nodes() + 1 if streaming else 1
 
 
-def _smallest(scaling: Scaling, wanted: float, best: dict[int, Layout]) -> Layout | None:
+def _smallest(
+    scaling: Scaling, wanted: float, best: dict[int, StreamerLayout]
+) -> StreamerLayout | None:
     for nodes, highest in best.items():
         if highest.samples_per_s * (1 + ALIKE) < wanted:
             continue
@@ -82,7 +84,7 @@ def _smallest(scaling: Scaling, wanted: float, best: dict[int, Layout]) -> Layou
     return None
 
 
-def _smaller_of_alike(layouts: list[Layout]) -> Layout:
+def _smaller_of_alike(layouts: list[StreamerLayout]) -> StreamerLayout:
     highest = max(layout.samples_per_s for layout in layouts)
     return next(each for each in layouts if each.samples_per_s * (1 + ALIKE) >= highest)
 

@@ -14,7 +14,7 @@ from csrun.advice.analysis import wording
 from csrun.advice.analysis.chart import Chart, Dot, chart_of
 from csrun.advice.analysis.laws import Fitted
 from csrun.advice.analysis.result import Analysis
-from csrun.advice.analysis.scaling import Layout
+from csrun.advice.analysis.scaling import StreamerLayout
 from csrun.advice.numbers import count, deviation, with_spread
 
 TITLE = "Input pipeline analysis"
@@ -98,7 +98,7 @@ def _recommended(analysis: Analysis, console: Console) -> None:
     console.print(INDENT + shlex.join(analysis.launch), soft_wrap=True)
 
 
-def _cells(layout: Layout) -> tuple[str, ...]:
+def _cells(layout: StreamerLayout) -> tuple[str, ...]:
     numbers = (layout.nodes, layout.tasks_per_node, layout.cpus_per_task, layout.streamers)
     return (*map(str, numbers), count(layout.samples_per_s))
 

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from csrun.advice.analysis.result import Analysis, Verified
-from csrun.advice.analysis.scaling import Layout, Scaling
-from csrun.advice.measurements import Fed, OtherUse
+from csrun.advice.analysis.result import Analysis, VerifiedLayout
+from csrun.advice.analysis.scaling import Scaling, StreamerLayout
+from csrun.advice.measurements import DeliveredRate, OtherUse
 
 STREAMERS_PER_CPU = 16  # each is a process with the data set in its hands
 
 
-def runnable(analysis: Analysis) -> Layout:
+def runnable(analysis: Analysis) -> StreamerLayout:
     """The recommended layout, or the largest part of it that this machine can carry.
 
     Where the nodes are machines of their own, they carry it.
@@ -29,7 +29,11 @@ def runnable(analysis: Analysis) -> Layout:
     )
 
 
-def verified(analysis: Analysis, layout: Layout, fed: Fed, beside: OtherUse) -> Analysis:
+def verified(
+    analysis: Analysis, layout: StreamerLayout, fed: DeliveredRate, beside: OtherUse
+) -> Analysis:
     """The analysis with what a run of `layout` delivered."""
     deviation = fed.samples_per_s / layout.samples_per_s - 1
-    return msgspec.structs.replace(analysis, verified=Verified(layout, fed, deviation, beside))
+    return msgspec.structs.replace(
+        analysis, verified=VerifiedLayout(layout, fed, deviation, beside)
+    )

@@ -2,9 +2,9 @@
 
 from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
-from csrun.advice.analysis.result import Analysis, Verified
-from csrun.advice.analysis.scaling import Limit, Saturation
-from csrun.advice.analysis.solve import Target
+from csrun.advice.analysis.result import Analysis, VerifiedLayout
+from csrun.advice.analysis.scaling import Saturation, ScalingLimit
+from csrun.advice.analysis.solve import FeedTarget
 from csrun.advice.measurements import OtherUse
 from csrun.advice.numbers import count, deviation, percent, several, with_spread
 
@@ -17,12 +17,12 @@ SHARED = {
     Saturation.REPLAY: "Each task produces every batch, and discards those of the others.",
 }
 LIMITS = {
-    Limit.NODES: "the number of nodes: all that the job may have are full of tasks",
-    Limit.CPUS: "the CPUs: they are always busy, the input is CPU-bound",
-    Limit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
-    Limit.REPLAY: "each streamer producing every batch: shard the data",
-    Limit.FILES: "the number of files: each streamer needs its own",
-    Limit.LINK: "the link to the CS system, which is full",
+    ScalingLimit.NODES: "the number of nodes: all that the job may have are full of tasks",
+    ScalingLimit.CPUS: "the CPUs: they are always busy, the input is CPU-bound",
+    ScalingLimit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
+    ScalingLimit.REPLAY: "each streamer producing every batch: shard the data",
+    ScalingLimit.FILES: "the number of files: each streamer needs its own",
+    ScalingLimit.LINK: "the link to the CS system, which is full",
 }
 
 
@@ -40,7 +40,7 @@ def heading(analysis: Analysis) -> dict[str, str]:
     }
 
 
-def _target(target: Target) -> str:
+def _target(target: FeedTarget) -> str:
     if not target.spread:
         return count(target.samples_per_s)
     return with_spread(target.samples_per_s, target.spread)
@@ -78,7 +78,7 @@ def laws(analysis: Analysis) -> list[str]:
 
 
 def _shared(analysis: Analysis) -> str:
-    if analysis.saturation is Saturation.NOTHING and analysis.solution.limit is Limit.CPUS:
+    if analysis.saturation is Saturation.NOTHING and analysis.solution.limit is ScalingLimit.CPUS:
         return "The measured tasks did not slow each other; more of them share the CPUs."
     return SHARED[analysis.saturation]
 
@@ -155,7 +155,7 @@ def _of_most(analysis: Analysis) -> str:
 
 def _speedup(analysis: Analysis) -> list[str]:
     found = analysis.limiting
-    if found is None or analysis.solution.limit is Limit.LINK:
+    if found is None or analysis.solution.limit is ScalingLimit.LINK:
         return []
     if found.speedup is None:
         return [f"A faster {found.stage.name} alone is not enough: the other stages take too long."]
@@ -174,7 +174,7 @@ def verdict(analysis: Analysis) -> str:
     return "Verified" if found and abs(found.deviation) <= error else "Not verified"
 
 
-def verified(found: Verified) -> str:
+def verified(found: VerifiedLayout) -> str:
     """A run beside its prediction."""
     layout, fed = found.layout, found.fed
     return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from csrun.advice.input_fn_report.pipeline import Here
-from csrun.data.operators import Operator
+from csrun.data.operators import InputOperator
 
 NOTICEABLE = 0.02  # of the input time: a measured gain below it is no reason to warn
 
@@ -50,7 +50,7 @@ class Finding:
     rule: str
     severity: Severity
     effect: Effect
-    operator: Operator
+    operator: InputOperator
     about: str
     law: str
     now: str
@@ -73,7 +73,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdviceRule:
     """One thing that can be said of an operator.
 
     starts_from: the operators that it is asked about. about: the operator it speaks of, when that

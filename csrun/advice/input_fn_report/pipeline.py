@@ -7,7 +7,7 @@ from math import ceil, floor, inf
 from typing import Any
 
 from csrun.advice.numbers import with_spread
-from csrun.data.operators import Operator, StageTime
+from csrun.data.operators import InputOperator, StageTime
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Pipeline:
     too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has;
     has_ring: whether they fill one ahead, as all do but a process that makes its own batches.
     wanted_per_s: samples that the CS system is estimated to take. costs: the measured time of a
-    batch, by the names that `Operator.stage` gives, spreads: how much it scatters; batch_s: from
-    one batch to the next, 0 when nothing was measured.
+    batch, by the names that `InputOperator.stage` gives, spreads: how much it scatters; batch_s:
+    from one batch to the next, 0 when nothing was measured.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[InputOperator, ...]
     training: bool = True
     indexable: bool = True
     cardinality: int | None = None
@@ -60,12 +60,12 @@ class Pipeline:
         """Whether one of these operators is in it."""
         return any(operator.name in names for operator in self.operators)
 
-    def share(self, operator: Operator) -> float | None:
+    def share(self, operator: InputOperator) -> float | None:
         """The part of a batch's time that an operator takes; None when it was not measured."""
         cost = self.costs.get(operator.stage)
         return cost.wall_s / self.work_s if cost and self.work_s else None
 
-    def ms(self, operator: Operator, seconds: float, decimals: int = 1) -> str:
+    def ms(self, operator: InputOperator, seconds: float, decimals: int = 1) -> str:
         """A part of an operator's time of a batch, in milliseconds, with its spread.
 
         decimals: of a time that does not scatter, or of which the spread is not known.
@@ -108,16 +108,16 @@ class Here:
     at: int
 
     @property
-    def operator(self) -> Operator:
+    def operator(self) -> InputOperator:
         return self.pipeline.operators[self.at]
 
     @property
-    def before(self) -> tuple[Operator, ...]:
+    def before(self) -> tuple[InputOperator, ...]:
         """What its elements have gone through, source first."""
         return self.pipeline.operators[: self.at]
 
     @property
-    def after(self) -> tuple[Operator, ...]:
+    def after(self) -> tuple[InputOperator, ...]:
         """What its elements go through next."""
         return self.pipeline.operators[self.at + 1 :]
 
@@ -146,7 +146,7 @@ class Here:
         return count
 
 
-def _samples_after(operator: Operator, count: float | None) -> float | None:
+def _samples_after(operator: InputOperator, count: float | None) -> float | None:
     options = operator.options
     if "samples" in options:
         return options["samples"]  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from csrun.advice.input_fn_report.finding import Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Pipeline
-from csrun.data.operators import Operator
+from csrun.data.operators import InputOperator
 from csrun.runtime.input_use import streamers_needed
 
 TEXT_FILE = "input_fn_report.txt"
@@ -80,7 +80,7 @@ def _cells(cells: list[str], widths: list[int]) -> str:
     return f" {'  '.join(texts + numbers)}".rstrip()
 
 
-def _call(operator: Operator) -> str:
+def _call(operator: InputOperator) -> str:
     given = [
         str(value) if name == "function" else f"{name}={value}"
         for name, value in operator.options.items()
@@ -90,7 +90,7 @@ def _call(operator: Operator) -> str:
     return call if len(call) <= CALL_WIDTH else f"{call[: CALL_WIDTH - 1]}…"
 
 
-def _cost(pipeline: Pipeline, operator: Operator) -> list[str]:
+def _cost(pipeline: Pipeline, operator: InputOperator) -> list[str]:
     cost, share = pipeline.costs.get(operator.stage), pipeline.share(operator)
     if cost is None or share is None:
         return ["-", "-"]

@@ -25,8 +25,8 @@ from csrun.cirh.batch_axes.base import (
     Dependence,
     Found,
     Over,
-    Place,
     Rules,
+    SampleAxis,
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
 from csrun.cirh.ops.base import ElementwiseOp
@@ -42,7 +42,7 @@ __all__ = [
     "Dependence",
     "Dependences",
     "Over",
-    "Place",
+    "SampleAxis",
     "dependence_in",
     "dependence_of",
     "dependences_of",

@@ -47,14 +47,14 @@ class Dependence:
         """The same value with its samples on another axis; of the whole batch when on none."""
         return LOST if axis is None else replace(self, axis=axis)
 
-    def at(self, place: "Place") -> "Dependence":
+    def at(self, place: "SampleAxis") -> "Dependence":
         """The same value with its samples in another place."""
         return replace(self, axis=place.axis, outer=place.outer, rows=place.rows)
 
     @property
-    def place(self) -> "Place":
+    def place(self) -> "SampleAxis":
         """Axis and stride of the samples."""
-        return Place(self.axis, self.outer, self.rows)
+        return SampleAxis(self.axis, self.outer, self.rows)
 
     @property
     def is_zero_in_padding(self) -> bool:
@@ -63,7 +63,7 @@ class Dependence:
 
 
 @dataclass(frozen=True)
-class Place:
+class SampleAxis:
     """An axis of `outer` times all samples with `rows` rows each."""
 
     axis: int | None

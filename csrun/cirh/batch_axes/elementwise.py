@@ -12,7 +12,7 @@ from csrun.cirh.batch_axes.base import (
     SAME,
     SAMPLES,
     Dependence,
-    Place,
+    SampleAxis,
     is_alike,
 )
 from csrun.cirh.ops.base import CirhOp
@@ -22,7 +22,7 @@ from csrun.cirh.types import is_float, shape_of, type_of
 def elementwise(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Operands broadcast; those with samples must have them on the same axis of the result."""
     out = shape_of(type_of(op.results[0]))
-    found: set[Place] = set()
+    found: set[SampleAxis] = set()
     for value, one in zip(op.operands, of, strict=True):
         if one.axis is not None:
             own = shape_of(type_of(value))

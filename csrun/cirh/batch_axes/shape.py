@@ -11,8 +11,8 @@ from csrun.cirh.batch_axes.base import (
     MIXED,
     SAME,
     Dependence,
-    Place,
     Rules,
+    SampleAxis,
     is_alike,
     linear,
 )
@@ -31,7 +31,7 @@ def view(op: Operation, of: Sequence[Dependence]) -> Dependence:
     if not samples or not before or not all(new):
         return LOST
     fitting = [
-        Place(axis, outer, size // (outer * samples))
+        SampleAxis(axis, outer, size // (outer * samples))
         for axis, size in enumerate(new)
         for outer in [before // prod(new[:axis])]
         if before % prod(new[:axis]) == 0 and size % (outer * samples) == 0

@@ -1,6 +1,6 @@
 """The interpreter that runs the operators as they define themselves in NumPy."""
 
-from csrun.cirh.reference.interpreter import Result, State, interpret
-from csrun.cirh.reference.masks import Draw
+from csrun.cirh.reference.interpreter import ModuleResult, ModuleState, interpret
+from csrun.cirh.reference.masks import MaskCounter
 
-__all__ = ["Draw", "Result", "State", "interpret"]
+__all__ = ["MaskCounter", "ModuleResult", "ModuleState", "interpret"]

@@ -25,7 +25,7 @@ Named = dict[str, Array]
 
 
 @dataclass
-class State:
+class ModuleState:
     """State of a run of a module: parameters, and the optimizer's slots of each."""
 
     parameters: Named
@@ -33,7 +33,7 @@ class State:
 
 
 @dataclass
-class Result:
+class ModuleResult:
     """Result of a run of a module: loss, outputs, and each parameter's gradient."""
 
     loss: Array | None = None
@@ -41,33 +41,33 @@ class Result:
     gradients: Named = field(default_factory=dict)
 
 
-NO_DRAW = masks.Draw()
+NO_DRAW = masks.MaskCounter()
 
 
 def interpret(
     module: ModuleOp,
     inputs: Mapping[str, Array],
-    state: State,
+    state: ModuleState,
     rows: int,
-    draw: masks.Draw = NO_DRAW,
-) -> Result:
+    draw: masks.MaskCounter = NO_DRAW,
+) -> ModuleResult:
     """Run a module once; parameters and slots change when it trains.
 
     rows: valid samples of the batch; draw: what random masks are drawn for
     """
-    return _Run(inputs, state, rows, draw).run(module)
+    return _Interpreter(inputs, state, rows, draw).run(module)
 
 
-class _Run:
+class _Interpreter:
     def __init__(
-        self, inputs: Mapping[str, Array], state: State, rows: int, draw: masks.Draw
+        self, inputs: Mapping[str, Array], state: ModuleState, rows: int, draw: masks.MaskCounter
     ) -> None:
         self._inputs = inputs
         self._state = state
         self._rows = rows
         self._draw = draw
         self._values: dict[SSAValue, Array] = {}
-        self._result = Result()
+        self._result = ModuleResult()
         self._updates: list[learning.UpdatingOp] = []
         self._assigned: Named = {}
         self._special: dict[type[Operation], Callable[..., None]] = {
@@ -85,7 +85,7 @@ class _Run:
             **dict.fromkeys(learning.UPDATES.values(), self._update),
         }
 
-    def run(self, module: ModuleOp) -> Result:
+    def run(self, module: ModuleOp) -> ModuleResult:
         for op in module.ops:
             special = self._special.get(type(op))
             if special:

@@ -14,7 +14,7 @@ WORD = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Draw:
+class MaskCounter:
     """Counter of a random mask: the run's seed, the step, the first sample."""
 
     seed: int = 0
@@ -35,7 +35,9 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return a, b, c, d
 
 
-def dropout_mask(properties: Properties, shape: tuple[int, ...], draw: Draw) -> npt.NDArray[Any]:
+def dropout_mask(
+    properties: Properties, shape: tuple[int, ...], draw: MaskCounter
+) -> npt.NDArray[Any]:
     """Eight columns a counter: its words in the order 0, 1, 2, 3, low half first, in two halves."""
     per_sample = integer(properties, "rows") if "rows" in properties else 1
     rows = shape[0] // per_sample if per_sample else 1

@@ -77,19 +77,19 @@ class Words(click.Group):
         return ", ".join(self.commands)
 
 
-class Leaf(click.Command):
+class LeafCommand(click.Command):
     """A command that does something; `changes` says whether it does that to a system."""
 
     changes = False
 
 
-def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]], Leaf]:
+def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]], LeafCommand]:
     """Make a command of a function of the Shell, `output_format`, and its own options.
 
     Only an administrator gets to one that `changes` something.
     """
 
-    def made(function: Callable[..., None]) -> Leaf:
+    def made(function: Callable[..., None]) -> LeafCommand:
         def run(shell: Shell, /, system: str | None, **options: Any) -> None:
             here = shell.on(system)
             if changes:
@@ -97,7 +97,7 @@ def leaf(name: str, *, changes: bool = False) -> Callable[[Callable[..., None]],
             function(here, **options)
 
         update_wrapper(run, function)
-        command = click.command(name, cls=Leaf)(_common(click.pass_obj(run)))
+        command = click.command(name, cls=LeafCommand)(_common(click.pass_obj(run)))
         command.changes = changes
         return command
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from csrun.compiler.emit.names import Names
-from csrun.compiler.emit.updates import Updates, update_functions
+from csrun.compiler.emit.updates import ProgramUpdates, update_functions
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair.tracing import is_ufunc
 from csrun.compiler.plan.layers import Layout
@@ -36,7 +36,7 @@ def generate(
     layout: Layout,
     buffers: Sequence[Buffer],
     inputs: Sequence[InputSpec],
-    updates: Updates,
+    updates: ProgramUpdates,
     version: str,
     checksum: str,
     marks: Sequence[str] = (),

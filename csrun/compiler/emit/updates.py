@@ -90,7 +90,7 @@ def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
 
 
 @dataclass(frozen=True)
-class Updates:
+class ProgramUpdates:
     """Updates of a program: parameters by optimizers, states by their next values.
 
     A state's is where others have their gradients. With `is_clipped` gradients are measured, and
@@ -115,7 +115,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Range:
+class ElementRange:
     """Elements start..stop of a group's flat arrays, updated alike."""
 
     start: int
@@ -123,7 +123,7 @@ class Range:
     optimizer: Optimizer
 
 
-def update_functions(layout: Layout, updates: Updates) -> list[str]:
+def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
     """The update part. Groups have their tiles of scratch in common; two halves have their own."""
     lines: list[str] = []
     names, squares, halved = [], [], []
@@ -188,8 +188,8 @@ def _gradients(group: Group, parameters: Sequence[Parameter]) -> str:
 
 def _ranges(
     group: Group, parameters: Sequence[Parameter], optimizers: Mapping[str, Optimizer]
-) -> list[Range]:
-    ranges: list[Range] = []
+) -> list[ElementRange]:
+    ranges: list[ElementRange] = []
     for p in parameters:
         optimizer = optimizers.get(p.name)
         if optimizer is None:
@@ -199,16 +199,16 @@ def _ranges(
         stop = start + nbytes_of_parameter(p) // itemsize
         alike = ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start)
         if isinstance(optimizer, PerTensor):
-            ranges.append(Range(start, start + prod(p.shape), optimizer))
+            ranges.append(ElementRange(start, start + prod(p.shape), optimizer))
         elif alike:
-            ranges[-1] = Range(ranges[-1].start, stop, optimizer)
+            ranges[-1] = ElementRange(ranges[-1].start, stop, optimizer)
         else:
-            ranges.append(Range(start, stop, optimizer))
+            ranges.append(ElementRange(start, stop, optimizer))
     return ranges
 
 
 def _group_functions(
-    group: Group, parameters: Sequence[Parameter], updates: Updates
+    group: Group, parameters: Sequence[Parameter], updates: ProgramUpdates
 ) -> list["_Half"]:
     """A group's function, or both."""
     ranges = _ranges(group, parameters, updates.optimizers)
@@ -228,13 +228,15 @@ def _group_functions(
     return found
 
 
-def _halves(ranges: Sequence[Range], elements: int) -> tuple[list[Range], list[Range]]:
+def _halves(
+    ranges: Sequence[ElementRange], elements: int
+) -> tuple[list[ElementRange], list[ElementRange]]:
     """The ranges up to the middle, where a tile ends, and those after it.
 
     Where an optimizer looks at a whole tensor, that is in the half which it begins in.
     """
-    front: list[Range] = []
-    back: list[Range] = []
+    front: list[ElementRange] = []
+    back: list[ElementRange] = []
     left = -(-elements // (2 * TILE_ELEMENTS)) * TILE_ELEMENTS
     for part in ranges:
         length = part.stop - part.start
@@ -244,8 +246,8 @@ def _halves(ranges: Sequence[Range], elements: int) -> tuple[list[Range], list[R
             front.append(part)
         else:
             middle = part.start + left
-            front.append(Range(part.start, middle, part.optimizer))
-            back.append(Range(middle, part.stop, part.optimizer))
+            front.append(ElementRange(part.start, middle, part.optimizer))
+            back.append(ElementRange(middle, part.stop, part.optimizer))
         left -= length
     return front, back
 
@@ -287,7 +289,7 @@ class _RangeUpdate:
     group: int
     number: int
     half: int
-    part: Range
+    part: ElementRange
     loops: UpdateLoops
 
     @property

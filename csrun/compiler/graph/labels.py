@@ -17,7 +17,7 @@ from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import SelectOp
 from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossOfSumsOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.executable import Cut, LabelRange, NumberRange
+from csrun.executable import AxisSlice, LabelRange, NumberRange
 
 Ranges = dict[InputOp, list[LabelRange]]
 NumberRanges = dict[InputOp, list[NumberRange]]
@@ -80,10 +80,12 @@ def place_of_count(op: LabelCountOp, ranges: Ranges) -> int | None:
     return None
 
 
-def _cuts(source: LabelSource) -> tuple[Cut, ...]:
+def _cuts(source: LabelSource) -> tuple[AxisSlice, ...]:
     return tuple(
-        Cut(op.dim.value.data, op.index.value.data)
+        AxisSlice(op.dim.value.data, op.index.value.data)
         if isinstance(op, SelectOp)
-        else Cut(op.dim.value.data, op.start.value.data, op.end.value.data, op.step.value.data)
+        else AxisSlice(
+            op.dim.value.data, op.start.value.data, op.end.value.data, op.step.value.data
+        )
         for op in source.cuts
     )

@@ -17,15 +17,24 @@ from csrun.compiler.plan.layers import Layout
 from csrun.compiler.plan.memory_plan import Life, lives, place
 from csrun.compiler.plan.slots import AHEAD_BYTES, place_gradients, place_groups
 from csrun.compiler.plan.visits import with_frees
-from csrun.executable import MOST_STEPS, Buffer, Region, Slot, Store, Visit, aligned, nbytes_of
+from csrun.executable import (
+    MOST_STEPS,
+    Buffer,
+    Region,
+    Slot,
+    StoreLayout,
+    Visit,
+    aligned,
+    nbytes_of,
+)
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedLayout:
     """A layout with everything at its place, in memory and on the fabric."""
 
     layout: Layout
-    store: Store
+    store: StoreLayout
     visits: tuple[Visit, ...]
     buffers: tuple[Buffer, ...]
     minibatch_stride_bytes: int
@@ -35,7 +44,9 @@ class Placed:
     floor_plan: tuple[Region, ...]
 
 
-def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, batch: int) -> Placed:
+def place_model(
+    model: MatchedModel, layout: Layout, options: CompileOptions, batch: int
+) -> PlacedLayout:
     """Place store, slots and buffers in the arena, and the layers on the fabric.
 
     Raises: TooLargeError when the arena, or what the layers of a pipeline keep on PEs of their own,
@@ -60,7 +71,9 @@ def place_model(model: MatchedModel, layout: Layout, options: CompileOptions, ba
         raise _too_large(layers, alive, _most_samples(layers, alive, model, end, batch), end, batch)
     floor_plan = layers.floor_plan(alive) if layout.layers else ()
     visits = with_frees(layout.functions, {life.array.name: life.last for life in alive})
-    return Placed(layout, store, visits, tuple(buffers), stride, partial, kept, end, floor_plan)
+    return PlacedLayout(
+        layout, store, visits, tuple(buffers), stride, partial, kept, end, floor_plan
+    )
 
 
 def alive_in(layout: Layout, model: MatchedModel) -> list[Life]:
@@ -99,11 +112,11 @@ def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:
 
 def with_store(
     layout: Layout, model: MatchedModel, options: CompileOptions
-) -> tuple[Layout, Store]:
+) -> tuple[Layout, StoreLayout]:
     """The state of a training with the places of the gradients, or the weights alone."""
     region = layout.region_bytes
     if options.run_mode is not RunMode.TRAIN:
-        return layout, Store(region, 0, None, ())
+        return layout, StoreLayout(region, 0, None, ())
     layout, gradients_bytes = _with_gradients(layout, model, options)
     state = region + options.systems * gradients_bytes
     first_values = {
@@ -116,14 +129,14 @@ def with_store(
         for index, (name, value) in enumerate(first_values.items())
     )
     end, numbers = state + len(slots) * region, _step_numbers(model)
-    store = Store(end, 0, region, slots)
+    store = StoreLayout(end, 0, region, slots)
     if numbers:
         nbytes = aligned(nbytes_of((MOST_STEPS, numbers), "float64"))
-        store = Store(end + nbytes, 0, region, slots, numbers, end)
+        store = StoreLayout(end + nbytes, 0, region, slots, numbers, end)
     return layout, _of_several(store, options.systems, gradients_bytes)
 
 
-def _of_several(store: Store, systems: int, gradients_bytes: int) -> Store:
+def _of_several(store: StoreLayout, systems: int, gradients_bytes: int) -> StoreLayout:
     """The store of several systems, whose gradients lie one after the other."""
     if systems == 1:
         return store

@@ -24,7 +24,7 @@ from csrun.compiler.plan.floor_plan import (
 from csrun.compiler.plan.layers import Layout
 from csrun.compiler.plan.memory_plan import Life, place
 from csrun.compiler.plan.placement import homes_of, with_matrices
-from csrun.executable import Layer, Rectangle, Region, Store, aligned
+from csrun.executable import Layer, Rectangle, Region, StoreLayout, aligned
 
 WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)
 
@@ -94,7 +94,7 @@ class Footprint:
         )
 
 
-def footprint(layout: Layout, store: Store, options: CompileOptions) -> Footprint:
+def footprint(layout: Layout, store: StoreLayout, options: CompileOptions) -> Footprint:
     """Find each array's home, and the wires, by following the kernels."""
     places = {layer.name: place for place, layer in enumerate(layout.layers)}
     layers = layout.layers or (WITHOUT_WEIGHTS,)
@@ -114,7 +114,7 @@ def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
         home_of.setdefault(array.name, home)
 
 
-def _weight_copies(store: Store, options: CompileOptions) -> int:
+def _weight_copies(store: StoreLayout, options: CompileOptions) -> int:
     """Weights, gradients, optimizer state, and the gradients of a later minibatch."""
     if options.mode is ExecutionMode.WEIGHT_STREAMING:
         return 1

@@ -20,7 +20,7 @@ Uses = Iterable[frozenset[str]]  # the layers that each kernel of a pass uses, i
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LayerUnit:
     """Layers that no group may part: one, or all that a kernel uses at once.
 
     forward, backward: its turn in each pass, None where it has none; is_revisited: it has several.
@@ -37,7 +37,7 @@ class _Part:
         """The nested scopes of its first layer."""
         return tuple(self.layers[0].split("/"))
 
-    def joins(self, following: "_Part") -> bool:
+    def joins(self, following: "_LayerUnit") -> bool:
         """Return whether the two, as one group, have one turn a pass."""
         if self.is_revisited or following.is_revisited:
             return False
@@ -48,7 +48,7 @@ class _Part:
         )
 
 
-Run = list[_Part]
+Run = list[_LayerUnit]
 
 
 def group_layers(
@@ -73,7 +73,7 @@ def group_layers(
 
 def _parts(
     sizes: Mapping[str, int], forward: list[frozenset[str]], backward: list[frozenset[str]]
-) -> list[_Part]:
+) -> list[_LayerUnit]:
     """By their first turn forward; those without one last."""
     first_of = _bound_together(sizes, [*forward, *backward])
     members: dict[str, list[str]] = {}
@@ -81,7 +81,7 @@ def _parts(
         members.setdefault(first_of[layer], []).append(layer)
     ahead, back = _turns(forward, first_of), _turns(backward, first_of)
     found = [
-        _Part(
+        _LayerUnit(
             tuple(layers),
             sum(sizes[layer] for layer in layers),
             ahead[first][0] if first in ahead else None,
@@ -130,7 +130,7 @@ def _is_one(parts: Run) -> bool:
     return all(part.joins(following) for part, following in pairwise(parts))
 
 
-def _packed(parts: Sequence[_Part], depth: int, group_bytes: int) -> list[Run]:
+def _packed(parts: Sequence[_LayerUnit], depth: int, group_bytes: int) -> list[Run]:
     """Runs of up to `group_bytes`, scope by scope; `depth` is the length of the scopes' paths."""
     groups: list[Run] = []
     is_open = False

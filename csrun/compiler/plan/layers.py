@@ -13,14 +13,14 @@ from csrun.compiler.matching import MatchedModel
 from csrun.compiler.plan.gradient_order import first_group_before_last
 from csrun.compiler.plan.groups import group_layers
 from csrun.compiler.plan.placement import crossing_bytes, homes_of, touched, with_matrices
-from csrun.compiler.plan.visits import Function, Use, functions_of
+from csrun.compiler.plan.visits import Function, GroupUse, functions_of
 from csrun.executable import (
     Group,
     Initializer,
     InitializerKind,
     Layer,
     Parameter,
-    Part,
+    TensorShard,
     Visit,
     aligned,
     nbytes_of,
@@ -75,9 +75,9 @@ def lay_out(
     groups = _groups(cut, sizes)
     group_of = {layer: group.index for group in groups for layer in group.layers}
 
-    def use_of(kernel: Kernel) -> Use:
+    def use_of(kernel: Kernel) -> GroupUse:
         read, given = touched(kernel)
-        return Use(
+        return GroupUse(
             *(frozenset(group_of[layer_of[name]] for name in names) for names in (read, given))
         )
 
@@ -217,8 +217,8 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
     )
 
 
-def _part(operation: StoredOp) -> Part | None:
+def _part(operation: StoredOp) -> TensorShard | None:
     part = operation.part if isinstance(operation, ParameterOp) else None
     if part is None:
         return None
-    return Part(part.tensor.data, part.rows.value.data, part.first.value.data)
+    return TensorShard(part.tensor.data, part.rows.value.data, part.first.value.data)

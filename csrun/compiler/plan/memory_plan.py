@@ -94,7 +94,7 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     Source: greedy by size, Pisarchyk and Lee 2020, Efficient memory management for deep neural net
     inference, section 5
     """
-    placed = _Placed(sum(len(life.spans) for life in alive))
+    placed = _PlacedLives(sum(len(life.spans) for life in alive))
     offsets = {}
     for life in sorted(alive, key=lambda life: -life.nbytes):
         offsets[life.array.name] = placed.add(life, base)
@@ -104,7 +104,7 @@ def place(alive: Sequence[Life], base: int) -> tuple[list[Buffer], int]:
     return buffers, max((offsets[a.array.name] + a.nbytes for a in alive), default=base)
 
 
-class _Placed:
+class _PlacedLives:
     """Lives that have their place, by its start: a column each, as deep models have thousands."""
 
     def __init__(self, most: int) -> None:

@@ -153,7 +153,7 @@ class Work:
 
 def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
     """Estimate the rate of the system, and of each layer alone."""
-    alone = [_Alone.of(layer, work, constants) for layer in work.layers]
+    alone = [_LayerRates.of(layer, work, constants) for layer in work.layers]
     seconds = [1 / layer.compute for layer in alone]  # a sample
     pace_s = sum(seconds) if work.is_streaming else max(seconds, default=0.0)
     compute = 1 / (pace_s + work.overhead_s(constants) / work.batch_size)
@@ -174,7 +174,7 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
 
 
 @dataclass(frozen=True)
-class _Alone:
+class _LayerRates:
     """One layer by itself, in all replicas. Units: flops a sample, rates in samples a second."""
 
     name: str
@@ -184,7 +184,7 @@ class _Alone:
     transmission: float
 
     @classmethod
-    def of(cls, layer: Layer, work: Work, constants: Constants) -> "_Alone":
+    def of(cls, layer: Layer, work: Work, constants: Constants) -> "_LayerRates":
         own, system = work.pes_of(layer), work.system
         pes = work.replicas * own
         flops = work.per_sample(_flops(layer))

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from csrun.executable import Call
+from csrun.executable import MinibatchVisit
 
 
-def interleave(stages: Sequence[int], minibatches: int) -> tuple[Call, ...]:
+def interleave(stages: Sequence[int], minibatches: int) -> tuple[MinibatchVisit, ...]:
     """1F1B: each stage fills up with forwards, then takes a backward after each forward.
 
     stages: of each visit, in a step's order, the stage of the pipeline that makes it: a plain chain
@@ -30,13 +30,13 @@ def interleave(stages: Sequence[int], minibatches: int) -> tuple[Call, ...]:
         has_room = visit == last or out < (last - visit + 1) // 2
         return done[visit] < arrived and has_room
 
-    calls: list[Call] = []
+    calls: list[MinibatchVisit] = []
     while done and done[-1] < minibatches:
         before = list(done)
         for stage in reversed(visits_of):
             ready = (visit for visit in reversed(visits_of[stage]) if is_ready(visit, before))
             visit = next(ready, None)
             if visit is not None:
-                calls.append(Call(visit, done[visit]))
+                calls.append(MinibatchVisit(visit, done[visit]))
                 done[visit] += 1
     return tuple(calls)

@@ -18,7 +18,7 @@ from csrun.executable import Visit
 
 
 @dataclass(frozen=True)
-class Use:
+class GroupUse:
     """The groups whose weights a kernel reads, and those whose gradients it writes."""
 
     weights: frozenset[int] = frozenset()
@@ -30,7 +30,7 @@ class Use:
         return self.weights | self.gradients
 
 
-UseOf = Callable[[Kernel], Use]
+UseOf = Callable[[Kernel], GroupUse]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from csrun.compiler.report.blocks import Fold, folded
 from csrun.compiler.report.drawings import (
     ENLARGED_HEIGHT,
     Drawing,
+    GroupStream,
     Spot,
-    Stream,
     around,
     draw,
     stream_of,
@@ -40,7 +40,7 @@ class GeneratedKernel:
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """A layer with what was decided and expected of it. index: from 1, in plan order.
 
     pes: of all replicas; None where the layer has no place.
@@ -62,16 +62,16 @@ class Column:
     """A column of the layers' table: what it sorts by (None: nothing there), how that reads."""
 
     title: str
-    value: Callable[[Row], Any]
+    value: Callable[[LayerRow], Any]
     read: Callable[[Any], str] = str
     style: str = "number"  # a class of page.css, or none
     adds_up: bool = False  # over the layers of a block
 
-    def text(self, row: Row) -> str:
+    def text(self, row: LayerRow) -> str:
         value = self.value(row)
         return MISSING if value is None else self.read(value)
 
-    def sum(self, rows: Sequence[Row]) -> str:
+    def sum(self, rows: Sequence[LayerRow]) -> str:
         """Entry for a block."""
         return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
@@ -123,19 +123,19 @@ class Report:
         }
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[LayerRow, ...]:
         """The layers, in plan order."""
         pes = Counter[str]()
         for region in self.plan.floor_plan:
             pes[region.layer] += region.rectangle.pes
         estimates = {estimate.layer: estimate for estimate in self.plan.estimate.layers}
         return tuple(
-            Row(index, layer, pes.get(layer.name), estimates.get(layer.name))
+            LayerRow(index, layer, pes.get(layer.name), estimates.get(layer.name))
             for index, layer in enumerate(self.plan.layers, 1)
         )
 
     @cached_property
-    def layers(self) -> tuple[Fold[Row], ...]:
+    def layers(self) -> tuple[Fold[LayerRow], ...]:
         """The rows, folded by block."""
         return folded(self.rows, lambda row: (row.layer.name,))
 
@@ -179,7 +179,7 @@ class Report:
         return Limit.of(self.plan, self.system)
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> GroupStream | None:
         """Timeline of the groups of weights; None where the weights stay on the wafer."""
         streaming = self.plan.mode is ExecutionMode.WEIGHT_STREAMING
         return stream_of(self.plan) if streaming else None
@@ -221,7 +221,7 @@ class Report:
             if replica in (None, region.replica)
         )
 
-    def _spot(self, region: Region, row: Row) -> Spot:
+    def _spot(self, region: Region, row: LayerRow) -> Spot:
         replicas, pes = self.plan.replicas, region.rectangle.pes
         which = f", replica {region.replica + 1} of {replicas}" if replicas > 1 else ""
         share = percent(pes / self.system.usable_cores)

@@ -63,7 +63,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Place:
+class DrawnRegion:
     """A rectangle as it is drawn."""
 
     spot: Spot
@@ -77,7 +77,7 @@ class Drawing:
 
     title: str
     fabric: Area
-    places: tuple[Place, ...]
+    places: tuple[DrawnRegion, ...]
     width: float = WIDTH
 
 
@@ -113,7 +113,7 @@ def draw(
         width = left
     fabric = _scaled(part, part, height, width)
     labels = _beside(small, areas, fabric)
-    places = [Place(s, area, labels.get(s) or _inside(s, area)) for s, area in areas.items()]
+    places = [DrawnRegion(s, area, labels.get(s) or _inside(s, area)) for s, area in areas.items()]
     return Drawing(title, fabric, tuple(places))
 
 
@@ -174,7 +174,7 @@ class Arrival(StrEnum):
 
 
 @dataclass(frozen=True)
-class Stop:
+class GroupStop:
     """A group's part in one of a step's visits.
 
     ahead: how many stops before it the group began to come.
@@ -186,11 +186,11 @@ class Stop:
     ahead: int = 0
 
 
-def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[Stop, ...]:
+def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[GroupStop, ...]:
     """A step after the first one, as the wafer's weight slots serve it."""
     following = fetches(groups, [visit.groups for visit in visits], PREFETCH_BYTES)
     held: frozenset[int] = frozenset()
-    found: list[Stop] = []
+    found: list[GroupStop] = []
 
     def under(group: int) -> frozenset[int]:
         return frozenset(other for other in held if lie_over(groups[group], groups[other]))
@@ -210,9 +210,9 @@ def stops(groups: Sequence[Group], visits: Sequence[Visit]) -> tuple[Stop, ...]:
     return tuple(found)
 
 
-def _stop(visit: Visit, group: int, held: frozenset[int], ahead: int) -> Stop:
+def _stop(visit: Visit, group: int, held: frozenset[int], ahead: int) -> GroupStop:
     arrival = Arrival.KEPT if group in held else Arrival.AHEAD if ahead else Arrival.IN_TURN
-    return Stop(visit.function, group, arrival, ahead)
+    return GroupStop(visit.function, group, arrival, ahead)
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,11 @@ class Stay:
 
 
 @dataclass(frozen=True)
-class Stream:
+class GroupStream:
     """The groups of a streaming plan on their way through a step."""
 
     groups: tuple[Group, ...]
-    stops: tuple[Stop, ...]
+    stops: tuple[GroupStop, ...]
 
     @cached_property
     def stays(self) -> tuple[Stay, ...]:
@@ -256,7 +256,7 @@ class Stream:
         """Rows that the drawing needs."""
         return 1 + max((stay.lane for stay in self.stays), default=0)
 
-    def arrivals(self, group: Group) -> tuple[Stop, ...]:
+    def arrivals(self, group: Group) -> tuple[GroupStop, ...]:
         """The visits of a group, and how it comes for each."""
         return tuple(stop for stop in self.stops if stop.group == group.index)
 
@@ -272,6 +272,6 @@ def _in_lanes(stays: Sequence[Stay]) -> tuple[Stay, ...]:
     return tuple(found)
 
 
-def stream_of(plan: Plan) -> Stream:
+def stream_of(plan: Plan) -> GroupStream:
     """The groups of a plan and their order."""
-    return Stream(plan.groups, stops(plan.groups, plan.visits))
+    return GroupStream(plan.groups, stops(plan.groups, plan.visits))

@@ -5,11 +5,11 @@ from typing import Any
 
 from csrun.data.adapters import grain, torch
 from csrun.data.adapters.grain import RandomAccess
-from csrun.data.operators import Operator
+from csrun.data.operators import InputOperator
 
 Kind = tuple[str, str]  # package and class
 
-DESCRIBED: dict[Kind, Callable[[Any], tuple[Operator, ...]]] = {
+DESCRIBED: dict[Kind, Callable[[Any], tuple[InputOperator, ...]]] = {
     ("torch", "DataLoader"): torch.describe,
     ("grain", "MapDataset"): grain.describe,
     ("grain", "IterDataset"): grain.describe,
@@ -24,7 +24,7 @@ PASSES: dict[Kind, Callable[[Any], Callable[[int], Iterator[Any]] | None]] = {
 }
 
 
-def describe(iterable: Any) -> tuple[Operator, ...]:
+def describe(iterable: Any) -> tuple[InputOperator, ...]:
     """Return the operators of a torch DataLoader, grain data set or grain DataLoader, source first.
 
     Anything else has none: ().

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csrun.data.errors import require
-from csrun.data.operators import Level, Operator, name_of
+from csrun.data.operators import InputOperator, Level, name_of
 
 Options = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ UNKNOWN: Options = {"dataset": None, "samples": None}
 Described = tuple[str, Options]
 
 
-def describe(dataset: Any) -> tuple[Operator, ...]:
+def describe(dataset: Any) -> tuple[InputOperator, ...]:
     """Return the operators of a data set, source first; of several, those of the first."""
     steps = [step for step in map(operator_of, _chain(dataset)) if step is not None]
     if not steps or steps[0][0] != "source":
@@ -139,7 +139,7 @@ def describe(dataset: Any) -> tuple[Operator, ...]:
     return _operators(type(dataset).__name__, steps)
 
 
-def describe_loader(loader: Any) -> tuple[Operator, ...]:
+def describe_loader(loader: Any) -> tuple[InputOperator, ...]:
     """Return the operators of a grain DataLoader: source, sampler, operations and workers."""
     return _operators(type(loader).__name__, _loader_steps(loader))
 
@@ -184,12 +184,12 @@ def _operation(operation: Any) -> Described:
     return "map", function_options(operation)
 
 
-def _operators(iterable: str, steps: Iterable[Described]) -> tuple[Operator, ...]:
+def _operators(iterable: str, steps: Iterable[Described]) -> tuple[InputOperator, ...]:
     """Convert steps to operators: on samples up to the batch, then on batches."""
-    operators: list[Operator] = []
+    operators: list[InputOperator] = []
     level = Level.SAMPLE
     for name, options in steps:
         whole = {} if operators else {"iterable": iterable}
-        operators.append(Operator(name, level, {**whole, **options}))
+        operators.append(InputOperator(name, level, {**whole, **options}))
         level = Level.BATCH if name == "batch" else level
     return tuple(operators)

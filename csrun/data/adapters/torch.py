@@ -11,7 +11,7 @@ import numpy as np
 
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.adapters.torch_batches import LoaderBatches, PassOrder
-from csrun.data.operators import Level, Operator, name_of
+from csrun.data.operators import InputOperator, Level, name_of
 from csrun.data.sharding import run_seed
 
 IN_ORDER = "SequentialSampler"
@@ -20,23 +20,23 @@ _TORCHS = ("torch.utils.data.sampler",)  # samplers that end and draw their orde
 STANDARD_COLLATE = ("default_collate", "default_convert")
 
 
-def describe(loader: Any) -> tuple[Operator, ...]:
+def describe(loader: Any) -> tuple[InputOperator, ...]:
     """Return the operators of a DataLoader, source first."""
     return tuple(_operators(loader))
 
 
-def _operators(loader: Any) -> Iterator[Operator]:
-    yield Operator("DataLoader", Level.SAMPLE, _source(loader))
+def _operators(loader: Any) -> Iterator[InputOperator]:
+    yield InputOperator("DataLoader", Level.SAMPLE, _source(loader))
     if (sampler := _sampler(loader)) not in (None, IN_ORDER):
         options = {"kind": "whole" if sampler == WHOLE else sampler, "seed": _seed(loader)}
-        yield Operator("shuffle", Level.SAMPLE, {**options, "window": None})
+        yield InputOperator("shuffle", Level.SAMPLE, {**options, "window": None})
     if (batch_size := _batch_size(loader)) is not None:
         options = {"batch_size": batch_size, "drop_remainder": _drops(loader)}
-        yield Operator("batch", Level.SAMPLE, options)
+        yield InputOperator("batch", Level.SAMPLE, options)
     if (function := name_of(loader.collate_fn)) not in STANDARD_COLLATE:
-        yield Operator("map", Level.BATCH, {"function": function, "num_parallel_calls": None})
+        yield InputOperator("map", Level.BATCH, {"function": function, "num_parallel_calls": None})
     if loader.num_workers:
-        yield Operator("prefetch", Level.BATCH, _workers(loader))
+        yield InputOperator("prefetch", Level.BATCH, _workers(loader))
 
 
 def _source(loader: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Csv:
             require(len(record) == len(first), where, f"must have {len(first)} fields", len(record))
             yield _sample(where, parts, record)
 
-    def _parts(self, path: Path, first: Sequence[str]) -> "list[_Part]":
+    def _parts(self, path: Path, first: Sequence[str]) -> "list[_ColumnGroup]":
         """Map the fields of a record to arrays."""
         names: Sequence[Column] = first if self.header else range(len(first))
         where = f"{path}:1"
@@ -74,7 +74,7 @@ class Csv:
             for name in _listed(key):
                 require(name in names, where, f"must have a column {name}", list(names))
             chosen = tuple(names.index(name) for name in _listed(key))
-            parts.append(_Part(_listed(key), chosen, dtype, _is_single(key)))
+            parts.append(_ColumnGroup(_listed(key), chosen, dtype, _is_single(key)))
         return parts
 
     def _check(self, key: Any, dtype: str) -> None:
@@ -90,7 +90,7 @@ class Csv:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ColumnGroup:
     """Fields that form one array."""
 
     names: tuple[Column, ...]
@@ -117,7 +117,7 @@ class _Part:
         return f"columns {list(self.names)} must be {self.dtype}"
 
 
-def _sample(where: str, parts: Sequence[_Part], record: Sequence[str]) -> Sample:
+def _sample(where: str, parts: Sequence[_ColumnGroup], record: Sequence[str]) -> Sample:
     return tuple(part.array(where, record) for part in parts)
 
 

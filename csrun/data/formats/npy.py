@@ -65,7 +65,7 @@ class Npy:
 
 
 @dataclass(frozen=True)
-class _Header:
+class _NpyHeader:
     """Header of a .npy file, whose values begin at byte `begin`."""
 
     shape: tuple[int, ...]
@@ -83,12 +83,12 @@ class _Header:
         return values.reshape(self.shape, order="F" if self.fortran_order else "C")
 
 
-def _header(where: str, file: BinaryIO, size: int) -> _Header:
+def _header(where: str, file: BinaryIO, size: int) -> _NpyHeader:
     """Read the header of a .npy file, and check that the values fit its size."""
     try:
         version = np.lib.format.read_magic(file)
         require(version in HEADER_READERS, where, "version must be 1.0 or 2.0", version)
-        header = _Header(*HEADER_READERS[version](file), begin=file.tell())
+        header = _NpyHeader(*HEADER_READERS[version](file), begin=file.tell())
     except (ValueError, SyntaxError, TokenError) as error:
         raise DataError(f"{where}: not a readable .npy file: {error}") from error
     plain = header.dtype.itemsize > 0 and not header.dtype.hasobject

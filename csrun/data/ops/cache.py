@@ -8,9 +8,9 @@ from csrun.data.delivery import arrays_of
 from csrun.data.errors import Origin
 from csrun.data.flow import Chunks, Flow, Item, Source
 from csrun.data.formats.base import Sample
-from csrun.data.indexed import BatchReader, Indexed, Order, Samples
+from csrun.data.indexed import BatchReader, Indexed, Order
 from csrun.data.operators import StageClock
-from csrun.data.samples import Batch, Rows, read_only
+from csrun.data.samples import Batch, Rows, Samples, read_only
 
 
 def cached(source: Source) -> Source:

@@ -6,10 +6,10 @@ from typing import Any
 
 from csrun.data.errors import Origin, span_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_turn
-from csrun.data.operators import Operator, StageClock
+from csrun.data.operators import InputOperator, StageClock
 
 
-def filtered(source: Source, predicate: Callable[..., Any], operator: Operator) -> Source:
+def filtered(source: Source, predicate: Callable[..., Any], operator: InputOperator) -> Source:
     """Filter a source; the result is a stream, as the number of removed elements is unknown."""
     return FilterFlow(in_turn(source), predicate, operator)
 
@@ -20,7 +20,7 @@ class FilterFlow:
 
     below: Flow
     predicate: Callable[..., Any]
-    operator: Operator
+    operator: InputOperator
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
         """Open a pass."""

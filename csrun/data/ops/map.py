@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from csrun.data.delivery import arrays_of, require_numbers
-from csrun.data.errors import Origin, WholeBatch, span_of, text_of
+from csrun.data.errors import BatchOrigin, Origin, span_of, text_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_chunks
 from csrun.data.formats.base import Sample
-from csrun.data.indexed import BatchReader, Indexed, Samples
-from csrun.data.operators import Level, Operator, StageClock
-from csrun.data.samples import Batch, Rows
+from csrun.data.indexed import BatchReader, Indexed
+from csrun.data.operators import InputOperator, Level, StageClock
+from csrun.data.samples import Batch, Rows, Samples
 
 MapFunction = Callable[..., Sample]  # on flat elements
 
 
 def mapped(
-    source: Source, function: MapFunction, operator: Operator, threads: int | None
+    source: Source, function: MapFunction, operator: InputOperator, threads: int | None
 ) -> Source:
     """Map a source; threads: None for num_parallel_calls left at its default.
 
@@ -44,7 +44,7 @@ class MappedSamples:
 
     below: Samples
     function: MapFunction
-    operator: Operator
+    operator: InputOperator
     alone: AbstractContextManager[Any]
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class MappedBatches:
 
     below: BatchReader
     function: MapFunction
-    operator: Operator
+    operator: InputOperator
     alone: AbstractContextManager[Any]
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
@@ -95,7 +95,7 @@ class MapFlow:
 
     below: Flow
     function: MapFunction
-    operator: Operator
+    operator: InputOperator
     threads: int
 
     def open(self, epoch: int, clock: StageClock) -> Chunks:
@@ -133,7 +133,7 @@ class MapFlow:
 def _call(
     function: MapFunction,
     batch: Batch,
-    operator: Operator,
+    operator: InputOperator,
     origins: Callable[[], Sequence[Origin]],
     clock: StageClock,
 ) -> Batch:
@@ -163,7 +163,7 @@ def _culprit(
 
 def _row_names(batch: Batch, origins: Sequence[Origin]) -> list[str]:
     first = origins[0]
-    if not isinstance(first, WholeBatch):
+    if not isinstance(first, BatchOrigin):
         return [text_of(origin) for origin in origins]
     rows = min(len(array) if array.ndim else 0 for array in batch)
     return [f"{text_of(first)}, row {row}" for row in range(rows)]

@@ -40,7 +40,7 @@ LOST_PEER_S = 10.0  # for a lost peer to unwind its stack and exit, on a machine
 FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to discard a checkpoint
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """Phase of a job."""
 
     RUNNING = auto()
@@ -53,23 +53,23 @@ class Phase(Enum):
 
 TRANSITIONS = frozenset(
     {
-        (Phase.RUNNING, Phase.COLLECTING),
-        (Phase.RUNNING, Phase.STOPPING),
-        (Phase.RUNNING, Phase.ENDED),
-        (Phase.COLLECTING, Phase.AWAITING_LOST),
-        (Phase.COLLECTING, Phase.STOPPING),
-        (Phase.COLLECTING, Phase.ENDED),
-        (Phase.AWAITING_LOST, Phase.COLLECTING),
-        (Phase.AWAITING_LOST, Phase.STOPPING),
-        (Phase.AWAITING_LOST, Phase.ENDED),
-        (Phase.STOPPING, Phase.KILLING),
-        (Phase.STOPPING, Phase.ENDED),
-        (Phase.KILLING, Phase.ENDED),
-        (Phase.RUNNING, Phase.RUNNING),  # restarts, from here on
-        (Phase.COLLECTING, Phase.RUNNING),
-        (Phase.AWAITING_LOST, Phase.RUNNING),
-        (Phase.STOPPING, Phase.RUNNING),
-        (Phase.KILLING, Phase.RUNNING),
+        (JobPhase.RUNNING, JobPhase.COLLECTING),
+        (JobPhase.RUNNING, JobPhase.STOPPING),
+        (JobPhase.RUNNING, JobPhase.ENDED),
+        (JobPhase.COLLECTING, JobPhase.AWAITING_LOST),
+        (JobPhase.COLLECTING, JobPhase.STOPPING),
+        (JobPhase.COLLECTING, JobPhase.ENDED),
+        (JobPhase.AWAITING_LOST, JobPhase.COLLECTING),
+        (JobPhase.AWAITING_LOST, JobPhase.STOPPING),
+        (JobPhase.AWAITING_LOST, JobPhase.ENDED),
+        (JobPhase.STOPPING, JobPhase.KILLING),
+        (JobPhase.STOPPING, JobPhase.ENDED),
+        (JobPhase.KILLING, JobPhase.ENDED),
+        (JobPhase.RUNNING, JobPhase.RUNNING),  # restarts, from here on
+        (JobPhase.COLLECTING, JobPhase.RUNNING),
+        (JobPhase.AWAITING_LOST, JobPhase.RUNNING),
+        (JobPhase.STOPPING, JobPhase.RUNNING),
+        (JobPhase.KILLING, JobPhase.RUNNING),
     }
 )
 
@@ -166,7 +166,7 @@ Event = TaskExited | WaferRequested | Interrupted | TimeLimitReached | DeadlineP
 Instruction = Start | Send | Wait | Restart | Finish
 
 
-class InvalidTransitionError(Exception):
+class PhaseTransitionError(Exception):
     """A bug of this module: a change of phase that the table does not have."""
 
 
@@ -174,7 +174,7 @@ class JobState:
     """One job's tasks, living and ended, and the phase of the whole."""
 
     def __init__(self, job: JobFile) -> None:
-        self.phase = Phase.RUNNING
+        self.phase = JobPhase.RUNNING
         self.ends: list[TaskEnd] = []
         self.signum: int | None = None
         self.timed_out = False
@@ -253,21 +253,21 @@ class JobState:
             self._lost_at = event.report.step
         self._step = event.step
         self._has_lost_place |= event.is_lost
-        if self.phase is Phase.STOPPING and end.role is Role.CHIEF and self._living:
+        if self.phase is JobPhase.STOPPING and end.role is Role.CHIEF and self._living:
             return [Send(tuple(self._living), SIGTERM)]  # it has let go of its peers
         next_wafer = self._next_wafers.pop(event.name, None)
-        if next_wafer is not None and not end.failed and self.phase is Phase.RUNNING:
+        if next_wafer is not None and not end.failed and self.phase is JobPhase.RUNNING:
             return [self._start(next_wafer)]
         if not self._living:
             return self._restart() if self._may_restart() else self._finish()
-        if end.failed and self.phase is Phase.RUNNING:
+        if end.failed and self.phase is JobPhase.RUNNING:
             return self._collect()
-        if self.phase is Phase.AWAITING_LOST and not self._is_lost_peer_running():
+        if self.phase is JobPhase.AWAITING_LOST and not self._is_lost_peer_running():
             return self._collect()
         return []
 
     def _collect(self) -> list[Instruction]:
-        self._go(Phase.COLLECTING)
+        self._go(JobPhase.COLLECTING)
         return [Wait(COLLECT_S)]
 
     def _is_lost_peer_running(self) -> bool:
@@ -297,7 +297,7 @@ class JobState:
         return replace(end, ended_by_launcher=ended_by_us)
 
     def _wafer_requested(self, event: WaferRequested) -> list[Instruction]:
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not JobPhase.RUNNING:
             return []
         wafer = StartTask(0, (), event.system, event.run)
         if wafer.name in self._living:  # of the chief's last run; one at a time has log and report
@@ -311,9 +311,9 @@ class JobState:
         self.signum = self.signum or event.signum
         is_echo = event.by_scheduler or self._expects_echo
         self._expects_echo = event.by_scheduler
-        if self.phase is Phase.STOPPING and not is_echo:
+        if self.phase is JobPhase.STOPPING and not is_echo:
             return self._kill()
-        if self.phase in (Phase.RUNNING, Phase.COLLECTING, Phase.AWAITING_LOST):
+        if self.phase in (JobPhase.RUNNING, JobPhase.COLLECTING, JobPhase.AWAITING_LOST):
             return self._stop(event.time_s, self._job.grace_s)
         return []
 
@@ -326,22 +326,22 @@ class JobState:
 
     def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
         self.timed_out = self.signum is None
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not JobPhase.RUNNING:
             return []  # it ends already; that it must not start again is kept
         return self._stop(event.time_s, self._job.grace_s)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
-        if self.phase is Phase.COLLECTING and self._is_lost_peer_running():
-            self._go(Phase.AWAITING_LOST)
+        if self.phase is JobPhase.COLLECTING and self._is_lost_peer_running():
+            self._go(JobPhase.AWAITING_LOST)
             return [Wait(LOST_PEER_S)]
-        if self.phase in (Phase.COLLECTING, Phase.AWAITING_LOST):
+        if self.phase in (JobPhase.COLLECTING, JobPhase.AWAITING_LOST):
             return self._stop(event.time_s, FAILURE_GRACE_S)
-        if self.phase is Phase.STOPPING:
+        if self.phase is JobPhase.STOPPING:
             return self._kill()
         return []
 
     def _server_lost(self, event: ServerLost) -> list[Instruction]:
-        if self.phase is Phase.ENDED:
+        if self.phase is JobPhase.ENDED:
             return []
         self.server_exit_code = event.exit_code
         self._living.clear()
@@ -352,12 +352,12 @@ class JobState:
         return Start(task)
 
     def _stop(self, now_s: float, grace_s: float) -> list[Instruction]:
-        self._go(Phase.STOPPING)
+        self._go(JobPhase.STOPPING)
         self._stopped_at_s = now_s
         return [Send(tuple(self._living), SIGTERM), Wait(grace_s)]
 
     def _kill(self) -> list[Instruction]:
-        self._go(Phase.KILLING)
+        self._go(JobPhase.KILLING)
         return [Send(tuple(self._living), SIGKILL)]
 
     def _may_restart(self) -> bool:
@@ -376,17 +376,17 @@ class JobState:
         cause = self.cause
         assert cause is not None
         self._restarts += 1
-        self._go(Phase.RUNNING)
+        self._go(JobPhase.RUNNING)
         self.ends, self._next_wafers = [], {}
         self._stopped_at_s = self._lost_at = None
         return [Restart(cause, self._restarts), *self.begin()]
 
     def _finish(self) -> list[Instruction]:
-        self._go(Phase.ENDED)
+        self._go(JobPhase.ENDED)
         return [Finish()]
 
-    def _go(self, phase: Phase) -> None:
+    def _go(self, phase: JobPhase) -> None:
         if (self.phase, phase) not in TRANSITIONS:
             story = "\n".join(f"  {event}" for event in self._story)
-            raise InvalidTransitionError(f"{self.phase} -> {phase} after:\n{story}")
+            raise PhaseTransitionError(f"{self.phase} -> {phase} after:\n{story}")
         self.phase = phase

@@ -14,7 +14,7 @@ from csrun.context import environment
 from csrun.launch.command import named_system, systems_of
 from csrun.launch.plan import JobPlan
 from csrun.launch.slurm import sinfo, squeue
-from csrun.launch.slurm.squeue import Part, parts
+from csrun.launch.slurm.squeue import JobComponent, parts
 from csrun.launch.srun import Resources, node_needs, salloc_words
 from csrun.site import JobLayout, Site, System
 
@@ -25,7 +25,7 @@ def around(
     site: Site,
     resources_of: Callable[[str | None], Resources],
     partitions: Sequence[str | None] = (None,),
-) -> environment.Allocation:
+) -> environment.SlurmAllocation:
     """Resources that the user's job gives a job of csrun's; `resources_of` maps a gres.
 
     Raises: UsageError with the line that asks for enough, when it does not; as `squeue.jobs`
@@ -45,7 +45,7 @@ def around(
             f"the current job {job_id} {missing}: leave it and request one that fits,\n"
             f"  {line}{other}"
         )
-    return environment.Allocation(held, is_whole=len(found) == 1, is_users=True)
+    return environment.SlurmAllocation(held, is_whole=len(found) == 1, is_users=True)
 
 
 def in_its_own_way(
@@ -81,7 +81,7 @@ def _has(each: System, gres: str, site: Site) -> bool:
     return site.gres_names_systems and (site.gres_of(each.name) or "") in gres.split(",")
 
 
-def holds(found: Sequence[Part], gres: str | None) -> bool:
+def holds(found: Sequence[JobComponent], gres: str | None) -> bool:
     """True if the first component, which is the chief's, was given a resource."""
     if gres is None:
         return True
@@ -89,7 +89,7 @@ def holds(found: Sequence[Part], gres: str | None) -> bool:
     return re.sub(r":\d+$", "", gres) in {re.sub(r":\d+$", "", each) for each in asked}
 
 
-def lacks(found: Sequence[Part], needs: Sequence[tuple[int, int]]) -> str:
+def lacks(found: Sequence[JobComponent], needs: Sequence[tuple[int, int]]) -> str:
     """Reason why components, or one whole job, cannot carry a layout; empty when they can."""
     if len(found) == 1 and len(needs) > 1:
         needs = [(sum(nodes for nodes, _ in needs), max(cpus for _, cpus in needs))]
@@ -120,7 +120,9 @@ def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
     return [(first, *system.alike(site, first, mode)) for first in firsts]
 
 
-def _held(way: Sequence[System], count: int, found: Sequence[Part], site: Site) -> tuple[str, ...]:
+def _held(
+    way: Sequence[System], count: int, found: Sequence[JobComponent], site: Site
+) -> tuple[str, ...]:
     """The first of a way and as many others as are needed; none where a job has not got them."""
     held = [each for each in way if holds(found, site.gres_of(each.name))][:count]
     return tuple(each.name for each in held) if held[:1] == [way[0]] and len(held) == count else ()

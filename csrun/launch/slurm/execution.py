@@ -29,7 +29,7 @@ from csrun.launch.slurm.mailbox import NodeReady
 from csrun.launch.slurm.node_agent import COMPLAINT, PLAN_FILE
 from csrun.launch.slurm.queue_progress import QueueWatch, job_of
 from csrun.launch.slurm.srun_arguments import node_agent_words, one_a_node, words_of
-from csrun.launch.slurm.srun_process import LOG_NAME, Step
+from csrun.launch.slurm.srun_process import LOG_NAME, SrunProcess
 from csrun.launch.srun import Resources
 from csrun.site import Site
 
@@ -43,7 +43,7 @@ def run_step(
     site: Site,
     resources: Resources,
     systems: tuple[str, ...],
-    given: environment.Allocation | None,
+    given: environment.SlurmAllocation | None,
 ) -> int:
     """Run it to its end, in a folder of its own; the exit code."""
     jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
@@ -66,7 +66,7 @@ def _run_in(
     site: Site,
     resources: Resources,
     systems: tuple[str, ...],
-    given: environment.Allocation | None,
+    given: environment.SlurmAllocation | None,
 ) -> int:
     try:
         job = _planned(request, job_plan, systems)
@@ -77,7 +77,7 @@ def _run_in(
         command = node_agent_words(request, job_plan, site, folder)
         words = words_of(one_a_node(job_plan), command, resources, given)
         with ending_signals() as signals:
-            return _Run(request, site, job, folder, words, signals, given).run()
+            return _SrunExecution(request, site, job, folder, words, signals, given).run()
     finally:
         folder.clear()
 
@@ -93,7 +93,7 @@ def _writing(folder: JobFolder) -> Iterator[None]:
         ) from error
 
 
-class _Run:
+class _SrunExecution:
     """One srun of a job: until all nodes have reported in, and then as on one machine."""
 
     def __init__(
@@ -104,7 +104,7 @@ class _Run:
         folder: JobFolder,
         words: tuple[str, ...],
         signals: socket.socket,
-        given: environment.Allocation | None,
+        given: environment.SlurmAllocation | None,
     ) -> None:
         self._request = request
         self._site = site
@@ -115,7 +115,7 @@ class _Run:
         self._said_bytes = 0
         self._begun_s = monotonic()
         self._watch = QueueWatch(say)
-        self._step = Step(
+        self._step = SrunProcess(
             words,
             folder,
             planned.nodes,

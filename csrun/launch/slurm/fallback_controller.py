@@ -19,8 +19,8 @@ from csrun.launch.life.job_state import (
     Finish,
     Instruction,
     Interrupted,
+    JobPhase,
     JobState,
-    Phase,
     TaskExited,
     TimeLimitReached,
     WaferRequested,
@@ -35,7 +35,7 @@ MOST_S = 5.0  # cap of one look: no message can arrive while the file system han
 Happening = StartTask | TaskExited | WaferRequested
 
 
-class Watch:
+class SilenceWatch:
     """The time for which nothing new was read of csrun_wse, on this machine's monotonic clock.
 
     The times of the file are not asked: over NFS they are another machine's, or old.
@@ -71,7 +71,7 @@ class FallbackController:
     @property
     def is_needed(self) -> bool:
         """False as long as csrun_wse, if it comes back, finds all as it was."""
-        return self._state.phase is not Phase.RUNNING
+        return self._state.phase is not JobPhase.RUNNING
 
     @property
     def exit_code(self) -> int:
@@ -93,7 +93,7 @@ class FallbackController:
         if now_s >= self._deadline_s:
             self._deadline_s = inf
             return self._timed(self._state.handle(DeadlinePassed(now_s)), now_s)
-        if self._state.phase is not Phase.RUNNING:
+        if self._state.phase is not JobPhase.RUNNING:
             return []
         if is_given_up:
             return self._timed(self._state.handle(Interrupted(SIGTERM, now_s)), now_s)

@@ -181,7 +181,7 @@ def _frame(message: msgspec.Struct) -> bytes:
     return framing.encode(_CHECKSUM.pack(crc32(body)) + body)
 
 
-class Reader(Generic[Message]):
+class MailboxReader(Generic[Message]):
     """One box, read as it grows."""
 
     def __init__(self, box: Path, decoder: "msgspec.msgpack.Decoder[Message]") -> None:

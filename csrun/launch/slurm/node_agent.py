@@ -33,7 +33,7 @@ from csrun.launch.process.process_tree import become_subreaper, kill_descendants
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
 from csrun.launch.slurm import mailbox
 from csrun.launch.slurm.identity import address_towards, machine
-from csrun.launch.slurm.orphaned_node import Alone
+from csrun.launch.slurm.orphaned_node import OrphanedNode
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
@@ -55,7 +55,7 @@ class NodeAgent:
         self._node_id = place.node_id
         self._ranks = frozenset(ranks)
         self._box = mailbox.Outbox(mailbox.node_box(folder.path, place.node_id))
-        self._alone = Alone(folder, place.job_id, is_first=0 in self._ranks)
+        self._alone = OrphanedNode(folder, place.job_id, is_first=0 in self._ranks)
         self._tasks = NodeTasks(folder, link_name(place.node_id), len(self._ranks), _HANDLED)
         self._job: JobFile | None = None
         self._shows_progress = False

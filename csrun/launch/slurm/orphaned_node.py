@@ -17,12 +17,17 @@ from csrun.launch.life.job_state import Instruction
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.slurm import job_comment, mailbox
 from csrun.launch.slurm.commands import call
-from csrun.launch.slurm.fallback_controller import SILENCE_S, FallbackController, Happening, Watch
+from csrun.launch.slurm.fallback_controller import (
+    SILENCE_S,
+    FallbackController,
+    Happening,
+    SilenceWatch,
+)
 
 EXIT_NEVER_STARTED = 1
 
 
-class Alone:
+class OrphanedNode:
     """A node agent's view of its launcher. `is_first`: the agent is the chief's."""
 
     def __init__(self, folder: JobFolder, job_id: int, *, is_first: bool) -> None:
@@ -30,10 +35,10 @@ class Alone:
         self._job_id = job_id
         self._is_first = is_first
         self._heartbeat = mailbox.Heartbeat(SILENCE_S, frees_job=False)
-        self._orders = mailbox.Reader(
+        self._orders = mailbox.MailboxReader(
             mailbox.launcher_box(folder.path), msgspec.msgpack.Decoder(mailbox.ToNodeAgents)
         )
-        self._watch = Watch(time.monotonic())
+        self._watch = SilenceWatch(time.monotonic())
         self._job: JobFile | None = None
         self._begun_s = 0.0
         self._story: list[Happening] = []  # since the tasks were started

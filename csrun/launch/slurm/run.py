@@ -86,7 +86,7 @@ def _require_nodes(
 
 def _allocation(
     request: JobRequest, job_plan: JobPlan, site: Site, asked: options.SlurmOptions
-) -> environment.Allocation | None:
+) -> environment.SlurmAllocation | None:
     """The job that the tasks run in; None when there is none yet.
 
     Raises: as `allocation.around`

@@ -165,7 +165,7 @@ def systems(site: Site) -> list[SystemStatus]:
 
 
 @dataclass(frozen=True)
-class Part:
+class JobComponent:
     """One component of a job that runs; `gres` as it was asked for, e.g. `gres:cs:cs2-02:1`."""
 
     nodes: int
@@ -173,7 +173,7 @@ class Part:
     gres: str
 
 
-def parts(site: Site, job_id: int) -> list[Part]:
+def parts(site: Site, job_id: int) -> list[JobComponent]:
     """The components of one job, in their order; none of a job that Slurm does not know.
 
     Raises: as `jobs`
@@ -181,11 +181,11 @@ def parts(site: Site, job_id: int) -> list[Part]:
     return parse_parts(sinfo.ask(site, "squeue", "--json"), site, job_id)
 
 
-def parse_parts(text: str, site: Site, job_id: int) -> list[Part]:
+def parse_parts(text: str, site: Site, job_id: int) -> list[JobComponent]:
     """One job's components in squeue's answer."""
     found = sorted(_components(text, site).get(job_id, []), key=_offset)
     return [
-        Part(_number(p["node_count"]), _number(p["cpus"]), p.get("tres_per_node") or "")
+        JobComponent(_number(p["node_count"]), _number(p["cpus"]), p.get("tres_per_node") or "")
         for p in found
     ]
 

@@ -19,7 +19,7 @@ def words_of(
     job_plan: JobPlan,
     command: tuple[str, ...],
     resources: Resources,
-    given: environment.Allocation | None,
+    given: environment.SlurmAllocation | None,
 ) -> tuple[str, ...]:
     """The srun of a command on all of a job's nodes, in the job that there is or a new one."""
     if given is None:

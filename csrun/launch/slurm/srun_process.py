@@ -29,7 +29,7 @@ CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
 _READ_BYTES = 1 << 16
 
 
-class Step:
+class SrunProcess:
     """One srun, a TaskServer. Its node agents report in first; then `job` says where they are.
 
     `owns_job`: the job of Slurm's is csrun's, to cancel for instance; `frees_job`: it was made for
@@ -53,7 +53,7 @@ class Step:
         decoder = msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
         self._box = mailbox.Outbox(mailbox.launcher_box(folder.path))
         self._readers = [
-            mailbox.Reader(mailbox.node_box(folder.path, node_id), decoder)
+            mailbox.MailboxReader(mailbox.node_box(folder.path, node_id), decoder)
             for node_id in range(nodes)
         ]
         self._unended: dict[str, int] = {}  # names of what was started, with their ranks

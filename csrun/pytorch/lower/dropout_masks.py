@@ -14,7 +14,7 @@ from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import PermuteOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.executable import Step
+from csrun.executable import StepState
 from csrun.kernels import random as draws
 from csrun.pytorch.lower.to_cirh import masks_in
 from csrun.pytorch.record.recording import Recording
@@ -52,7 +52,7 @@ def _draw_mask(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:
     samples = shape[0] // op.rows_per_sample if op.rows_per_sample else 1
     runs = 1 if op.runs is None else op.runs.value.data
     columns = prod(shape) // samples // runs
-    step = Step(index=draw.step, rows=samples, batch=draw.batch)
+    step = StepState(index=draw.step, rows=samples, batch=draw.batch)
     keys = draws.round_keys(draw.seed)
     rate, stream = op.rate.value.data, op.stream.value.data
     words = np.empty((3, 2, runs if runs > 1 else samples, draws.blocks_of(columns)), np.uint64)

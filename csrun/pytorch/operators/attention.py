@@ -6,7 +6,7 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from csrun.cirh.batch_axes import Place
+from csrun.cirh.batch_axes import SampleAxis
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.random import DropoutMaskOp
@@ -27,7 +27,9 @@ def attention(
 ) -> SSAValue:
     """Shapes: q, k, v [..., T, E], whose outer axes are samples and heads -> [..., T, E]"""
     places = [e.dependence(x).place for x in (query, key, value)]
-    axes = _Axes.of(shape(query)[:-2], next((p for p in places if p.axis is not None), Place(None)))
+    axes = _Axes.of(
+        shape(query)[:-2], next((p for p in places if p.axis is not None), SampleAxis(None))
+    )
     heads = [axes.apart(e, x) for x in (query, key, value)]
     scores = (*shape(heads[0])[:3], shape(heads[1])[2])
     options: dict[str, Plain] = {
@@ -65,7 +67,7 @@ class _Axes:
     samples: int
 
     @classmethod
-    def of(cls, sizes: tuple[int, ...], place: Place) -> "_Axes":
+    def of(cls, sizes: tuple[int, ...], place: SampleAxis) -> "_Axes":
         """place: of the samples; the first axis where they are on none of these."""
         if place.axis is None or place.axis >= len(sizes):
             apart, first = sizes, 0

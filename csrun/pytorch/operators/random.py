@@ -4,7 +4,7 @@ from typing import Any
 
 from xdsl.ir import SSAValue
 
-from csrun.cirh.batch_axes import Place
+from csrun.cirh.batch_axes import SampleAxis
 from csrun.cirh.ops.arithmetic import MulOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import PermuteOp
@@ -18,10 +18,10 @@ def dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
     return e.emit(MaskedScaleOp, x, mask, scale=1 / (1 - p))
 
 
-def _mask(e: Emission, sizes: tuple[int, ...], place: Place, p: float) -> SSAValue:
+def _mask(e: Emission, sizes: tuple[int, ...], place: SampleAxis, p: float) -> SSAValue:
     """Emit a mask, drawn with samples on axis 0 and then permuted to the value's axes."""
     if place.axis is not None and place.outer > 1:  # [T B] as [T, B]
-        own = Place(place.axis + 1, rows=place.rows)
+        own = SampleAxis(place.axis + 1, rows=place.rows)
         return e.view(_mask(e, place.apart(sizes), own, p), sizes)
     first = place.axis or 0
     drawn = (sizes[first], *sizes[:first], *sizes[first + 1 :]) if sizes else ()
@@ -42,7 +42,7 @@ def dropout_backward(
 def channel_dropout(e: Emission, x: SSAValue, p: float) -> SSAValue:
     """Dropout of whole channels. Shapes: [N, C, ...]"""
     place, kind = e.dependence(x).place, shape(x)[:2]
-    mask = _mask(e, kind, place if place.axis in (0, 1) else Place(None), p)
+    mask = _mask(e, kind, place if place.axis in (0, 1) else SampleAxis(None), p)
     e.drawn[e.place] = mask
     scales = e.emit(MulOp, e.cast(mask, dtype(x)), e.full(1 / (1 - p), dtype(x)))
     e.saved[e.place] = e.view(scales, (*kind, *(1 for _ in shape(x)[2:])))

@@ -12,7 +12,7 @@ from csrun.estimator.compilation import Tracing, compile_fitting, compile_option
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.place import Target
 from csrun.estimator.progress import compile_display
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.trace import share_of
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -46,14 +46,14 @@ class Compiling:
             )
         self.accumulates, self.trained = True, None
 
-    def asked(self, run: Run, part: Part) -> tuple[Tracing, CompileOptions]:
+    def asked(self, run: EstimatorRun, part: Part) -> tuple[Tracing, CompileOptions]:
         """A part for its compile, and what it is compiled with."""
         systems = len(self.target.systems)
         tracing = tracing_of(part, self.users.optimization, run.config, systems)
         accumulates = self.accumulates and part.trains
         return tracing, options_of(tracing, part, self.target, accumulates)
 
-    def compile(self, run: Run, part: Part, begins: Checkpoint | None) -> None:
+    def compile(self, run: EstimatorRun, part: Part, begins: Checkpoint | None) -> None:
         """Compile a part with the values that are asked of it.
 
         begins: a checkpoint which the run is to begin with, if the part trains

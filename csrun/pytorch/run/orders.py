@@ -16,7 +16,7 @@ from csrun.pytorch.run.script_machine import keep_results
 from csrun.pytorch.step.compiled_step import Numbers, Part, Queued, gathering_of
 from csrun.pytorch.weights.sync import GivenBack
 from csrun.runtime.chief.machine import Ordered, Program
-from csrun.runtime.chief.step_orders import Orders
+from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Gathering
 
@@ -161,7 +161,7 @@ class Evaluations:
 
         Raises: CsrunError where the data has ended
         """
-        orders = part.orders = part.orders or Orders(program, None)
+        orders = part.orders = part.orders or OrderSplitter(program, None)
         while steps:
             done = orders.give(self._taken, (), len(steps)).done
             if not done:

@@ -14,7 +14,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role, TaskContext, current
 from csrun.estimator.input_report import NoReports
 from csrun.estimator.roles import next_run, role_in_training, serve
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.preparing import Prepared, require_no_feeding
@@ -94,7 +94,7 @@ def _new_run(
     optimization: Optimization | None,
     loaders: list[Loader],
 ) -> ScriptRun:
-    run = Run(
+    run = EstimatorRun(
         _is_recorded,
         wanted.settings.model_dir,
         wanted.settings.config,

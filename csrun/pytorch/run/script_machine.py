@@ -9,7 +9,7 @@ import torch
 
 from csrun.context import Progress
 from csrun.estimator.place import Target, machine_for
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.compiled_step import Part, Queued
 from csrun.pytorch.user import Loader
@@ -26,7 +26,7 @@ class ScriptMachine:
     """
 
     def __init__(
-        self, run: Run, target: Target, loaders: Sequence[Loader], owner: Part, step: int
+        self, run: EstimatorRun, target: Target, loaders: Sequence[Loader], owner: Part, step: int
     ) -> None:
         assert owner.executable is not None, "compiled before"
         self.owner, self._run = owner, run

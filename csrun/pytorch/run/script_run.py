@@ -13,7 +13,7 @@ import torch
 
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.estimator.place import target_of
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import load_weights
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.deferred_init.tape import is_on_meta
@@ -52,7 +52,7 @@ class ScriptRun:
     count: the steps of all loops. updates: how often their optimizer has stepped.
     """
 
-    run: Run
+    run: EstimatorRun
     folder: Callable[[], RunFolder | None]
     users: GivenBack
     loaders: list[Loader]

@@ -23,7 +23,7 @@ from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Program
-from csrun.runtime.chief.step_orders import Orders
+from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.step.source import are_first_rows
 from csrun.runtime.wire.messages import Gathering
 
@@ -166,7 +166,7 @@ class Part:
     wanted: dict[Ref, None] = field(default_factory=dict)
     executable: Executable | None = None
     program: Program | None = None
-    orders: Orders | None = None
+    orders: OrderSplitter | None = None
     constants: list[Constant] = field(default_factory=list)
 
     def require_constants(self) -> None:

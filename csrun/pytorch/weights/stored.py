@@ -56,7 +56,7 @@ def mapped(path: Path) -> dict[str, npt.NDArray[Any]]:
     """
     try:
         tensors = tensor_files.tensors_in(path)
-    except (tensor_files.DamagedError, OSError) as error:
+    except (tensor_files.TensorFileError, OSError) as error:
         raise CsrunError(f"{path}: {error}") from error
     storage = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()

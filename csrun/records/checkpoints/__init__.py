@@ -6,7 +6,13 @@ the newest checkpoint that the index names whole.
 """
 
 from csrun.records.checkpoints.comparing import Comparison, compare
-from csrun.records.checkpoints.listing import Listed, Verified, index_problem, listing, verify
+from csrun.records.checkpoints.listing import (
+    Listed,
+    VerifiedCheckpoint,
+    index_problem,
+    listing,
+    verify,
+)
 from csrun.records.checkpoints.parts import (
     OPTIMIZER_STATE,
     Index,
@@ -30,7 +36,7 @@ __all__ = [
     "Listed",
     "Manifest",
     "TensorEntry",
-    "Verified",
+    "VerifiedCheckpoint",
     "Writer",
     "compare",
     "converted_identity",

@@ -30,7 +30,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedCheckpoint:
     """Result of verifying a checkpoint. tensors, nbytes: how much was read."""
 
     name: str
@@ -83,17 +83,17 @@ def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
     problem = None
     try:
         identity = read.checked(model_dir, name).manifest.identity
-    except read.DamagedError as damage:
+    except read.CheckpointDamagedError as damage:
         problem = str(damage)
     return Listed(name, parts.step_of(name), nbytes, written_s, place, identity, problem)
 
 
-def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> Verified:
+def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> VerifiedCheckpoint:
     """Read all of a checkpoint, a tensor at a time. `show` gets the bytes read and in all."""
     try:
         checkpoint = read.checked(model_dir, name)
-    except read.DamagedError as damage:
-        return Verified(name, 0, 0, (str(damage),))
+    except read.CheckpointDamagedError as damage:
+        return VerifiedCheckpoint(name, 0, 0, (str(damage),))
     done, total = 0, checkpoint.nbytes
     damages: list[str] = []
     for tensor, wrong in checkpoint.damages():
@@ -101,4 +101,4 @@ def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> Veri
             damages.append(wrong)
         done += checkpoint.manifest.tensors[tensor].nbytes
         show(done, total)
-    return Verified(name, len(checkpoint.manifest.tensors), total, tuple(damages))
+    return VerifiedCheckpoint(name, len(checkpoint.manifest.tensors), total, tuple(damages))

@@ -23,11 +23,11 @@ SHOWN_DIFFERENCES = 12  # a line that a person reads
 SHOWN_NAMES = 8
 
 
-class DamagedError(Exception):
+class CheckpointDamagedError(Exception):
     """Fault of a checkpoint's files; the reader makes a clear CsrunError of it."""
 
 
-class GoneError(DamagedError):
+class CheckpointGoneError(CheckpointDamagedError):
     """The file of a checkpoint's tensors is not there."""
 
 
@@ -75,7 +75,7 @@ class Checkpoint:
                 for _ in self.read({name: None}):
                     pass
                 yield name, None
-            except DamagedError as damage:
+            except CheckpointDamagedError as damage:
                 yield name, str(damage)
 
     def restore(self, state: Mapping[str, Array]) -> None:
@@ -124,14 +124,14 @@ class Checkpoint:
         try:
             for name, array in self.read(arrays):
                 arrays[name][...] = array
-        except DamagedError as damage:
+        except CheckpointDamagedError as damage:
             raise _refusal(self.model_dir, self.name, damage) from damage
 
     def tensor(self, name: str) -> Array:
         """One of its tensors. Raises: CsrunError as `take`"""
         try:
             ((_, array),) = self.read({name: None})
-        except DamagedError as damage:
+        except CheckpointDamagedError as damage:
             raise _refusal(self.model_dir, self.name, damage) from damage
         return array
 
@@ -163,24 +163,24 @@ class Checkpoint:
         return lines
 
     def read(self, names: Mapping[str, object]) -> Iterator[tuple[str, Array]]:
-        """The named tensors, verified; raises DamagedError."""
+        """The named tensors, verified; raises CheckpointDamagedError."""
         try:
             for name in names:
                 array = self._stored[name].read().raw
                 self._verify(name, array)
                 yield name, array
         except FileNotFoundError as error:
-            raise GoneError(str(error)) from error
+            raise CheckpointGoneError(str(error)) from error
         except KeyError as error:
-            raise DamagedError(f"the file has no tensor {error}") from error
-        except (tensor_files.DamagedError, OSError) as error:
-            raise DamagedError(str(error)) from error
+            raise CheckpointDamagedError(f"the file has no tensor {error}") from error
+        except (tensor_files.TensorFileError, OSError) as error:
+            raise CheckpointDamagedError(str(error)) from error
 
     def _verify(self, name: str, array: Array) -> None:
         entry = self.manifest.tensors[name]
         found = parts.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
         if found != entry:
-            raise DamagedError(
+            raise CheckpointDamagedError(
                 f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
             )
 
@@ -266,14 +266,14 @@ def _those_in(folder: Path) -> str:
 def _open_named(model_dir: Path, name: str) -> Checkpoint:
     try:
         return checked(model_dir, name)
-    except DamagedError as damage:
+    except CheckpointDamagedError as damage:
         raise _refusal(model_dir, name, damage) from damage
 
 
 def checked(model_dir: Path, name: str) -> Checkpoint:
     """A checkpoint whose manifest reads and whose tensors' file has the right size.
 
-    Raises: DamagedError
+    Raises: CheckpointDamagedError
     """
     try:
         text = read_whole(parts.manifest_path(model_dir, name))
@@ -283,11 +283,11 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
         found = Checkpoint(model_dir, name, manifest)
         wanted = head + found.nbytes
     except (stored.DamagedError, OSError, ValueError, TypeError) as error:
-        raise DamagedError(str(error)) from error
+        raise CheckpointDamagedError(str(error)) from error
     if parts.name_of(manifest.step) != name:
-        raise DamagedError(f"its manifest says step {manifest.step}")
+        raise CheckpointDamagedError(f"its manifest says step {manifest.step}")
     if size != wanted:
-        raise DamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
+        raise CheckpointDamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
     return found
 
 
@@ -298,13 +298,13 @@ def _head_and_size(path: Path) -> tuple[int, int]:
             head = 8 + int.from_bytes(file.read(8), "little")
             return head, os.fstat(file.fileno()).st_size
     except FileNotFoundError as error:
-        raise GoneError(str(error)) from error
+        raise CheckpointGoneError(str(error)) from error
 
 
-def _refusal(model_dir: Path, name: str, damage: DamagedError) -> CsrunError:
+def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> CsrunError:
     found = newest_good(model_dir, damaged=name)
     path, good = parts.tensors_path(model_dir, name), found.path if found else None
-    if isinstance(damage, GoneError):
+    if isinstance(damage, CheckpointGoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
             f"{path} no longer exists (removed by a running training?); {remedy} checkpoint_path"
@@ -327,7 +327,7 @@ def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
             checkpoint = checked(model_dir, name)
             for _ in checkpoint.read(checkpoint.manifest.tensors):
                 pass
-        except DamagedError:
+        except CheckpointDamagedError:
             continue
         return checkpoint
     return None

@@ -16,7 +16,7 @@ from csrun.base import files
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.stored import UNREADABLE
 from csrun.records import tensor_files
-from csrun.records.tensor_files import Array, Blocks, DamagedError, Stored
+from csrun.records.tensor_files import Array, Blocks, Stored, TensorFileError
 
 CONFIG = "config.json"
 ONE_FILE = "model.safetensors"
@@ -25,7 +25,7 @@ METADATA = {"format": "pt"}  # transformers asks for it
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-class _Index(msgspec.Struct, frozen=True):
+class _WeightIndex(msgspec.Struct, frozen=True):
     """model.safetensors.index.json: which file has which tensor."""
 
     weight_map: dict[str, str]
@@ -68,20 +68,20 @@ def open_folder(path: Path) -> Folder:
         ) from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    except DamagedError as error:
+    except TensorFileError as error:
         raise CsrunError(f"{error}; download or save it again") from error
 
 
 def _in_shards(path: Path) -> dict[str, Stored]:
-    places = _decoded(path / INDEX, _Index).weight_map
+    places = _decoded(path / INDEX, _WeightIndex).weight_map
     names = sorted(set(places.values()))
     if outside := [name for name in names if Path(name).name != name]:
-        raise DamagedError(f"{path / INDEX}: names a file outside its folder: {outside[0]}")
+        raise TensorFileError(f"{path / INDEX}: names a file outside its folder: {outside[0]}")
     if gone := [name for name in names if not (path / name).is_file()]:
         raise UsageError(f"{path}: files named in the index are missing: {', '.join(gone)}")
     shards = {name: tensor_files.tensors_in(path / name) for name in names}
     if lost := [tensor for tensor, name in places.items() if tensor not in shards[name]]:
-        raise DamagedError(f"{path / INDEX}: tensors missing from its files: {', '.join(lost)}")
+        raise TensorFileError(f"{path / INDEX}: tensors missing from its files: {', '.join(lost)}")
     return {tensor: shards[name][tensor] for tensor, name in places.items()}
 
 
@@ -89,7 +89,7 @@ def _decoded(path: Path, kind: Any) -> Any:
     try:
         return msgspec.json.decode(files.read_given(path, files.SMALL_FILE_BYTES), type=kind)
     except UNREADABLE as error:
-        raise DamagedError(f"{path}: {error}") from error
+        raise TensorFileError(f"{path}: {error}") from error
 
 
 def write_folder(

@@ -8,7 +8,7 @@ NUMBER = "{n}"  # of a layer, in the names of a table
 
 
 @dataclass(frozen=True)
-class Rule:
+class SourceTensors:
     """Source tensors of one of ours, concatenated along our last axis.
 
     is_transposed: they have it as [out, in], we as [in, out].
@@ -18,22 +18,22 @@ class Rule:
     is_transposed: bool = False
 
 
-def same(name: str) -> Rule:
+def same(name: str) -> SourceTensors:
     """A tensor as it is."""
-    return Rule((name,))
+    return SourceTensors((name,))
 
 
-def transposed(*names: str) -> Rule:
+def transposed(*names: str) -> SourceTensors:
     """The weight of a torch.nn.Linear, or of several side by side."""
-    return Rule(names, is_transposed=True)
+    return SourceTensors(names, is_transposed=True)
 
 
-def joined(*names: str) -> Rule:
+def joined(*names: str) -> SourceTensors:
     """Several tensors side by side."""
-    return Rule(names)
+    return SourceTensors(names)
 
 
-def named(rules: Mapping[str, Rule], name: str) -> Rule:
+def named(rules: Mapping[str, SourceTensors], name: str) -> SourceTensors:
     """The rule of a tensor of ours.
 
     Raises: KeyError for a name that the table does not have
@@ -42,4 +42,4 @@ def named(rules: Mapping[str, Rule], name: str) -> Rule:
     numbers = re.findall(r"(?<=/)(\d+)(?=/)", name)
     rule = rules[pattern]
     theirs = tuple(part.replace(NUMBER, *numbers) if numbers else part for part in rule.theirs)
-    return Rule(theirs, rule.is_transposed)
+    return SourceTensors(theirs, rule.is_transposed)

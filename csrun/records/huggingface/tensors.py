@@ -9,15 +9,15 @@ import numpy as np
 
 from csrun.base.errors import UsageError
 from csrun.records.huggingface.folder import Folder
-from csrun.records.huggingface.names import Rule, named
-from csrun.records.tensor_files import CHUNK_BYTES, Array, Blocks, Stored, Values
+from csrun.records.huggingface.names import SourceTensors, named
+from csrun.records.tensor_files import CHUNK_BYTES, Array, Blocks, Stored, StoredValues
 
 Shape = tuple[int, ...]
 FLOATS = ("F16", "BF16", "F32", "F64")
 
 
 @dataclass(frozen=True)
-class Found:
+class ConvertedTensors:
     """Our tensors, made of theirs; those of ours that they lack; those of theirs without use."""
 
     tensors: dict[str, Blocks]
@@ -27,12 +27,12 @@ class Found:
 
 def from_theirs(
     folder: Folder,
-    rules: Mapping[str, Rule],
+    rules: Mapping[str, SourceTensors],
     shapes: Mapping[str, Shape],
     dtype: "np.dtype[Any]",
     spellings: Callable[[str], Sequence[str]],
     may_lack: Sequence[str] = (),
-) -> Found:
+) -> ConvertedTensors:
     """Our tensors of these shapes. spellings: what one of theirs may be called.
 
     may_lack: beginnings of our names; of each either all or none has to be there.
@@ -59,12 +59,12 @@ def from_theirs(
         raise UsageError(
             f"{folder.path}: {len(problems)} tensors do not fit the model: {'; '.join(problems)}"
         )
-    return Found(tensors, absent, sorted(set(folder.tensors) - used))
+    return ConvertedTensors(tensors, absent, sorted(set(folder.tensors) - used))
 
 
 def _lacking(
     folder: Folder,
-    rules: Mapping[str, Rule],
+    rules: Mapping[str, SourceTensors],
     shapes: Mapping[str, Shape],
     spellings: Callable[[str], Sequence[str]],
     may_lack: Sequence[str],
@@ -93,13 +93,13 @@ def _part(
     return stored, None
 
 
-def _their_shape(rule: Rule, ours: Shape) -> Shape:
+def _their_shape(rule: SourceTensors, ours: Shape) -> Shape:
     part = (*ours[:-1], ours[-1] // len(rule.theirs))
     return part[::-1] if rule.is_transposed else part
 
 
 def _joined(
-    parts: Sequence[Stored], rule: Rule, shape: Shape, dtype: "np.dtype[Any]"
+    parts: Sequence[Stored], rule: SourceTensors, shape: Shape, dtype: "np.dtype[Any]"
 ) -> Iterator[Array]:
     """Our rows, some at a time."""
     values = [part.read() for part in parts]
@@ -108,7 +108,7 @@ def _joined(
         yield blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=-1)
 
 
-def _rows(values: Values, rule: Rule, rows: slice, dtype: "np.dtype[Any]") -> Array:
+def _rows(values: StoredValues, rule: SourceTensors, rows: slice, dtype: "np.dtype[Any]") -> Array:
     if rule.is_transposed:
         return values.block((slice(None), rows), dtype).T
     return values.block(rows, dtype)
@@ -123,7 +123,7 @@ def _blocks(shape: Shape, dtype: "np.dtype[Any]") -> Iterator[slice]:
 
 def to_theirs(
     read: Callable[[str], Array],
-    rules: Mapping[str, Rule],
+    rules: Mapping[str, SourceTensors],
     shapes: Mapping[str, Shape],
     dtype: "np.dtype[Any]",
 ) -> dict[str, Blocks]:
@@ -156,7 +156,9 @@ class _Newest:
         return self._values
 
 
-def _cut(source: _Newest, name: str, rule: Rule, shape: Shape, columns: slice) -> Iterator[Array]:
+def _cut(
+    source: _Newest, name: str, rule: SourceTensors, shape: Shape, columns: slice
+) -> Iterator[Array]:
     """Their rows of one of ours, some at a time."""
     part = source(name)[..., columns]
     part = part.T if rule.is_transposed else part

@@ -13,14 +13,14 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
 from csrun.executable.bind import Bytes, store_of
-from csrun.runtime.chief.machine import Feed, Held, Program, over_store
+from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.copying import UpdateGate, copying_order
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
-from csrun.runtime.step.trace import LayerMarks, Recorder, Spans
+from csrun.runtime.step.trace import LayerMarks, SpanRecorder, Spans
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,
@@ -34,20 +34,20 @@ from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 
 @dataclass
-class _Memory:
+class _ProgramMemory:
     """Memory shared by the programs of a run. arena: the largest that one has needed so far."""
 
     arena: Bytes
     store: Bytes
     runtime: Runtime
-    recorder: Recorder
+    recorder: SpanRecorder
     gate: UpdateGate
     plans: list[Plan] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
 
 
 @dataclass(frozen=True)
-class _Fed:
+class _BatchFeed:
     """Source of a program's batches: its own, or the first rows of another's.
 
     own: where they are made.
@@ -75,7 +75,7 @@ class CpuProgram:
     device = "cpu:0"
     runs_apart = False
 
-    def __init__(self, executable: Executable, memory: _Memory, fed: _Fed) -> None:
+    def __init__(self, executable: Executable, memory: _ProgramMemory, fed: _BatchFeed) -> None:
         plan = self.plan = executable.plan
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
@@ -87,7 +87,7 @@ class CpuProgram:
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )
-        recorder = memory.recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
+        recorder = memory.recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
         reached = watched if is_watched else weights
@@ -152,9 +152,9 @@ class CpuMachine(CpuProgram):
         self.arena_bytes = plan.arena_bytes
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
-        recorder, gate = Recorder(settings.trace_steps), UpdateGate(plan)
+        recorder, gate = SpanRecorder(settings.trace_steps), UpdateGate(plan)
         runtime = Runtime(settings.seed, LayerMarks(recorder))
-        self._memory = _Memory(arena, store, runtime, recorder, gate)
+        self._memory = _ProgramMemory(arena, store, runtime, recorder, gate)
         self._settings, self._sram_bytes = settings, sram_bytes
         self.plans = self._memory.plans
         super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
@@ -177,7 +177,7 @@ class CpuMachine(CpuProgram):
         """Spans of this process, without the chief's part."""
         return [("this process", self._memory.recorder.spans())]
 
-    def _fed(self, plan: Plan, feed: Feed | Program) -> _Fed:
+    def _fed(self, plan: Plan, feed: Feed | Program) -> _BatchFeed:
         if isinstance(feed, CpuProgram):
             of = feed.fed
             return replace(of, source=FirstRows(of.source, plan.inputs, feed.plan.inputs))
@@ -185,17 +185,17 @@ class CpuMachine(CpuProgram):
             raise TypeError("a program takes batches of another one of its own machine")
         source = InProcessSource(feed.dataset, plan.inputs, feed.first, self._settings, feed.last)
         stage = partial(_stage, source)
-        return _Fed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))
+        return _BatchFeed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))
 
     def initialize(self) -> None:
         """Give all of the state its first values."""
         initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
         copied = threading.Semaphore(0)
         self._memory.gate.hold(copied.acquire)
-        return Held(copying_order(self.plan), copied.release, lambda: None)
+        return UpdateHold(copying_order(self.plan), copied.release, lambda: None)
 
     def close(self, results: Results) -> None:
         """Nothing runs elsewhere."""

@@ -38,7 +38,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Held:
+class UpdateHold:
     """Updates that wait for what is copied of the state.
 
     order: in which tensors are to be copied. copied: so many more are; end: no more will be. sent:
@@ -153,7 +153,7 @@ class Machine(Program, Protocol):
         Once, before anything is written into it: zeros are taken to be there.
         """
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state, between two calls of `run`."""
 
     def traced(self, asks: bool = True) -> list[tuple[str, Spans]]:

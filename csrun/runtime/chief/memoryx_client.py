@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 from csrun.base.run_config import RunSettings
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
 from csrun.executable.bind import Array
-from csrun.executable.shards import Own, Shards, piece_starts
+from csrun.executable.shards import Own, StoreShards, piece_starts
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import Held
+from csrun.runtime.chief.machine import UpdateHold
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
@@ -41,7 +41,7 @@ class ChiefStore:
         name: str,
         peers: PeerChannels,
         resources: ExitStack,
-        shards: Shards,
+        shards: StoreShards,
         server: int,
         systems: int,
     ) -> None:
@@ -121,7 +121,7 @@ class ChiefStores:
         self, plan: Plan, names: Sequence[str], peers: PeerChannels, resources: ExitStack
     ) -> None:
         self._plan = plan
-        self.shards = Shards.of(plan, len(names))
+        self.shards = StoreShards.of(plan, len(names))
         self._each = [
             ChiefStore(name, peers, resources, self.shards, server, plan.systems)
             for server, name in enumerate(names)
@@ -180,7 +180,7 @@ class ChiefStores:
         for each in self._each:
             each.initialized()
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have tasks on other machines hold their updates back, and send the state meanwhile."""
         stores = [each.sent for each in self._each if each.sent is not None]
         found = {name: tensor for store in stores for name, tensor in store.hold().items()}
@@ -190,18 +190,20 @@ class ChiefStores:
             for store in stores:
                 store.end()
 
-        return Held(copying_order(self._plan), lambda count: None, end, sent)
+        return UpdateHold(copying_order(self._plan), lambda count: None, end, sent)
 
     def state(self, plan: Plan) -> State:
         """State of all tasks, in the order of one store, and the numbers of the steps."""
         states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
         found = {name: tensor for state in states for name, tensor in state.items()}
         first = numbers[0]
-        everywhere = first if first is None or len(numbers) == 1 else cast(Array, Copies(numbers))
+        everywhere = (
+            first if first is None or len(numbers) == 1 else cast(Array, MirroredArray(numbers))
+        )
         return {name: found[name] for name in state_layout(plan)}, everywhere
 
 
-class Copies:
+class MirroredArray:
     """An array that lies in several stores, and is written whole into each."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
@@ -236,14 +238,14 @@ def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:
     return [part for own in tasks for part in (*own[:common], *own[first : first + COUNTERS])]
 
 
-def held_by(counters: Sequence[Counter], plan: Plan) -> Held:
+def held_by(counters: Sequence[Counter], plan: Plan) -> UpdateHold:
     """Updates of this machine, which wait for these counters; plan: that of the store."""
 
     def copied(count: int) -> None:
         for counter in counters:
             counter.raise_by(count)
 
-    return Held(copying_order(plan), copied, lambda: _close(counters))
+    return UpdateHold(copying_order(plan), copied, lambda: _close(counters))
 
 
 def _close(counters: Iterable[Counter]) -> None:

@@ -12,7 +12,7 @@ from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import Feed, Held
+from csrun.runtime.chief.machine import Feed, UpdateHold
 from csrun.runtime.chief.memoryx_client import ChiefStores, State, close_all, held_by
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.chief.programs import Awaited, ClusterMachine, Loaded
@@ -68,7 +68,7 @@ class RunRequest:
     swarmx: tuple[str, ...] = ()
 
 
-class Cluster:
+class RunPeers:
     """The peers of a run, from the chief's listening to its Stop. A context manager.
 
     Leaving it by an exception closes the channels without a word: the peers see a lost chief.
@@ -82,7 +82,7 @@ class Cluster:
         self._stores: ChiefStores | None = None
         self._require_whole_batches: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> "RunPeers":
         return self
 
     def __exit__(
@@ -209,7 +209,7 @@ class Cluster:
         """Return whether all wafers have said something since their order."""
         return self._wafers.have_answered()
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
         if self._stores is not None and self._stores.are_remote:
             return self._stores.hold_updates()

@@ -10,7 +10,7 @@ from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
-from csrun.runtime.chief.machine import Feed, Held, Program, over_store
+from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
@@ -61,7 +61,7 @@ class Peers(Protocol):
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
 
     def traced(self, asks: bool) -> list[tuple[str, Spans]]:
@@ -225,7 +225,7 @@ class ClusterMachine(ClusterProgram):
         """Give all of the state its first values."""
         self._peers.initialize(self.state)
 
-    def hold_updates(self) -> Held:
+    def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
         return self._peers.hold_updates()
 

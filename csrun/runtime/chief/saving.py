@@ -18,7 +18,7 @@ from csrun.context.ending import DeferredEnding
 from csrun.executable.bind import Array
 from csrun.records import checkpoints, log_lines
 from csrun.records.tensor_files import Blocks
-from csrun.runtime.chief.machine import Held
+from csrun.runtime.chief.machine import UpdateHold
 from csrun.runtime.step.finite import NotFiniteError, finite
 
 log = logging.getLogger("csrun")
@@ -47,7 +47,7 @@ class Saving:
         self._step = 0  # whose it is
         self.newest, self.seconds = newest, 0.0
 
-    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], Held]) -> None:
+    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], UpdateHold]) -> None:
         """Save what the state is now; on return steps may be taken.
 
         hold: has the updates wait for what is copied.
@@ -58,7 +58,9 @@ class Saving:
         log.info(log_lines.saving_checkpoint(step))
         self.newest = self._step = step
         held = hold()
-        self._under_way = _in_thread(lambda: self._write(step, held.sent or state, _Copies(held)))
+        self._under_way = _in_thread(
+            lambda: self._write(step, held.sent or state, _CopyNotifier(held))
+        )
 
     def wait(self) -> None:
         """Until the last one is named.
@@ -102,7 +104,9 @@ class Saving:
         place = f", checkpoint_path {self._model_dir / name}" if good < max(kept) else ""
         return f"the last good checkpoint is {name}{place}; {remedy}"
 
-    def _write(self, step: int, state: Mapping[str, Array | Blocks], copies: "_Copies") -> None:
+    def _write(
+        self, step: int, state: Mapping[str, Array | Blocks], copies: "_CopyNotifier"
+    ) -> None:
         """In the thread. A state that is not finite must not push a good checkpoint out."""
         started = perf_counter()
         try:
@@ -137,10 +141,10 @@ class Saving:
             )
 
 
-class _Copies:
+class _CopyNotifier:
     """Tells who waits of each tensor that is copied, and of all of them when no more will be."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: UpdateHold) -> None:
         self.order, self._held = held.order, held
         self._left = len(held.order)
 

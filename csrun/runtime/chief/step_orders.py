@@ -15,7 +15,7 @@ ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long t
 Show = Callable[[Progress], None]
 
 
-class Orders:
+class OrderSplitter:
     """Splits a run into orders: up to the next boundary, and short enough to stay responsive."""
 
     def __init__(self, machine: Program, last: int | None) -> None:
@@ -91,7 +91,7 @@ def evaluate(
     counts in all batches, NaN when nothing does; where it is a sum of means over labels of
     different kinds, `losses` make them, and it is the sum of theirs.
     """
-    orders, index, loss = Orders(machine, batches), 0, Mean()
+    orders, index, loss = OrderSplitter(machine, batches), 0, Mean()
     while batches is None or index < batches:
         done = orders.give(index, ())
         for slot in range(done.done):
@@ -119,7 +119,7 @@ def predict(
     machine: Program, batches: int | None, take: Callable[[StepResult], None], show: Show
 ) -> int:
     """Run `batches` batches forward (all when None), give each result to `take`; the samples."""
-    orders, index, samples = Orders(machine, batches), 0, 0
+    orders, index, samples = OrderSplitter(machine, batches), 0, 0
     while batches is None or index < batches:
         done = orders.give(index, ())
         for slot in range(done.done):

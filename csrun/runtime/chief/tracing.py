@@ -9,22 +9,22 @@ from csrun.executable import Plan
 from csrun.records import trace_file
 from csrun.records.trace_file import Process, Span
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.step.trace import Kind, Recorder, Spans
+from csrun.runtime.step.trace import SpanKind, SpanRecorder, Spans
 
 log = logging.getLogger("csrun")
 
 TRACKS = {
-    Kind.INPUT: "input wait",
-    Kind.WEIGHTS: "weights in",
-    Kind.COMPUTE: "compute",
-    Kind.GRADIENTS: "gradients out",
-    Kind.SETTLE: "settle",
-    Kind.UPDATE: "update",
-    Kind.BATCH: "batch",
-    Kind.ORDER: "order",
-    Kind.CHECKPOINT: "checkpoint",
-    Kind.LOG: "log",
-    Kind.LAYER: "layers",
+    SpanKind.INPUT: "input wait",
+    SpanKind.WEIGHTS: "weights in",
+    SpanKind.COMPUTE: "compute",
+    SpanKind.GRADIENTS: "gradients out",
+    SpanKind.SETTLE: "settle",
+    SpanKind.UPDATE: "update",
+    SpanKind.BATCH: "batch",
+    SpanKind.ORDER: "order",
+    SpanKind.CHECKPOINT: "checkpoint",
+    SpanKind.LOG: "log",
+    SpanKind.LAYER: "layers",
 }
 
 
@@ -40,7 +40,7 @@ class ChiefTrace:
     ) -> None:
         self._machine, self._steps, self._model_dir = machine, steps, model_dir
         self._done = done
-        self.recorder = Recorder(steps)
+        self.recorder = SpanRecorder(steps)
         self._is_written = steps is None
 
     def look(self, step: int, is_over: bool = False) -> None:
@@ -96,22 +96,24 @@ class ChiefTrace:
 def _process(plans: Sequence[Plan], name: str, spans: Spans) -> Process:
     found = []
     for kind, program, number, began_ns, ended_ns in spans.tolist():
-        what = _name(plans[program], Kind(kind), number)
-        found.append(Span(TRACKS[Kind(kind)], what, began_ns, ended_ns))
+        what = _name(plans[program], SpanKind(kind), number)
+        found.append(Span(TRACKS[SpanKind(kind)], what, began_ns, ended_ns))
     return Process(name, tuple(found))
 
 
-def _name(plan: Plan, kind: Kind, number: int) -> str:
+def _name(plan: Plan, kind: SpanKind, number: int) -> str:
     """Name of a span for people: a visit by its layers, a step by its number."""
-    if kind in (Kind.WEIGHTS, Kind.COMPUTE) and 0 <= number < plan.micro_batches * len(plan.visits):
+    if kind in (SpanKind.WEIGHTS, SpanKind.COMPUTE) and 0 <= number < plan.micro_batches * len(
+        plan.visits
+    ):
         micro_batch, visit = divmod(number, len(plan.visits))
         which = f"micro-batch {micro_batch}, " if plan.micro_batches > 1 else ""
         return f"{which}visit {visit}: {_layers(plan, plan.visits[visit].groups)}"
-    if kind in (Kind.GRADIENTS, Kind.UPDATE) and 0 <= number < len(plan.groups):
+    if kind in (SpanKind.GRADIENTS, SpanKind.UPDATE) and 0 <= number < len(plan.groups):
         return f"group {number}: {_layers(plan, (number,))}"
-    if kind is Kind.LAYER and 0 <= number < len(plan.marks):
+    if kind is SpanKind.LAYER and 0 <= number < len(plan.marks):
         return plan.marks[number] or "no layer"
-    if kind is Kind.COMPUTE:
+    if kind is SpanKind.COMPUTE:
         return "minibatches"
     return f"step {number + 1}"
 

@@ -19,12 +19,12 @@ from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
 from csrun.runtime.chief.saving import Saving, outcome
-from csrun.runtime.chief.step_orders import Orders, Show, nothing_counts
+from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
-from csrun.runtime.step.trace import Kind
+from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import Gathering, Results, StepsDone
 
 log = logging.getLogger("csrun")
@@ -94,7 +94,8 @@ class Training:
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
         remedy = _remedy_of_values(options.settings)
         self._saving = Saving(folder, writer, self._ending, options.first or None, remedy)
-        self._orders: dict[Program, Orders] = {}  # each knows how long its program's steps take
+        # Each splitter knows how long its program's steps take.
+        self._orders: dict[Program, OrderSplitter] = {}
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers)
         self._open = ExitStack()
@@ -161,7 +162,7 @@ class Training:
         """Take the next steps by another program over the machine's store."""
         self._program = program
         if program not in self._orders:
-            self._orders[program] = Orders(program, self._options.last)
+            self._orders[program] = OrderSplitter(program, self._options.last)
 
     def forget(self, program: Program) -> None:
         """Forget the program: it takes no more steps."""
@@ -214,7 +215,7 @@ class Training:
         options = self._options
         behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script has come late, or waits
         done = self._orders[self._program].finish(order)
-        self._traced(Kind.ORDER, self.step, self._ordered_ns, max(1, done.done))
+        self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
@@ -227,7 +228,7 @@ class Training:
         if steps:
             began_ns = perf_counter_ns()
             self._report(final=self.is_over)
-            self._traced(Kind.LOG, self.step - 1, began_ns)
+            self._traced(SpanKind.LOG, self.step - 1, began_ns)
         self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
             self._saving.wait()  # it is the last good one
@@ -356,9 +357,9 @@ class Training:
         began_ns = perf_counter_ns()
         self._saving.begin(step, self._machine.state, self._machine.hold_updates)
         self._ledger.mark(Row.CHECKPOINT)
-        self._traced(Kind.CHECKPOINT, step - 1, began_ns)
+        self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 
-    def _traced(self, kind: Kind, first: int, began_ns: int, count: int = 1) -> None:
+    def _traced(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
         """Trace work of the chief for some steps, if one of them is traced."""
         if self._trace.recorder.covers(first, count):
             self._trace.recorder.add(kind, first, began_ns)

@@ -10,22 +10,22 @@ import msgspec
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import Executable, Runtime, Step, flat_views, load
+from csrun.executable import Executable, Runtime, StepState, flat_views, load
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
-from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, Order
+from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, StoreRequest
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import applied, updated
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.notes import squares_of
-from csrun.runtime.store.place import Part, Store, make_store
+from csrun.runtime.store.place import Store, StoreShare, make_store
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.shared import Interrupted
+from csrun.runtime.wire.shared import EndedByChief
 from csrun.runtime.wire.tcp import TcpChannel, raw, receive_few, send_summed
 
 
@@ -37,7 +37,7 @@ def serve_remote(
     below: who gives the wafer's orders, which may be SwarmX.
     """
     plan = msgspec.structs.replace(executable.plan, systems=1)  # of several the sums come
-    part = Part.of(plan, request)
+    part = StoreShare.of(plan, request)
     gate = UpdateGate(plan, part.own(plan))
     with (
         closing(UpdateThreads(own_threads())) as threads,
@@ -48,7 +48,7 @@ def serve_remote(
         served = _RemoteStore(control, executable, request, store, part, threads, gate, below)
         try:
             return served.serve()
-        except Interrupted as interrupted:
+        except EndedByChief as interrupted:
             return interrupted.stop.results
         except PeerLost as lost:
             if sender.error is not None:  # the chief is gone because of that
@@ -65,7 +65,7 @@ class _RemoteStore:
         executable: Executable,
         request: messages.LoadStore,
         store: Store,
-        part: Part,
+        part: StoreShare,
         threads: UpdateThreads,
         gate: UpdateGate,
         below: str,
@@ -79,9 +79,9 @@ class _RemoteStore:
         self._turn = _Served(executable, store, self._runtime, part, threads, gate)
         self._programs = {0: self._turn}
         self._loaded = 1  # programs so far
-        self._step = Step()
+        self._step = StepState()
         self._is_applied = True  # what one wafer delivers; several say so of each step
-        self._recorder = Recorder(request.settings.trace_steps)
+        self._recorder = SpanRecorder(request.settings.trace_steps)
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
     def serve(self) -> Results:
@@ -140,31 +140,31 @@ class _RemoteStore:
     def _handle_wafer(self) -> None:
         order, group, step, _ = ORDER.unpack(self._order(ORDER))
         turn = self._turn
-        match Order(order):
-            case Order.FETCH:
+        match StoreRequest(order):
+            case StoreRequest.FETCH:
                 turn.pages.fetch_weights(group)
                 self._answer(raw(turn.flat[f"weights/{group}"]))
                 turn.pages.has_read(group, is_updated_next=False)
-            case Order.GRADIENTS:
+            case StoreRequest.GRADIENTS:
                 receive_gradients(self._wafer, turn.flat[f"gradients/{group}"], self._below)
                 self._step.index = step
                 if self._is_applied:
                     updated(turn.updates, group, self._step, self._recorder)
-            case Order.SQUARES:
+            case StoreRequest.SQUARES:
                 measured, squares = turn.updates.measured(), turn.squares
                 squares[: len(measured)] = measured
                 self._answer(raw(squares))
-            case Order.TOTAL:
+            case StoreRequest.TOTAL:
                 (total,) = NUMBER.unpack(self._order(NUMBER))
                 if self._is_applied:
                     applied(turn.updates, total, self._step, self._recorder)
-            case Order.LOSS:
+            case StoreRequest.LOSS:
                 loss = self._order(NUMBER)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
                 self._answer(memoryview(loss))
-            case Order.SETTLE:
+            case StoreRequest.SETTLE:
                 self._answer(raw(SETTLED))
-            case Order.TURN:
+            case StoreRequest.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
 
     def _order(self, kind: struct.Struct) -> bytes:
@@ -183,7 +183,7 @@ class _Served:
         executable: Executable,
         store: Store,
         runtime: Runtime,
-        part: Part,
+        part: StoreShare,
         threads: UpdateThreads,
         gate: UpdateGate,
     ) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from csrun.executable.bind import Array
 from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
-from csrun.runtime.remote.store import NUMBER, ORDER, Order
-from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.remote.store import NUMBER, ORDER, StoreRequest
+from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import SUM, raw, receive_few, receive_into, summed
 
@@ -39,7 +39,7 @@ class Relay:
         parent: socket.socket,
         children: Mapping[str, socket.socket],
         precision: str,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         failed: Counter,
     ) -> None:
         self._parent, self._children = parent, children
@@ -78,24 +78,24 @@ class Relay:
         while True:
             head = self._same(self._words(ORDER))
             order, group, step, nbytes = ORDER.unpack(head)
-            match Order(order):
-                case Order.GRADIENTS:
+            match StoreRequest(order):
+                case StoreRequest.GRADIENTS:
                     began_ns = perf_counter_ns() if self.recorder.at(step) else None
                     gradients = self._sum(nbytes)
                     if began_ns is not None:
-                        self.recorder.add(Kind.GRADIENTS, group, began_ns)
+                        self.recorder.add(SpanKind.GRADIENTS, group, began_ns)
                     self._parent.sendall(summed(head))
                     self._summed.send(group, gradients)
-                case Order.LOSS:
+                case StoreRequest.LOSS:
                     loss = sum(NUMBER.unpack(number)[0] for number in self._words(NUMBER))
                     self._parent.sendall(summed(head) + summed(NUMBER.pack(loss)))
                     self._answers.put(nbytes)
-                case Order.TOTAL:
+                case StoreRequest.TOTAL:
                     total = self._same(self._words(NUMBER))
                     self._parent.sendall(summed(head) + summed(total))
-                case Order.TURN:
+                case StoreRequest.TURN:
                     self._parent.sendall(summed(head))
-                case Order.FETCH | Order.SETTLE | Order.SQUARES:
+                case StoreRequest.FETCH | StoreRequest.SETTLE | StoreRequest.SQUARES:
                     self._parent.sendall(summed(head))
                     self._answers.put(nbytes)
 

@@ -23,9 +23,9 @@ from csrun.executable import ALIGNMENT_BYTES, InputSpec
 from csrun.executable.bind import Bytes
 from csrun.runtime.wire.ring import (
     NO_PRODUCTION,
-    Made,
+    BatchCounts,
+    BatchSlot,
     Production,
-    Slot,
     slot_bytes,
     slot_views,
     write_header,
@@ -156,7 +156,7 @@ class BatchSender:
         """Number of these that were reported already."""
         return self._link.known(self._source)
 
-    def reserve(self) -> Slot:
+    def reserve(self) -> BatchSlot:
         """The slot, which is free; call `publish` when it is filled."""
         return self._slot
 
@@ -164,7 +164,11 @@ class BatchSender:
         """Nothing is sent of a batch before it is made."""
 
     def publish(
-        self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0
+        self,
+        made: BatchCounts | None,
+        index: int,
+        cost: Production = NO_PRODUCTION,
+        number: int = 0,
     ) -> None:
         """Send the slot: what was made in it (None at the end of the data), its batch, its pass."""
         write_header(self._slot, made, index, cost, number)

@@ -36,7 +36,7 @@ NUMBER = struct.Struct(">d")  # after it
 SETTLED = np.ones(1, np.uint8)  # the answer to SETTLE
 
 
-class Order(IntEnum):
+class StoreRequest(IntEnum):
     """Request of the wafer to MemoryX."""
 
     FETCH = 0  # send the group's weights
@@ -75,16 +75,16 @@ class StoreLink:
 
     def take_turn(self, program: int) -> None:
         """The groups of what follows are those of a program, by its number."""
-        self._send_order(ORDER.pack(Order.TURN, program, 0, 0))
+        self._send_order(ORDER.pack(StoreRequest.TURN, program, 0, 0))
 
-    def ask(self, order: Order, group: int, answer: Array, number: bytes = b"") -> None:
+    def ask(self, order: StoreRequest, group: int, answer: Array, number: bytes = b"") -> None:
         """Give an order whose answer comes in its turn; a number may go with it."""
         self._send_order(ORDER.pack(order, group, 0, answer.nbytes + NUMBER.size), number)
         self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:
         """Order the update of all groups, whose gradients have this sum of squares."""
-        self._send_order(ORDER.pack(Order.TOTAL, 0, 0, 0), NUMBER.pack(squares))
+        self._send_order(ORDER.pack(StoreRequest.TOTAL, 0, 0, 0), NUMBER.pack(squares))
 
     def send_gradients(
         self, group: int, step: int, gradients: Array, sent: Callable[[], None]
@@ -92,7 +92,7 @@ class StoreLink:
         """Order an update; `sent` is called in the sending thread once they may change."""
 
         def send() -> None:
-            order = ORDER.pack(Order.GRADIENTS, group, step, gradients.nbytes)
+            order = ORDER.pack(StoreRequest.GRADIENTS, group, step, gradients.nbytes)
             self._connection.sendall(summed(order))
             self._gradients.send(group, gradients)
             sent()

@@ -8,10 +8,10 @@ from math import isfinite
 
 import numpy as np
 
-from csrun.executable import Plan, Step, flat_views
+from csrun.executable import Plan, StepState, flat_views
 from csrun.executable.bind import Array, Bytes, gradients_offset, total
 from csrun.executable.plan import PREFETCH_BYTES
-from csrun.runtime.remote.store import NUMBER, SETTLED, Order, StoreLink
+from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
 from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
 from csrun.runtime.store.notes import squares_of
 from csrun.runtime.wire.awake import awake_s
@@ -55,7 +55,7 @@ class RemoteEnd:
         self._answer = np.empty_like(SETTLED)
         self._told_s = self._waited_s = 0.0  # held back by then, and waited since
 
-    def ask(self, order: Order, answer: Array | None = None, number: bytes = b"") -> None:
+    def ask(self, order: StoreRequest, answer: Array | None = None, number: bytes = b"") -> None:
         """Give an order that has an answer, which comes in its turn."""
         self.link.ask(order, 0, self._answer if answer is None else answer, number)
         self.coming.append(None)
@@ -96,7 +96,7 @@ class RemoteBallot:
     def put(self, system: int, loss_sum: float) -> None:
         """A system's part of the loss."""
         for end, answer in zip(self._ends, self._sums, strict=True):
-            end.ask(Order.LOSS, answer, NUMBER.pack(loss_sum))
+            end.ask(StoreRequest.LOSS, answer, NUMBER.pack(loss_sum))
 
     @property
     def is_number(self) -> bool:
@@ -154,7 +154,7 @@ class RemoteWeights:
         while self._ahead.waiting:
             self._fetch(self._ahead.waiting.popleft())
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """Send the group's gradients to MemoryX."""
         self._is_settled = False
         self._places.held.discard(group)
@@ -172,7 +172,7 @@ class RemoteWeights:
         if self._is_settled:
             return
         for end in self._ends:
-            end.ask(Order.SETTLE)
+            end.ask(StoreRequest.SETTLE)
         for end in self._ends:
             self._take_all(end)
             while end.sending:
@@ -199,7 +199,7 @@ class RemoteWeights:
     def _exchange(self) -> None:
         """Give each task the sum of what all have measured: nothing is updated before."""
         for end, squares in zip(self._measuring, self._squares, strict=True):
-            end.ask(Order.SQUARES, squares)
+            end.ask(StoreRequest.SQUARES, squares)
         for end in self._measuring:
             self._take_all(end)
         whole = total(square for each in self._squares for square in each)
@@ -233,7 +233,7 @@ class RemoteWeights:
                 self._take_all(other)
         self._places.clear(group)
         end.coming.append(group)
-        end.link.ask(Order.FETCH, group, self._slots[group])
+        end.link.ask(StoreRequest.FETCH, group, self._slots[group])
 
     def _take_all(self, end: RemoteEnd) -> None:
         while end.coming:

@@ -9,18 +9,18 @@ from typing import NoReturn
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Executable, Plan, RunMode, Runtime, Step, load
+from csrun.executable import Executable, Plan, RunMode, Runtime, StepState, load
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.copying import UpdateGate
-from csrun.runtime.step.swarmx import Ballot, GradientSum
+from csrun.runtime.step.swarmx import Ballot, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
-from csrun.runtime.step.trace import Recorder, shared_recorder
+from csrun.runtime.step.trace import SpanRecorder, shared_recorder
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.notes import Notes
-from csrun.runtime.store.place import Part, make_store
+from csrun.runtime.store.place import StoreShare, make_store
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,
@@ -38,8 +38,8 @@ from csrun.runtime.wire.messages import (
     UpdatesReady,
 )
 from csrun.runtime.wire.rendezvous import RunFolder, join_swarmx
-from csrun.runtime.wire.shared import BRIEF_S, Counter, HeldBack, Interrupted, Mail, Waiter
-from csrun.runtime.wire.tcp import Line, TcpChannel
+from csrun.runtime.wire.shared import BRIEF_S, Counter, EndedByChief, HeldBack, Mail, Waiter
+from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel
 
 
 def serve(control: Channel, folder: RunFolder | None = None) -> Results:
@@ -62,10 +62,10 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
     if isinstance(control, TcpChannel):
         return serve_remote(control, executable, request, below)
     with ExitStack() as resources:
-        store = _Store(control, executable, request, resources)
+        store = _StoreServer(control, executable, request, resources)
         try:
             store.work()
-        except Interrupted as interrupted:
+        except EndedByChief as interrupted:
             return interrupted.stop.results
 
 
@@ -75,7 +75,7 @@ def _join_swarmx(control: Channel, folder: RunFolder | None, order: JoinSwarmX) 
         raise RuntimeError("chief: JoinSwarmX requires a MemoryX on another machine")
     with closing(join_swarmx(folder, order.task, order.me, order.me)) as joined:
         control.bulk.close()
-        control.lines[Line.BULK] = joined.bulk.dup()
+        control.lines[ConnectionPurpose.BULK] = joined.bulk.dup()
 
 
 class _Updating:
@@ -91,7 +91,7 @@ class _Updating:
         updates: Updates,
         control: Channel,
         resources: ExitStack,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         number: int,
     ) -> None:
         self._recorder, self._number = recorder, number
@@ -100,7 +100,7 @@ class _Updating:
         self._wafers = [_WaferEnd(plan, control, self._resources) for _ in range(plan.systems)]
         self.parts = tuple(part for wafer in self._wafers for part in wafer.parts)
         several = plan.systems > 1 and plan.run_mode is RunMode.TRAIN
-        self._swarmx = (Ballot(plan, store), GradientSum(plan, store)) if several else None
+        self._swarmx = (Ballot(plan, store), SystemGradientSum(plan, store)) if several else None
 
     @property
     def gradients(self) -> Sequence[int]:
@@ -115,7 +115,7 @@ class _Updating:
         """Close: it takes no more steps."""
         self._resources.close()
 
-    def take_step(self, step: Step) -> None:
+    def take_step(self, step: StepState) -> None:
         """Take group after group as their gradients come in, and tell all wafers of each update.
 
         A step of several systems that counts for nothing, as its loss is NaN, is gone through
@@ -147,7 +147,7 @@ class _Updating:
             if self._swarmx is not None:
                 self._swarmx[1].add(group, system)
 
-    def _apply_total(self, step: Step, is_applied: bool) -> None:
+    def _apply_total(self, step: StepState, is_applied: bool) -> None:
         """Measure, and update by what the wafer says that the gradients of all tasks measure.
 
         Of several wafers the first one does: each task has the sums of all wafers' gradients.
@@ -177,7 +177,7 @@ class _WaferEnd:
         self.parts = gradients.descriptor, self.weights.descriptor, self.notes.descriptor
 
 
-class _Store:
+class _StoreServer:
     """The store at work. Of its programs one delivers gradients at a time, a whole step of them."""
 
     def __init__(
@@ -186,11 +186,11 @@ class _Store:
         self._control, self._resources = control, resources
         self._mail = Mail(control)
         self._owner: Plan = executable.plan
-        self._part = Part.of(self._owner, request)
+        self._part = StoreShare.of(self._owner, request)
         made = make_store(self._owner, request.settings, request.checkpoints, self._part)
         self._store = resources.enter_context(closing(made))
         self._runtime = Runtime(request.settings.seed)
-        self._step = Step()
+        self._step = StepState()
         self._recorder = shared_recorder(request.settings.trace_steps, control)
         self._threads = resources.enter_context(closing(UpdateThreads(own_threads())))
         self._gate = UpdateGate(self._owner)
@@ -217,7 +217,7 @@ class _Store:
 
     @np.errstate(all="ignore")  # the next step's loss tells what is not finite
     def work(self) -> NoReturn:
-        """Update as gradients come in; ends by Interrupted."""
+        """Update as gradients come in; ends by EndedByChief."""
         while True:
             for program in self._programs.values():
                 if program.is_due():

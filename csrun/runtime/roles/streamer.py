@@ -14,8 +14,8 @@ from typing import NoReturn
 from csrun.base.errors import PeerLost
 from csrun.data import Dataset
 from csrun.runtime.remote.ring import BatchSender, SlotSender
-from csrun.runtime.step.batch_maker import BatchMaker, Numbers
-from csrun.runtime.step.trace import Kind, Recorder, shared_recorder
+from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
+from csrun.runtime.step.trace import SpanKind, SpanRecorder, shared_recorder
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     AnyMessage,
@@ -31,7 +31,7 @@ from csrun.runtime.wire.messages import (
 )
 from csrun.runtime.wire.rendezvous import RunFolder, streamer_name, take_part
 from csrun.runtime.wire.ring import RingWriter
-from csrun.runtime.wire.shared import Interrupted, Mail
+from csrun.runtime.wire.shared import EndedByChief, Mail
 from csrun.runtime.wire.tcp import TcpChannel
 
 # A tenth of the weight of who computes. On Linux niceness, policy and CPUs are a thread's own, and
@@ -62,7 +62,7 @@ def serve(
             if not isinstance(control, TcpChannel):
                 _yield_to_the_wafer(cpus)
             desk.work()
-        except Interrupted as interrupted:
+        except EndedByChief as interrupted:
             return interrupted.stop.results
 
 
@@ -90,7 +90,7 @@ class _Stream:
     """
 
     def __init__(
-        self, request: StartStreaming, ring: Ring, dataset: Dataset, recorder: Recorder
+        self, request: StartStreaming, ring: Ring, dataset: Dataset, recorder: SpanRecorder
     ) -> None:
         self._recorder = recorder
         self.ring, self.data = ring, request.data
@@ -102,13 +102,13 @@ class _Stream:
     def begin(self, order: BeginPass) -> None:
         """Make those of another pass from now on."""
         self._pass, self.is_open = order.number, True
-        self.maker.begin(Numbers(order.first, self._request.stride, order.last))
+        self.maker.begin(BatchNumbers(order.first, self._request.stride, order.last))
 
     @cached_property
     def maker(self) -> BatchMaker:
         """Maker of its batches, opened in its thread, with that thread's weight."""
         request = self._request
-        numbers = Numbers(request.first, request.stride, request.last)
+        numbers = BatchNumbers(request.first, request.stride, request.last)
         return BatchMaker(self._dataset, request.inputs, numbers, request.settings, "this streamer")
 
     def make(self, control: Channel) -> None:
@@ -117,7 +117,7 @@ class _Stream:
         began = perf_counter_ns() if self._recorder.at(number) else None
         made = self.maker.make(slot.arrays)
         if began is not None:
-            self._recorder.add(Kind.BATCH, number, began)
+            self._recorder.add(SpanKind.BATCH, number, began)
         self.ring.publish(made, number, self.maker.meter.cost, self._pass)
         self.is_open = made is not None
         if not self._is_primed:
@@ -135,7 +135,7 @@ class _Desk:
         self._link = (
             SlotSender(self._mail, control.bulk) if isinstance(control, TcpChannel) else None
         )
-        self._recorder = Recorder(None)
+        self._recorder = SpanRecorder(None)
         self._streams: dict[int, _Stream] = {}
         self._wanted: list[_Stream] = []  # of these more batches are
         self._turn: _Stream | None = None
@@ -192,7 +192,7 @@ class _Desk:
             self._hear(data, self._told.pop(data))
 
     def work(self) -> NoReturn:
-        """Make batches; ends by Interrupted."""
+        """Make batches; ends by EndedByChief."""
         while True:
             stream = self._next()
             if stream is not self._turn:

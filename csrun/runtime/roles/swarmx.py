@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 
 from csrun.runtime.remote.relay import Relay
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.listener import Listener
 from csrun.runtime.wire.messages import (
@@ -83,7 +83,7 @@ class _Task:
         for server in order.memoryx:
             above = _bulk_of(lanes[lane_name(order.parent or server, server)])
             below = {child: _bulk_of(lanes[lane_name(child, server)]) for child in order.children}
-            recorder = Recorder(order.trace_steps)
+            recorder = SpanRecorder(order.trace_steps)
             relay = Relay(above, below, order.precision, recorder, self._failed)
             self._relays.append(self._opened(closing(relay)))
 

@@ -18,16 +18,16 @@ from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.bind import AnyStore, Bytes, ShardedStore, store_of
-from csrun.executable.shards import Shards
+from csrun.executable.shards import StoreShards
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
-from csrun.runtime.step.swarmx import ALONE, Share, Verdict, Vote, Votes, ballots_of
+from csrun.runtime.step.swarmx import ALONE, SystemShare, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
-from csrun.runtime.step.trace import LayerMarks, Recorder, shared_recorder
+from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     ResidentWeights,
@@ -47,8 +47,8 @@ from csrun.runtime.wire.ring import RingReader, ahead_of
 from csrun.runtime.wire.shared import (
     BRIEF_S,
     Counter,
+    EndedByChief,
     HeldBack,
-    Interrupted,
     SharedMemory,
     Waiter,
 )
@@ -63,13 +63,13 @@ def serve(control: Channel) -> Results:
             while not isinstance(order, messages.Stop):
                 wafer.handle(order, descriptors)
                 order, descriptors = control.receive()
-        except Interrupted as interrupted:
+        except EndedByChief as interrupted:
             order = interrupted.stop
     return order.results
 
 
 @dataclass(frozen=True)
-class _Program:
+class _LoadedProgram:
     """A loaded one. resources: what it works with, its batches aside."""
 
     plan: Plan
@@ -79,7 +79,7 @@ class _Program:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _ProgramBatches:
     """The batches of a program, which others may take as well, also when that is unloaded."""
 
     rings: RingSource
@@ -92,8 +92,8 @@ class _Wafer:
 
     def __init__(self, control: Channel, resources: ExitStack) -> None:
         self._control, self._resources = control, resources
-        self._programs: dict[int, _Program] = {}
-        self._sources: dict[int, _Source] = {}  # of programs with batches of their own
+        self._programs: dict[int, _LoadedProgram] = {}
+        self._sources: dict[int, _ProgramBatches] = {}  # of programs with batches of their own
         self._loaded = 0  # programs so far
         self._turns = Turns()
         self._held_back = resources.enter_context(closing(HeldBack(control)))
@@ -136,7 +136,7 @@ class _Wafer:
         if is_first:
             self._recorder = shared_recorder(request.trace_steps, self._control)
             self._use_threads(executable.plan)
-            self._memory = _Memory(
+            self._memory = _WaferMemory(
                 executable.plan,
                 request,
                 LayerMarks(self._recorder),
@@ -171,21 +171,21 @@ class _Wafer:
         store_parts: list[int],
         slots: SharedMemory,
         resources: ExitStack,
-    ) -> _Program:
+    ) -> _LoadedProgram:
         plan, memory = executable.plan, self._memory
         weights = self._weights(executable, request.system, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
-        recorder = self._recorder if plan.run_mode is RunMode.TRAIN else Recorder(None)
+        recorder = self._recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
         reached = watched if is_watched else weights
         system, results = request.system, ResultSlots(plan, slots.bytes)
         verdict = self._verdict(plan, system, weights, watched)
         compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
-        share = Share(batches, plan, system) if plan.systems > 1 else batches
+        share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
         engine = Engine(plan, compute, share, watched, results, recorder, system, verdict)
-        return _Program(plan, engine, weights, resources)
+        return _LoadedProgram(plan, engine, weights, resources)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
         """The wafer's own, or in a training of several systems its hand in that of all."""
@@ -244,7 +244,7 @@ class _Wafer:
         self._resources.enter_context(open_files.room_for(open_files.PER_STREAMER * request.rings))
         resources = self._resources.enter_context(ExitStack())
         rings = self._rings(plan, request, resources)
-        self._sources[self._loaded] = _Source(rings, plan.inputs, resources)
+        self._sources[self._loaded] = _ProgramBatches(rings, plan.inputs, resources)
         return rings
 
     def _rings(self, plan: Plan, request: messages.LoadWafer, resources: ExitStack) -> RingSource:
@@ -256,7 +256,7 @@ class _Wafer:
         return RingSource(rings, request.first_batch, plan.run_mode is not RunMode.TRAIN)
 
 
-class _Memory:
+class _WaferMemory:
     """The arena, and the store wherever it is: what all programs are bound to.
 
     owner: the plan that the store is laid out by. arena: as long as the largest program needs.
@@ -276,7 +276,7 @@ class _Memory:
         self.remote: _RemoteStores | None = None
         self.pages: list[StorePages] = []
         self.store: AnyStore
-        self._shards = Shards.of(owner, max(1, request.servers))
+        self._shards = StoreShards.of(owner, max(1, request.servers))
         self._opened = resources.enter_context
         self.arena = self._opened(closing(SharedMemory.create("arena", owner.arena_bytes)))
         if request.remote_stores:

@@ -18,18 +18,18 @@ import numpy.typing as npt
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
-from csrun.data.delivery import COPY_STAGE, Delivery, Kind
-from csrun.data.errors import WholeBatch, text_of
+from csrun.data.delivery import COPY_STAGE, ArrayType, Delivery
+from csrun.data.errors import BatchOrigin, text_of
 from csrun.data.operators import StageClock, no_listener
-from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
+from csrun.executable import AxisSlice, InputSpec, LabelRange, NumberRange
 from csrun.executable.bind import Array, Batch
-from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, Made, Production
+from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, BatchCounts, Production
 
 Inputs = tuple[InputSpec, ...]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class BatchNumbers:
     """The batches first, first + stride, … of a run; those from `last` on are not wanted."""
 
     first: int = 0
@@ -47,25 +47,25 @@ class BatchMaker:
         self,
         dataset: Dataset,
         inputs: Inputs,
-        numbers: Numbers,
+        numbers: BatchNumbers,
         settings: RunSettings,
         who: str,
     ) -> None:
         self.meter = Meter(dataset.clock, who)
         self._inputs = inputs
-        self._fitting: tuple[Kind, ...] | None = None  # of a whole batch that was found to fit
+        self._fitting: tuple[ArrayType, ...] | None = None  # of a whole batch that was found to fit
         self._settings = settings
         self._clock = dataset.clock
         self._dataset = dataset
         self.begin(numbers)
 
-    def begin(self, numbers: Numbers) -> None:
+    def begin(self, numbers: BatchNumbers) -> None:
         """Make these from now on."""
         self.number = numbers.first
         self._numbers = numbers
         self._deliveries = self._dataset.deliveries(numbers.first, numbers.stride)
 
-    def make(self, slot: Batch) -> Made | None:
+    def make(self, slot: Batch) -> BatchCounts | None:
         """Make the next batch in a slot's arrays: what counts in it, None at the end.
 
         Raises: CsrunError for a batch that the program does not take, or that it must refuse
@@ -79,7 +79,7 @@ class BatchMaker:
         self.number += self._numbers.stride
         return made
 
-    def _fill(self, slot: Batch, delivery: Delivery) -> Made:
+    def _fill(self, slot: Batch, delivery: Delivery) -> BatchCounts:
         """Put a batch into a slot's arrays, checked, and an incomplete one filled up."""
         inputs, kinds, rows = self._inputs, delivery.kinds, self._inputs[0].shape[0]
         name = BatchName(self.number, rows, delivery)
@@ -96,7 +96,7 @@ class BatchMaker:
                 fill_up(slot, rows)
             if self._settings.check_numerics:
                 require_finite(heads, inputs, name)
-        return Made(rows, counts)
+        return BatchCounts(rows, counts)
 
 
 def fill_up(slot: Batch, rows: int) -> None:
@@ -127,7 +127,7 @@ class BatchName(NamedTuple):
         """One row of so many, with its sample as the source names it, if that knows its rows."""
         origins = self.delivery.origins()
         sample = f"sample {self.number * self.size + row} of the run"
-        if len(origins) == rows and not isinstance(origins[0], WholeBatch):
+        if len(origins) == rows and not isinstance(origins[0], BatchOrigin):
             sample = text_of(origins[row])
         return f"batch {self.number}, row {row} ({sample})"
 
@@ -142,7 +142,7 @@ class BatchName(NamedTuple):
 
 
 def rows_of_fitting(
-    kinds: Sequence[Kind], inputs: Inputs, name: BatchName, names: Sequence[str]
+    kinds: Sequence[ArrayType], inputs: Inputs, name: BatchName, names: Sequence[str]
 ) -> int:
     """The rows of a batch, of which nothing has been read yet, that is as the first one was.
 
@@ -191,7 +191,7 @@ def count_labels(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> tu
     )
 
 
-def _cut(labels: npt.NDArray[Any], cuts: Sequence[Cut]) -> npt.NDArray[Any]:
+def _cut(labels: npt.NDArray[Any], cuts: Sequence[AxisSlice]) -> npt.NDArray[Any]:
     for cut in cuts:
         at = cut.start if cut.stop is None else slice(cut.start, cut.stop, cut.step)
         labels = labels[(*(slice(None),) * cut.dim, at)]
@@ -268,7 +268,7 @@ def _not_finite(values: npt.NDArray[Any], spec: InputSpec, name: BatchName) -> s
     )
 
 
-def _rows(kind: Kind) -> int:
+def _rows(kind: ArrayType) -> int:
     return kind.shape[0] if kind.shape else 0
 
 

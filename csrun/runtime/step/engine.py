@@ -14,15 +14,15 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable import Executable, Plan, Runtime, Step, wafer_views
+from csrun.executable import Executable, Plan, Runtime, StepState, wafer_views
 from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, share_of
 from csrun.runtime.step.accumulation import places
 from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, run_visit
 from csrun.runtime.step.results import ResultSlots
-from csrun.runtime.step.source import BatchSource, Taken
+from csrun.runtime.step.source import BatchSource, TakenBatch
 from csrun.runtime.step.swarmx import ALONE, Verdict
 from csrun.runtime.step.timed import TimedWeights
-from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.messages import Gathering, StepsDone
 
@@ -32,7 +32,7 @@ class Compute(Protocol):
     def outputs(self) -> Sequence[Sequence[Array]]:
         """The arrays of each minibatch, for each output of the plan."""
 
-    def run(self, batch: Batch, step: Step) -> float:
+    def run(self, batch: Batch, step: StepState) -> float:
         """One batch forward and backward; the sum of the loss over what counts in it."""
 
 
@@ -77,7 +77,7 @@ class WholeBatch:
         self._loss: Array | None = views[plan.loss_buffer] if plan.loss_buffer else None
         self._weights, self._verdict = weights, verdict
 
-    def run(self, batch: Batch, step: Step) -> float:
+    def run(self, batch: Batch, step: StepState) -> float:
         for number, visit, completes in self._visits:
             self._weights.enter(number)
             visit(batch, step)
@@ -127,7 +127,7 @@ class MicroBatches:
         kept = kept_outputs(plan, arena) if self._count > 1 else [[given] for given in self._given]
         self.outputs: list[list[Array]] = kept
 
-    def run(self, batch: Batch, step: Step) -> float:
+    def run(self, batch: Batch, step: StepState) -> float:
         """One batch; a loss that is not finite ends its step before the update."""
         loss_sum, entered, first_sample = 0.0, 0, step.first_sample
         for number in range(self._count):
@@ -151,7 +151,7 @@ class MicroBatches:
                     kept[number][...] = given
         return loss_sum
 
-    def deliver(self, step: Step) -> None:
+    def deliver(self, step: StepState) -> None:
         """The step has no batch but those that were computed."""
         for group in self._deliveries:
             self._weights.deliver(group, step)
@@ -191,7 +191,7 @@ class Minibatches:
         self._sums = gradient_sums(plan, arena, store)
         self._rows = plan.batch_size // plan.minibatches
 
-    def run(self, batch: Batch, step: Step) -> float:
+    def run(self, batch: Batch, step: StepState) -> float:
         """One step; the update comes after the last minibatch, group by group."""
         loss_sum = 0.0
         for number in range(self._plan.micro_batches):
@@ -201,7 +201,7 @@ class Minibatches:
                 self._weights.deliver(group, step)
         return loss_sum
 
-    def _micro_batch(self, number: int, loss_sum: float, batch: Batch, step: Step) -> float:
+    def _micro_batch(self, number: int, loss_sum: float, batch: Batch, step: StepState) -> float:
         """One of them, and the loss's sum with it."""
         at_once = self._plan.at_once
         programs = self._programs[1 if number else 0]
@@ -237,7 +237,7 @@ class Engine:
         source: BatchSource,
         weights: TimedWeights,
         results: ResultSlots,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         system: int = 0,
         verdict: Verdict = ALONE,
     ) -> None:
@@ -249,7 +249,7 @@ class Engine:
         self._source = source
         self._weights = weights
         self._results = results
-        self._step = Step()
+        self._step = StepState()
 
     @np.errstate(all="ignore")  # the step's loss tells what is not finite
     def run(
@@ -310,14 +310,14 @@ class Engine:
         self._step.index = index
         self._compute.deliver(self._step)
 
-    def _take(self, index: int) -> Taken | None:
+    def _take(self, index: int) -> TakenBatch | None:
         """The batch of step number `index`, whose visits come."""
         recorder = self._recorder
         if not recorder.at(index):
             return self._source.take()
         began = perf_counter_ns()
         taken = self._source.take()
-        recorder.add(Kind.INPUT, index, began)
+        recorder.add(SpanKind.INPUT, index, began)
         self._weights.begin()
         return taken
 

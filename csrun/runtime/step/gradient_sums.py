@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from csrun.executable import Executable, Plan, Runtime, Step, flat_views
+from csrun.executable import Executable, Plan, Runtime, StepState, flat_views
 from csrun.executable.bind import AnyStore, Array, Batch, Bytes, partial_gradients
 
-Visit = Callable[[Batch, Step], None]
+Visit = Callable[[Batch, StepState], None]
 
 
 def first_and_later(
@@ -44,7 +44,7 @@ class GradientSum:
         np.add(self.total, self.partial, out=self.total)
 
 
-def run_visit(visit: Visit, batch: Batch, step: Step, sums: Sequence[GradientSum]) -> None:
+def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[GradientSum]) -> None:
     """Call a function of the program, and add up the gradients that are to be."""
     for gradients in sums:
         gradients.prepare()

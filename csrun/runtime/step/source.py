@@ -12,24 +12,24 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
-from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.wire.awake import awake_s
 from csrun.runtime.wire.messages import StreamerUse
-from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, Made, RingReader
+from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenBatch:
     """One global batch, and what counts in it."""
 
     batch: Batch
-    made: Made
+    made: BatchCounts
 
 
 class BatchSource(Protocol):
     """Global batches in order, one at a time."""
 
-    def take(self) -> Taken | None:
+    def take(self) -> TakenBatch | None:
         """The next batch, the same one until it is released; None at the end of the data."""
 
     def release(self) -> None:
@@ -52,10 +52,10 @@ class RingSource:
         self._all = list(enumerate(rings))
         self._rings = list(self._all)  # those that have not ended
         self._turn = first_batch % len(rings)
-        self._uses = [_Use() for _ in rings]
+        self._uses = [_UseCounter() for _ in rings]
         self._to_the_last = to_the_last
         self._pass = 0
-        self._taken: Taken | None = None
+        self._taken: TakenBatch | None = None
 
     @property
     def slots(self) -> int:
@@ -71,13 +71,13 @@ class RingSource:
         for _, ring in self._rings:
             ring.discard(number)
 
-    def take(self) -> Taken | None:
+    def take(self) -> TakenBatch | None:
         """The next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None:
             self._taken = self._take()
         return self._taken
 
-    def _take(self) -> Taken | None:
+    def _take(self) -> TakenBatch | None:
         if not self._rings:
             return None
         asked = awake_s()
@@ -97,9 +97,9 @@ class RingSource:
             self._rings.clear()
             return None
         self._uses[streamer].add(waited, produce_ns, slowest, slowest_ns)
-        return Taken(slot.arrays, Made(rows, tuple(counts)))
+        return TakenBatch(slot.arrays, BatchCounts(rows, tuple(counts)))
 
-    def _take_of_others(self) -> Taken | None:
+    def _take_of_others(self) -> TakenBatch | None:
         self._rings.pop(self._turn)
         if not self._rings:
             return None
@@ -132,7 +132,7 @@ class FirstRows:
         self._source = source
         self._most = inputs[0].shape[0]
 
-    def take(self) -> Taken | None:
+    def take(self) -> TakenBatch | None:
         """The next batch; None at the end of the data.
 
         Raises: CsrunError for one of more samples, which the other program can take
@@ -145,7 +145,7 @@ class FirstRows:
                 f"the next batch has {taken.made.rows} samples, this program takes {self._most}: "
                 "run the program of the full batch"
             )
-        return Taken(tuple(array[: self._most] for array in taken.batch), taken.made)
+        return TakenBatch(tuple(array[: self._most] for array in taken.batch), taken.made)
 
     def release(self) -> None:
         """The batch taken last is no longer read."""
@@ -195,27 +195,27 @@ class InProcessSource:
         last: int | None = None,
     ) -> None:
         self._slot = tuple(np.empty(spec.shape, spec.dtype) for spec in inputs)
-        numbers = Numbers(first, last=last)
+        numbers = BatchNumbers(first, last=last)
         self._maker = BatchMaker(dataset, inputs, numbers, settings, "this process")
-        self._use = _Use()
-        self._taken: Taken | None = None
+        self._use = _UseCounter()
+        self._taken: TakenBatch | None = None
 
     def begin(self, first: int, last: int | None) -> None:
         """Give batches from `first` on, up to `last`."""
         self._taken = None
-        self._maker.begin(Numbers(first, last=last))
+        self._maker.begin(BatchNumbers(first, last=last))
 
     def stage(self, number: int) -> str | None:
         """The name of a stage; None for an unknown one."""
         names = self._maker.meter.stages
         return names[number] if 0 <= number < len(names) else None
 
-    def take(self) -> Taken | None:
+    def take(self) -> TakenBatch | None:
         """The next batch, the same one until it is released; None at the end of the data."""
         if self._taken is None and (made := self._maker.make(self._slot)) is not None:
             cost = self._maker.meter.cost
             self._use.add(cost.ns / 1e9, cost.ns, cost.slowest, cost.slowest_ns)
-            self._taken = Taken(self._slot, made)
+            self._taken = TakenBatch(self._slot, made)
         return self._taken
 
     def release(self) -> None:
@@ -227,7 +227,7 @@ class InProcessSource:
         return (self._use.read(0),)
 
 
-class _Use:
+class _UseCounter:
     """A `StreamerUse` as it grows, and its start again when it is read."""
 
     __slots__ = ("batches", "produce_ns", "slowest", "slowest_ns", "wait_s")

@@ -13,23 +13,23 @@ import numpy as np
 
 from csrun.executable import Plan, flat_views
 from csrun.executable.bind import AnyStore, Array, Bytes, losses_view, of_system, share_of
-from csrun.runtime.step.source import BatchSource, Taken
+from csrun.runtime.step.source import BatchSource, TakenBatch
 from csrun.runtime.wire.messages import StreamerUse
 
 
-class Share:
+class SystemShare:
     """A system's rows of each global batch; what counts is said of the whole."""
 
     def __init__(self, source: BatchSource, plan: Plan, system: int) -> None:
         self._source = source
         self._rows = slice(system * share_of(plan), (system + 1) * share_of(plan))
 
-    def take(self) -> Taken | None:
+    def take(self) -> TakenBatch | None:
         """The rows of the next batch; None at the end of the data."""
         taken = self._source.take()
         if taken is None:
             return None
-        return Taken(tuple(array[self._rows] for array in taken.batch), taken.made)
+        return TakenBatch(tuple(array[self._rows] for array in taken.batch), taken.made)
 
     def release(self) -> None:
         """The batch taken last is no longer read."""
@@ -97,7 +97,7 @@ class Verdict(Protocol):
         """Return whether the step goes on and delivers the groups of `completes`, if any."""
 
 
-class _Alone:
+class _SingleVote:
     """Vote of one system: a NaN loss ends the step before anything is delivered."""
 
     def lets_deliver(self, completes: Collection[int], loss_sum: float) -> bool:
@@ -107,7 +107,7 @@ class _Alone:
         return isfinite(loss_sum)
 
 
-ALONE = _Alone()
+ALONE = _SingleVote()
 
 
 class Vote:
@@ -141,7 +141,7 @@ class Vote:
         return self._first.is_number
 
 
-class GradientSum:
+class SystemGradientSum:
     """The gradients of several systems, added to the first one's in the order of the systems."""
 
     def __init__(self, plan: Plan, store: Bytes) -> None:

@@ -6,8 +6,8 @@ Of a wafer that stands still while it waits that time is its own (`awake`).
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from csrun.executable import Step
-from csrun.runtime.step.trace import Kind, Recorder
+from csrun.executable import StepState
+from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.awake import awake_s
@@ -42,7 +42,7 @@ class TimedWeights:
         else:
             self.first_group_s += taken
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """The group's gradients of this step are complete in the store."""
         self._weights.deliver(group, step)
 
@@ -83,29 +83,31 @@ class TimedWeights:
         return awake_s() - began - (self._weights.held_s - held_s)
 
 
-def updated(updates: Updates, group: int, step: Step, recorder: Recorder) -> Sequence[int]:
+def updated(updates: Updates, group: int, step: StepState, recorder: SpanRecorder) -> Sequence[int]:
     """Give a group's gradients to the learning algorithm, which is traced; as `Updates.deliver`."""
     return _recorded(lambda: updates.deliver(group, step), group, step, recorder)
 
 
-def applied(updates: Updates, squares: float, step: Step, recorder: Recorder) -> Sequence[int]:
+def applied(
+    updates: Updates, squares: float, step: StepState, recorder: SpanRecorder
+) -> Sequence[int]:
     """Have all groups updated, which is traced as the last one's; as `Updates.apply`."""
     last = updates.order[-1]
     return _recorded(lambda: updates.apply(squares, step), last, step, recorder)
 
 
 def _recorded(
-    update: Callable[[], Sequence[int]], group: int, step: Step, recorder: Recorder
+    update: Callable[[], Sequence[int]], group: int, step: StepState, recorder: SpanRecorder
 ) -> Sequence[int]:
     if not recorder.at(step.index):
         return update()
     began = perf_counter_ns()
     groups = update()
-    recorder.add(Kind.UPDATE, group, began)
+    recorder.add(SpanKind.UPDATE, group, began)
     return groups
 
 
-def timed(weights: Weights, recorder: Recorder, is_resident: bool) -> TimedWeights:
+def timed(weights: Weights, recorder: SpanRecorder, is_resident: bool) -> TimedWeights:
     """The weights with what records their visits, if any are to be.
 
     is_resident: they are where they are computed with, so that none come and updates are made here.
@@ -118,10 +120,10 @@ def timed(weights: Weights, recorder: Recorder, is_resident: bool) -> TimedWeigh
 class TracedWeights(TimedWeights):
     """The same, which records visits as they come and go, of the steps that are traced."""
 
-    def __init__(self, weights: Weights, recorder: Recorder, is_resident: bool) -> None:
+    def __init__(self, weights: Weights, recorder: SpanRecorder, is_resident: bool) -> None:
         super().__init__(weights)
         self._is_resident = is_resident
-        self._delivered = Kind.UPDATE if is_resident else Kind.GRADIENTS
+        self._delivered = SpanKind.UPDATE if is_resident else SpanKind.GRADIENTS
         self._recorder = recorder
         self._visit = WHOLE_STEP
         self._began_ns: int | None = None  # of computing the visit
@@ -141,9 +143,9 @@ class TracedWeights(TimedWeights):
         super().enter(visit)
         self._visit, self._began_ns = visit, perf_counter_ns()
         if not self._is_resident:
-            self._recorder.add(Kind.WEIGHTS, visit, began, self._began_ns)
+            self._recorder.add(SpanKind.WEIGHTS, visit, began, self._began_ns)
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """The group's gradients of this step are complete in the store."""
         if not self._recorder.is_on:
             super().deliver(group, step)
@@ -158,9 +160,9 @@ class TracedWeights(TimedWeights):
         began = perf_counter_ns()
         super().settle()
         if self._recorder.is_on and not self._is_resident:
-            self._recorder.add(Kind.SETTLE, 0, began)
+            self._recorder.add(SpanKind.SETTLE, 0, began)
 
     def _end(self) -> None:
         if self._began_ns is not None and self._recorder.is_on:
-            self._recorder.add(Kind.COMPUTE, self._visit, self._began_ns)
+            self._recorder.add(SpanKind.COMPUTE, self._visit, self._began_ns)
         self._began_ns = None

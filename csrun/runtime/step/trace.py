@@ -29,7 +29,7 @@ RING_BYTES = (1 + ROWS) * ROW_BYTES  # before the rows there is one that begins 
 PART_ROWS = 1 << 10  # of a message, which is allowed more
 
 
-class Kind(IntEnum):
+class SpanKind(IntEnum):
     """Activity of a process; each kind is a track. Its number is of a step or as said."""
 
     INPUT = 0
@@ -45,7 +45,7 @@ class Kind(IntEnum):
     LAYER = 10  # number: of the program's mark
 
 
-class Recorder:
+class SpanRecorder:
     """The ring of a process. steps: the first and the last global step to trace, from 1 on.
 
     is_on: whether the step at hand is one of them. program: the number of the one at hand.
@@ -70,7 +70,7 @@ class Recorder:
         """Return whether any of so many steps, from number `first` on, is traced."""
         return first + 1 <= self._last and first + count >= self._first
 
-    def add(self, kind: Kind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
+    def add(self, kind: SpanKind, number: int, began_ns: int, ended_ns: int | None = None) -> None:
         """A span that ends now, or then. The oldest makes room where there is none."""
         end = perf_counter_ns() if ended_ns is None else ended_ns
         self._rows[1 + self._count % ROWS] = kind, self.program, number, began_ns, end
@@ -89,19 +89,19 @@ class Recorder:
         yield b""
 
 
-def shared_recorder(steps: tuple[int, int] | None, chief: Channel) -> Recorder:
+def shared_recorder(steps: tuple[int, int] | None, chief: Channel) -> SpanRecorder:
     """One whose ring the chief gets, if any steps are traced and it is on this machine."""
     if steps is None or isinstance(chief, TcpChannel):
-        return Recorder(steps)
+        return SpanRecorder(steps)
     with closing(SharedMemory.create("trace", RING_BYTES, ranges=())) as memory:
         chief.send(TraceRing(), (memory.descriptor,))
-        return Recorder(steps, memory.bytes)  # its mapping stays
+        return SpanRecorder(steps, memory.bytes)  # its mapping stays
 
 
 class LayerMarks:
     """Marks of a program's layers, for the steps that are traced."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: SpanRecorder) -> None:
         self._recorder = recorder
         self._layer, self._began_ns = NO_LAYER, 0
 
@@ -111,7 +111,7 @@ class LayerMarks:
             return
         now = perf_counter_ns()
         if self._layer != NO_LAYER:
-            self._recorder.add(Kind.LAYER, self._layer, self._began_ns, now)
+            self._recorder.add(SpanKind.LAYER, self._layer, self._began_ns, now)
         self._layer, self._began_ns = layer, now
 
 

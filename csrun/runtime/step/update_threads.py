@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from csrun.executable import Step, UpdateProgram
+from csrun.executable import StepState, UpdateProgram
 from csrun.executable.bind import Halves
 
 
@@ -37,12 +37,12 @@ class UpdateThreads:
         if self._beside is not None:
             self._beside.shutdown()
 
-    def _both(self, halves: Halves) -> Callable[[Step], None]:
+    def _both(self, halves: Halves) -> Callable[[StepState], None]:
         front, back = halves
         beside = self._beside
         assert beside is not None
 
-        def update(step: Step) -> None:
+        def update(step: StepState) -> None:
             done = beside.submit(_quiet, back, step)
             front(step)
             if done.cancel():
@@ -54,5 +54,5 @@ class UpdateThreads:
 
 
 @np.errstate(all="ignore")  # which each thread has for itself
-def _quiet(update: Callable[[Step], None], step: Step) -> None:
+def _quiet(update: Callable[[StepState], None], step: StepState) -> None:
     update(step)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from csrun.executable import Plan, Step, UpdateProgram
+from csrun.executable import Plan, StepState, UpdateProgram
 from csrun.executable.bind import total
 from csrun.executable.shards import Own
 from csrun.runtime.step.copying import UpdateGate
@@ -45,7 +45,7 @@ class Updates:
         """Seconds that they have waited for checkpoints so far."""
         return self._gate.held_s
 
-    def deliver(self, group: int, step: Step) -> Sequence[int]:
+    def deliver(self, group: int, step: StepState) -> Sequence[int]:
         """The group's gradients are in the store: the groups that are updated now."""
         if self._clip_norm is None:
             return self._update((group,), step)
@@ -60,13 +60,13 @@ class Updates:
         squares, self._squares = self._squares, []
         return squares
 
-    def apply(self, squares: float, step: Step) -> Sequence[int]:
+    def apply(self, squares: float, step: StepState) -> Sequence[int]:
         """Update all groups by gradients that are clipped: this is the sum of all their squares."""
         if self._clip_norm is not None:
             step.clip = clipping(sqrt(squares), self._clip_norm)
         return self._update(self.order, step)
 
-    def _update(self, groups: Sequence[int], step: Step) -> Sequence[int]:
+    def _update(self, groups: Sequence[int], step: StepState) -> Sequence[int]:
         for each in groups:
             self._pages.await_state(each)
             self._pages.fetch_state(self._following[each])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from csrun.executable import Plan, Step, flat_views
+from csrun.executable import Plan, StepState, flat_views
 from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import AnyStore, Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
@@ -23,7 +23,7 @@ class Weights(Protocol):
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """The group's gradients of this step are complete in the store."""
 
     def settle(self) -> None:
@@ -72,7 +72,7 @@ class ResidentWeights:
     def enter(self, visit: int) -> None:
         """The weights are always there."""
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         self._updates.deliver(group, step)
 
     def settle(self) -> None:
@@ -304,7 +304,7 @@ class StreamedWeights:
             self._end_of[group].pages.fetch_weights(group)
             self._slots.prefetch(group)
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """Hand the group's gradients to MemoryX."""
         end = self._end_of[group]
         end.pages.has_delivered(group)
@@ -365,7 +365,7 @@ class InProcessStreamedWeights:
         for group in self._needs[visit]:
             self._slots.load(group)
 
-    def deliver(self, group: int, step: Step) -> None:
+    def deliver(self, group: int, step: StepState) -> None:
         """Give the group's gradients to the learning algorithm."""
         self._slots.outdate(group)
         self._updates.deliver(group, step)

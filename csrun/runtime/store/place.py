@@ -14,7 +14,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.run_config import RunSettings
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, state_layout, state_views
-from csrun.executable.shards import Own, Shards
+from csrun.executable.shards import Own, StoreShards
 from csrun.runtime.store.first_values import AHEAD, initialize, own_threads
 from csrun.runtime.store.pages import FilePages, StorePages
 from csrun.runtime.store.residency import (
@@ -85,20 +85,22 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Part:
+class StoreShare:
     """The part of the weights that a MemoryX task has.
 
     later_bytes: of the stores that others make on this machine after it
     """
 
-    shards: Shards
+    shards: StoreShards
     server: int = 0
     later_bytes: int = 0
 
     @staticmethod
-    def of(owner: Plan, request: LoadStore) -> "Part":
+    def of(owner: Plan, request: LoadStore) -> "StoreShare":
         """The part that a task is asked for; owner: the plan that the store is laid out by."""
-        return Part(Shards.of(owner, request.servers), request.server, request.later_bytes)
+        return StoreShare(
+            StoreShards.of(owner, request.servers), request.server, request.later_bytes
+        )
 
     def own(self, plan: Plan) -> Own:
         """Groups of the task."""
@@ -109,7 +111,7 @@ def make_store(
     plan: Plan,
     settings: RunSettings,
     checkpoints: CheckpointSpace | None = None,
-    part: Part | None = None,
+    part: StoreShare | None = None,
 ) -> Store:
     """A store as the settings say; in memory if they say nothing and it has room there.
 
@@ -118,7 +120,7 @@ def make_store(
 
     Raises: CsrunError where there is no room for it, in numbers
     """
-    part = part or Part(Shards.of(plan, 1))
+    part = part or StoreShare(StoreShards.of(plan, 1))
     own = part.own(plan)
     nbytes = store_bytes(plan, own)
     bound = settings.weight_store_memory
@@ -152,7 +154,7 @@ def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own 
 
 
 def _on_disk(
-    plan: Plan, disk: StoreOnDisk, part: Part, checkpoints: CheckpointSpace | None
+    plan: Plan, disk: StoreOnDisk, part: StoreShare, checkpoints: CheckpointSpace | None
 ) -> Store:
     """Store with its resident ranges in memory, and all else in a file on the disk."""
     own, folder = part.own(plan), Path(disk.folder)
@@ -173,14 +175,14 @@ def _on_disk(
     return Store(memory, pages, disk, store_bytes(plan, own), own)
 
 
-def _whole_bytes(plan: Plan, part: Part) -> int:
+def _whole_bytes(plan: Plan, part: StoreShare) -> int:
     """Bytes of all tasks' stores."""
     owns = (replace(part, server=server).own(plan) for server in range(part.shards.servers))
     return sum(store_bytes(plan, own) for own in owns)
 
 
 def _is_on_disk(
-    plan: Plan, settings: RunSettings, part: Part, nbytes: int, most: int | None
+    plan: Plan, settings: RunSettings, part: StoreShare, nbytes: int, most: int | None
 ) -> bool:
     if settings.weight_store is not None:
         return settings.weight_store == "disk"
@@ -189,7 +191,7 @@ def _is_on_disk(
     return nbytes + part.later_bytes > psutil.virtual_memory().available
 
 
-def _disk(plan: Plan, settings: RunSettings, part: Part, most: int | None) -> StoreOnDisk:
+def _disk(plan: Plan, settings: RunSettings, part: StoreShare, most: int | None) -> StoreOnDisk:
     own = part.own(plan)
     nbytes = store_bytes(plan, own)
     if most is None:

@@ -15,7 +15,7 @@ from csrun.base.errors import CsrunError
 from csrun.executable import Plan
 from csrun.executable.bind import gradients_offset, of_system
 from csrun.executable.plan import Group
-from csrun.executable.shards import Own, Shards, own_groups
+from csrun.executable.shards import Own, StoreShards, own_groups
 
 UPDATED_LOTS = 3  # groups whose state is there meanwhile: written back, updated, fetched ahead
 READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies, and the next
@@ -76,7 +76,7 @@ def least_bytes(plan: Plan, own: Own = None) -> int:
     return min(fixed + at_work, whole)
 
 
-def shares(owner: Plan, memory_bytes: int, shards: Shards) -> list[int]:
+def shares(owner: Plan, memory_bytes: int, shards: StoreShards) -> list[int]:
     """Share of the memory for each MemoryX task: its minimum, and of the rest by its size.
 
     Raises: CsrunError when that is too little for the groups that are at work at a time

@@ -32,7 +32,7 @@ from csrun.context.task import report_before_closing
 from csrun.runtime.wire.channel import Channel, UnixChannel
 from csrun.runtime.wire.handshake import HANDSHAKE_DEADLINE_S, prove
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.tcp import Line, TcpChannel, tune
+from csrun.runtime.wire.tcp import ConnectionPurpose, TcpChannel, tune
 
 log = logging.getLogger("csrun")
 
@@ -83,10 +83,10 @@ def require_own_account(connection: socket.socket) -> None:
         raise PermissionError(errno.EACCES, f"the peer belongs to another account, uid {uid}")
 
 
-def line_names(peer: str) -> dict[str, Line]:
+def line_names(peer: str) -> dict[str, ConnectionPurpose]:
     """The lines of a peer on another machine, by the names by which they join."""
     has_store = peer.split()[0] == MEMORYX and "/" not in peer  # and is not a SwarmX task's lane
-    lines = tuple(Line) if has_store else (Line.BULK,)
+    lines = tuple(ConnectionPurpose) if has_store else (ConnectionPurpose.BULK,)
     return {f"{peer}/{line}": line for line in lines}
 
 
@@ -106,7 +106,7 @@ class ChiefRefused(UsageError, PeerLost):  # noqa: N818  an event, not an error
     """The chief's UsageError, as the other tasks see it: never the first cause of a failure."""
 
 
-class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """done.json: the results of a run; as texts, since JSON has no word for a NaN."""
 
     results: dict[str, str]
@@ -161,7 +161,7 @@ def announce_done(folder: RunFolder, results: Results) -> None:
     exact = {name: str(value) for name, value in results.items()}
     try:
         make_private(folder.path)
-        stored.write(folder.done, Done(exact), durable=False)
+        stored.write(folder.done, RunDone(exact), durable=False)
     except (OSError, UsageError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         log.warning(
@@ -202,7 +202,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
 def _results(folder: RunFolder) -> Results | None:
     """Results that the chief has left of a run that is over."""
     try:
-        done = stored.read(folder.done, Done, "the run's results", _RUN_AGAIN)
+        done = stored.read(folder.done, RunDone, "the run's results", _RUN_AGAIN)
     except FileNotFoundError:
         return None
     try:

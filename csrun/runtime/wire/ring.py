@@ -48,7 +48,7 @@ NO_PRODUCTION = Production()
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BatchCounts:
     """Counts of a batch: its valid rows, and its labels for each range of each input."""
 
     rows: int
@@ -56,7 +56,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BatchSlot:
     """One batch: its header, and its arrays in the inputs' order.
 
     header: int64[7 + n] = (rows, batch index, production's ns, slowest, slowest_ns, stage entered
@@ -81,7 +81,7 @@ def _aligned_bytes(spec: InputSpec) -> int:
     return aligned(nbytes_of(spec.shape, spec.dtype))
 
 
-def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list[Slot]:
+def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list[BatchSlot]:
     """A ring's slots as arrays over its memory."""
     views = []
     for index in range(slots):
@@ -92,12 +92,12 @@ def slot_views(memory: Bytes, inputs: tuple[InputSpec, ...], slots: int) -> list
         for spec in inputs:
             arrays.append(view(memory, offset, spec.shape, spec.dtype))
             offset += _aligned_bytes(spec)
-        views.append(Slot(header, tuple(arrays)))
+        views.append(BatchSlot(header, tuple(arrays)))
     return views
 
 
 def write_header(
-    slot: Slot, made: Made | None, index: int, cost: Production, number: int = 0
+    slot: BatchSlot, made: BatchCounts | None, index: int, cost: Production, number: int = 0
 ) -> None:
     """Write all of a slot's header but the stage; `number` is that of the pass."""
     rows = END_OF_DATA if made is None else made.rows
@@ -127,7 +127,7 @@ class RingWriter:
         pairs = zip(self._filled, self._free, strict=True)
         return self._memory.descriptor, *(c.descriptor for pair in pairs for c in pair)
 
-    def reserve(self) -> Slot:
+    def reserve(self) -> BatchSlot:
         """Wait for a free slot; call `publish` when it is filled."""
         for waiter in self._waiters:
             waiter.take()
@@ -158,7 +158,11 @@ class RingWriter:
         return min(waiter.known for waiter in self._waiters)
 
     def publish(
-        self, made: Made | None, index: int, cost: Production = NO_PRODUCTION, number: int = 0
+        self,
+        made: BatchCounts | None,
+        index: int,
+        cost: Production = NO_PRODUCTION,
+        number: int = 0,
     ) -> None:
         """Hand the reserved slot to the reader: what was made in it, None at the end; its batch.
 
@@ -229,7 +233,7 @@ class RingReader:
         """Number of batches that it holds."""
         return len(self._slots)
 
-    def take(self) -> Slot:
+    def take(self) -> BatchSlot:
         """Wait for the next batch; call `release` when it is no longer read."""
         self._waiter.take()
         return self._slots[self._next]

@@ -160,7 +160,7 @@ def peer_overdue(name: str, task: str) -> Overdue:
     )
 
 
-class Interrupted(Exception):  # noqa: N818  an event, not an error
+class EndedByChief(Exception):  # noqa: N818  an event, not an error
     """The chief ended the run while this role was waiting; `stop` is its last message."""
 
     def __init__(self, stop: Stop) -> None:
@@ -190,7 +190,7 @@ class Counter:
 class Mail:
     """Mailbox of a role at work, read when the role looks; a Stop interrupts it.
 
-    Raises: Interrupted at a Stop, PeerLost when the chief is lost
+    Raises: EndedByChief at a Stop, PeerLost when the chief is lost
     """
 
     def __init__(self, control: Channel) -> None:
@@ -214,7 +214,7 @@ class Mail:
         """Wait for one and keep it."""
         message, _ = self.control.receive()
         if isinstance(message, Stop):
-            raise Interrupted(message)
+            raise EndedByChief(message)
         self._kept.append(message)
 
 
@@ -276,7 +276,7 @@ class Waiter:
     """The waiting side of a counter, which also notices the end of the run.
 
     While it waits it listens to `control`, the channel to the chief: a Stop ends the wait as
-    Interrupted, a lost chief as PeerLost. `overdue` is told of a wait that does not end. brief_s:
+    EndedByChief, a lost chief as PeerLost. `overdue` is told of a wait that does not end. brief_s:
     so long it does not sleep, which is for waits that may be shorter than falling asleep and being
     woken.
     """
@@ -321,7 +321,7 @@ class Waiter:
         for descriptor, _ in self._ready():
             if descriptor == self._control.fileno():
                 message, _ = self._control.expect(Stop)
-                raise Interrupted(message)
+                raise EndedByChief(message)
 
     def _ready(self) -> list[tuple[int, int]]:
         """Return what is ready, without a timeout."""

@@ -30,7 +30,7 @@ PART_BYTES = 1 << 20  # summed while it is in the processor's cache, and sent or
 ROW_BYTES = 1024  # whose words are added up: five times as fast as a CRC-32 of all bytes
 
 
-class Line(StrEnum):
+class ConnectionPurpose(StrEnum):
     """Purpose of a connection for raw data."""
 
     BULK = "bulk"  # batches, weights, gradients
@@ -42,17 +42,17 @@ class TcpChannel(Channel):
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         super().__init__(connection, peer)
-        self.lines: dict[Line, socket.socket] = {}
+        self.lines: dict[ConnectionPurpose, socket.socket] = {}
 
     @property
     def bulk(self) -> socket.socket:
         """The line for batches, or for weights and gradients."""
-        return self._line(Line.BULK)
+        return self._line(ConnectionPurpose.BULK)
 
     @property
     def state(self) -> socket.socket:
         """The line for the tensors of a checkpoint."""
-        return self._line(Line.STATE)
+        return self._line(ConnectionPurpose.STATE)
 
     def send_array(self, array: Array) -> None:
         """Send raw data that a message has told of; PeerLost when the peer is gone."""
@@ -79,7 +79,7 @@ class TcpChannel(Channel):
         for connection in self.lines.values():
             connection.close()
 
-    def _line(self, line: Line) -> socket.socket:
+    def _line(self, line: ConnectionPurpose) -> socket.socket:
         if line not in self.lines:
             raise ValueError(f"{self.peer} has no connection for raw data ({line}) yet")
         return self.lines[line]

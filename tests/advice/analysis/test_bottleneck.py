@@ -6,7 +6,7 @@ import pytest
 from support.pipelines import STAGES, measured, points_of
 
 from csrun.advice.analysis.bottleneck import limiting, stages_of
-from csrun.advice.analysis.scaling import Limit, Saturation
+from csrun.advice.analysis.scaling import Saturation, ScalingLimit
 from csrun.advice.measurements import StageCost
 
 SLEEPS = (StageCost("batch", 1e-6, 1e-6), StageCost("map nap", 16e-6, 0.1e-6))
@@ -49,7 +49,7 @@ def test_the_advice_is_for_what_it_does(
 def test_a_cpu_bound_input_has_the_stage_that_computes_most_and_no_word_of_waiting() -> None:
     """One stage sleeps for 16 us, another computes for 1 us: of the CPUs' time it takes 10/11."""
     stages = stages_of(measured(points_of(float, (1,), stages=SLEEPS)))
-    found = limiting(stages, Saturation.CPUS, Limit.CPUS, False, 2.0)
+    found = limiting(stages, Saturation.CPUS, ScalingLimit.CPUS, False, 2.0)
     assert found is not None
     assert (found.stage.name, found.is_cpu_bound) == ("batch", True)
     assert found.share == pytest.approx(10 / 11)
@@ -68,10 +68,10 @@ def test_a_stage_that_waits_is_never_told_that_cpus_do_not_help_beside_full_ones
 
 @pytest.mark.parametrize(
     ("limit", "words"),
-    [(Limit.LINK, "link to the CS system is full"), (Limit.FILES, "more files"),
-     (Limit.NODES, "more tasks")],
+    [(ScalingLimit.LINK, "link to the CS system is full"), (ScalingLimit.FILES, "more files"),
+     (ScalingLimit.NODES, "more tasks")],
 )  # fmt: skip
-def test_the_advice_follows_the_limit_of_the_layout(limit: Limit, words: str) -> None:
+def test_the_advice_follows_the_limit_of_the_layout(limit: ScalingLimit, words: str) -> None:
     stages = stages_of(measured(points_of(float, (1,))))
     found = limiting(stages, Saturation.NOTHING, limit, False, 2.0)
     assert found is not None
@@ -105,4 +105,4 @@ def test_the_speedup_that_it_needs_follows_amdahl(missing: float, speedup: float
 
 def test_measurements_without_stages_have_no_limiting_one() -> None:
     stages = stages_of(measured(points_of(float, stages=())))
-    assert limiting(stages, Saturation.CPUS, Limit.CPUS, False, 2) is None
+    assert limiting(stages, Saturation.CPUS, ScalingLimit.CPUS, False, 2) is None

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.pipelines import CLUSTER, LOCAL, measured, points_of
 
-from csrun.advice.analysis.scaling import Limit, Saturation, Scaling, SiteFacts
-from csrun.advice.analysis.solve import Solution, Target, solve
+from csrun.advice.analysis.scaling import Saturation, Scaling, ScalingLimit, SiteFacts
+from csrun.advice.analysis.solve import FeedTarget, Solution, solve
 from csrun.advice.measurements import Measurements
 
 RATE = 1000.0  # of one worker
@@ -87,7 +87,7 @@ cases = st.builds(
 def test_it_is_what_an_exhaustive_search_finds(case: Case) -> None:
     site = case.site()
     scaling = Scaling(case.measurements(), site)
-    found = solve(scaling, Target(case.target, "here"), case.streaming, site.nodes)
+    found = solve(scaling, FeedTarget(case.target, "here"), case.streaming, site.nodes)
     layout, expected = found.layout, case.search()
     assert layout.samples_per_s == pytest.approx(
         case.delivers(layout.nodes, layout.tasks_per_node), rel=0.01
@@ -110,7 +110,7 @@ def test_it_is_what_an_exhaustive_search_finds(case: Case) -> None:
 
 def solved(measurements: Measurements, site: SiteFacts, target: float) -> Solution:
     return solve(
-        Scaling(measurements, site), Target(target, "here"), measurements.streaming, site.nodes
+        Scaling(measurements, site), FeedTarget(target, "here"), measurements.streaming, site.nodes
     )
 
 
@@ -130,7 +130,7 @@ def test_a_resource_that_is_no_cpu_does_not_grow_with_nodes() -> None:
     disk = measured(points_of(lambda n: min(RATE * n, 1500), busy=lambda n: 0.1))
     found = solved(disk, CLUSTER, 3000)
     assert Scaling(disk, CLUSTER).saturation(1) is Saturation.RESOURCE
-    assert found.limit is Limit.RESOURCE
+    assert found.limit is ScalingLimit.RESOURCE
     assert found.layout.samples_per_s == pytest.approx(1500)
 
 
@@ -140,7 +140,7 @@ def test_batches_that_all_make_do_not_grow_with_nodes(busy: float) -> None:
     points = points_of(lambda n: RATE, busy=lambda n: busy)
     found = solved(measured(points, replayed=True), CLUSTER, 3000)
     assert Scaling(measured(points, replayed=True), CLUSTER).saturation(1) is Saturation.REPLAY
-    assert found.limit is Limit.REPLAY
+    assert found.limit is ScalingLimit.REPLAY
     assert found.layout.samples_per_s == pytest.approx(RATE)
     assert found.layout.streamers == 1
 
@@ -155,14 +155,14 @@ def test_a_worker_alone_is_in_nobodys_way() -> None:
 def test_what_the_system_takes_in_is_the_end_of_it() -> None:
     fast = measured(points_of(lambda n: 1e6 * n, busy=lambda n: 0.01 * n), sample_bytes=1_000_000)
     found = solved(fast, CLUSTER, 1e6)
-    assert found.limit is Limit.LINK
+    assert found.limit is ScalingLimit.LINK
     assert found.layout.samples_per_s == pytest.approx(150_000)  # 1.2 Tb/s
 
 
 def test_all_nodes_used_well_are_too_few() -> None:
     slow = measured(points_of(lambda n: n, busy=lambda n: 0.01 * n), streaming=True)
     found = solved(slow, CLUSTER, 1e6)
-    assert found.limit is Limit.NODES
+    assert found.limit is ScalingLimit.NODES
     assert (found.layout.nodes, found.layout.tasks_per_node) == (16, 8)
 
 
@@ -175,7 +175,7 @@ def test_tables_by_nodes_go_up_to_all_of_them() -> None:
 def test_a_site_with_too_few_nodes_is_refused() -> None:
     streaming = measured(points_of(lambda n: n), streaming=True)
     with pytest.raises(ValueError, match="at least 3 nodes, got 2"):
-        solve(Scaling(streaming, LOCAL), Target(1, "here"), True, 2)
+        solve(Scaling(streaming, LOCAL), FeedTarget(1, "here"), True, 2)
 
 
 def test_a_third_task_on_two_cpus_holds_the_others_up() -> None:
@@ -196,9 +196,9 @@ def test_no_more_streamers_than_files(streaming: bool) -> None:
     points = points_of(lambda n: RATE * n, (1, 2, 3), busy=lambda n: 0.01)
     facts = replace(measured(points, streaming=streaming, machine_cpus=4), most_streamers=5)
     site = SiteFacts("any", 8, 16, True, 1.5e11)
-    found = solve(Scaling(facts, site), Target(100 * RATE, "by hand"), streaming, 8)
-    assert (found.layout.streamers, found.limit) == (5, Limit.FILES)
+    found = solve(Scaling(facts, site), FeedTarget(100 * RATE, "by hand"), streaming, 8)
+    assert (found.layout.streamers, found.limit) == (5, ScalingLimit.FILES)
     assert found.layout.samples_per_s == pytest.approx(5 * RATE)
     assert all(layout.streamers <= 5 for layout in found.by_nodes)
-    fed = solve(Scaling(facts, site), Target(4 * RATE, "by hand"), streaming, 8)
+    fed = solve(Scaling(facts, site), FeedTarget(4 * RATE, "by hand"), streaming, 8)
     assert (fed.layout.streamers, fed.limit) == (5, None)

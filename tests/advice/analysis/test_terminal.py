@@ -11,13 +11,13 @@ from support.pipelines import CLUSTER, STAGES, analysis_of, bound_by_cpus, measu
 
 from csrun.advice.analysis import terminal, web_page
 from csrun.advice.analysis.result import Analysis
-from csrun.advice.analysis.scaling import Layout
-from csrun.advice.analysis.solve import Target
+from csrun.advice.analysis.scaling import StreamerLayout
+from csrun.advice.analysis.solve import FeedTarget
 from csrun.advice.analysis.verification import verified
-from csrun.advice.measurements import Fed, OtherUse, StageCost
+from csrun.advice.measurements import DeliveredRate, OtherUse, StageCost
 
 WIDTH = 80
-RECOMMENDED = Layout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
+RECOMMENDED = StreamerLayout(1, 3, 1, 2, 200_000.0)  # 2 streamers x 100,000
 
 
 def report(analysis: Analysis, **console) -> str:
@@ -62,12 +62,12 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
 
 
 def test_a_measured_target_is_shown_with_its_spread() -> None:
-    target = Target(28_191.0, "measured here", spread=4_021.0)
+    target = FeedTarget(28_191.0, "measured here", spread=4_021.0)
     assert "28,200 ± 4,000 samples/s, measured here" in report(analysis_of(target=target))
 
 
 def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> None:
-    shown = " ".join(report(analysis_of(target=Target(400_000, "here"))).split())
+    shown = " ".join(report(analysis_of(target=FeedTarget(400_000, "here"))).split())
     assert (
         "200,000 samples/s, the maximum on this site: the target with its margin is 2.25 times"
         in shown
@@ -77,14 +77,14 @@ def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> Non
     assert "map load: 72% of the stages' CPU time; the CPUs have no time left" in shown
     assert "map load alone would have to be 4.33 times as fast" in shown
     assert "wait" not in shown.split("Limiting stage")[1].split("Measured")[0]
-    near = " ".join(report(analysis_of(target=Target(190_000, "here"))).split())
+    near = " ".join(report(analysis_of(target=FeedTarget(190_000, "here"))).split())
     assert "the target is reached, with a margin of 5.3% only" in near
 
 
 def test_a_smaller_layout_that_does_nearly_as_well_is_told_beside_the_maximum() -> None:
     """Two hundred of these fill the two CPUs; a few less are recommended."""
     naps = measured(points_of(lambda n: 2000.0 * n, busy=lambda n: 0.01 * n))
-    analysis = analysis_of(naps, target=Target(1e6, "here"))
+    analysis = analysis_of(naps, target=FeedTarget(1e6, "here"))
     rates = [each.samples_per_s for each in analysis.solution.by_nodes]
     assert analysis.solution.layout.samples_per_s < 400_000
     assert max(rates) <= 400_000
@@ -95,7 +95,7 @@ def test_a_smaller_layout_that_does_nearly_as_well_is_told_beside_the_maximum() 
 def test_a_maximum_below_a_row_of_its_table_is_told_with_the_row() -> None:
     rates = {1: 100_000.0, 2: 192_000.0, 3: 208_000.0}
     disk = measured(points_of(rates.__getitem__, tuple(rates), busy=lambda n: 0.1))
-    shown = " ".join(report(analysis_of(disk, target=Target(400_000, "here"))).split())
+    shown = " ".join(report(analysis_of(disk, target=FeedTarget(400_000, "here"))).split())
     assert "the maximum on this site by the law, 208,000 by a measurement" in shown
 
 
@@ -180,7 +180,7 @@ def test_a_terminal_without_unicode_gets_none() -> None:
 
 
 def test_the_json_has_all_of_it(tmp_path: Path) -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse())
+    analysis = verified(analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), OtherUse())
     told = json.loads(analysis.write(tmp_path).read_text())
     assert told["solution"]["layout"] == msgspec.to_builtins(RECOMMENDED)
     assert told["launch"][:3] == ["csrun_wse", "--total-nodes", "1"]
@@ -191,18 +191,21 @@ def test_the_json_has_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_run_is_shown_beside_its_prediction() -> None:
-    analysis = verified(analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse())
+    analysis = verified(analysis_of(), RECOMMENDED, DeliveredRate(160_000.0, 5.0, 2), OtherUse())
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (-20.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in web_page.render(analysis)
     assert "other work" not in report(analysis)
     assert "Not verified" in report(analysis)
     assert "<strong>Not verified:</strong>" in web_page.render(analysis)
-    near = verified(analysis_of(), RECOMMENDED, Fed(192_000.0, 5.0, 2), OtherUse())
+    near = verified(analysis_of(), RECOMMENDED, DeliveredRate(192_000.0, 5.0, 2), OtherUse())
     assert "Not verified" not in report(near)
     assert "Verified" in report(near)
     busy = verified(
-        analysis_of(), RECOMMENDED, Fed(160_000.0, 5.0, 2), OtherUse(1.25, ("make", "cc1"))
+        analysis_of(),
+        RECOMMENDED,
+        DeliveredRate(160_000.0, 5.0, 2),
+        OtherUse(1.25, ("make", "cc1")),
     )
     assert "while other work used 1.2 CPUs of this machine (make, cc1)" in " ".join(
         report(busy).split()

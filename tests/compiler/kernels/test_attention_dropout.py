@@ -7,9 +7,9 @@ from support.steps import Case, one_step, parameters_of
 from csrun import nn
 from csrun.base.mode import RunMode
 from csrun.cirh.ops.base import attribute
-from csrun.cirh.reference import Draw
+from csrun.cirh.reference import MaskCounter
 from csrun.cirh.reference.masks import dropout_mask
-from csrun.executable import Step
+from csrun.executable import StepState
 from csrun.kernels.random import RunDraw, blocks_of, round_keys
 from csrun.nn.errors import TraceError
 from csrun.nn.tracer import Tracer
@@ -42,7 +42,7 @@ def masks(rows):
     """Which weights are kept, by the reference's own Philox."""
     options = {"rate": RATE, "stream": 0, "rows": 1, "runs": HEADS * LENGTH}
     properties = {name: attribute(value) for name, value in options.items()}
-    return dropout_mask(properties, (rows, HEADS, LENGTH, LENGTH), Draw(SEED, STEP))
+    return dropout_mask(properties, (rows, HEADS, LENGTH, LENGTH), MaskCounter(SEED, STEP))
 
 
 @pytest.mark.parametrize(("causal", "masked"), [(False, False), (True, False), (False, True)])
@@ -90,7 +90,7 @@ def test_the_kept_share_is_within_three_deviations():
     count, length = 64, 500
     words = np.empty((3, 2, count, blocks_of(length)), np.uint64)
     draw = RunDraw(np.empty((count, length), bool), words, RATE, 7, round_keys(11))
-    kept = draw.of(Step(rows=1))(0, 0, count).mean()
+    kept = draw.of(StepState(rows=1))(0, 0, count).mean()
     assert abs(kept - (1 - RATE)) < 3 * (RATE * (1 - RATE) / (count * length)) ** 0.5
 
 

@@ -9,7 +9,7 @@ from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.base import attribute
-from csrun.cirh.reference import Draw, State, interpret
+from csrun.cirh.reference import MaskCounter, ModuleState, interpret
 from csrun.cirh.reference.masks import dropout_mask
 from csrun.compiler.passes import run_passes
 
@@ -19,7 +19,7 @@ RATE = 0.4
 
 def masks_of(network, machine):
     """The masks of a step, by the reference's own Philox."""
-    draw = Draw(0, machine.step_count)
+    draw = MaskCounter(0, machine.step_count)
     found = []
     for stream, units in enumerate(network.sizes[1:-1]):
         properties = {"rate": attribute(RATE), "stream": attribute(stream)}
@@ -57,7 +57,9 @@ def test_the_program_computes_what_the_reference_does(tmp_path):
     inputs = {"features": batch[0], "labels": batch[1]}
     module = network.trace(RunMode.TRAIN)
     run_passes(module)
-    result = interpret(module, inputs, State(network.parameters()), len(batch[1]), Draw())
+    result = interpret(
+        module, inputs, ModuleState(network.parameters()), len(batch[1]), MaskCounter()
+    )
     machine = Machine(network.compile(tmp_path, MODES[0]), network.parameters())
     loss, _ = machine.train(batch)
     assert loss == pytest.approx(float(result.loss), rel=1e-6)

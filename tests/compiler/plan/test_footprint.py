@@ -15,7 +15,7 @@ from csrun.compiler.passes import run_passes
 from csrun.compiler.plan.floor_plan import Wire, usable_part
 from csrun.compiler.plan.footprint import footprint
 from csrun.compiler.plan.layers import lay_out
-from csrun.executable import Store
+from csrun.executable import StoreLayout
 from csrun.nn.tracer import Tracer
 
 PART = usable_part(SYSTEM)
@@ -24,7 +24,7 @@ PART = usable_part(SYSTEM)
 def test_operators_without_weights_live_with_the_layer_before_them():
     module = Network(dropout=0.1).trace()
     run_passes(module)
-    store = Store(0, 0, 0, (("momentum", 0),))
+    store = StoreLayout(0, 0, 0, (("momentum", 0),))
     found = footprint(lay_out(match_kernels(module), group_bytes=1), store, options_of())
     assert found.wires == (Wire(0, 1), Wire(1, 2))
     homes = {"dense/mm": 0, "dropout/dropout_mask": 0, "dropout_1/dropout_mask/words": 1}
@@ -43,7 +43,7 @@ def test_a_norms_activations_lie_where_the_layer_before_it_works():
         module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1).minimize(loss), [])
     run_passes(module)
     layout = lay_out(match_kernels(module), group_bytes=1)
-    found = footprint(layout, Store(0, 0, 0, ()), options_of())
+    found = footprint(layout, StoreLayout(0, 0, 0, ()), options_of())
     names = [layer.name for layer in found.layers]
     assert names == ["wide", "norm", "out"]
     norms = {array for array in found.home_of if array.startswith("norm/")}

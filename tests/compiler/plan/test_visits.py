@@ -13,11 +13,11 @@ from csrun.compiler import compile_model
 from csrun.compiler.graph.graph import GRADIENT, LOSS, Array
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.compiler.plan.gradient_order import first_group_before_last
-from csrun.compiler.plan.visits import Use, functions_of, with_frees
+from csrun.compiler.plan.visits import GroupUse, functions_of, with_frees
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 
-NOTHING, STEPS = Use(), 3
+NOTHING, STEPS = GroupUse(), 3
 READ, OTHER = Array("activation", (1,), "float32"), Array("other", (1,), "float32")
 MODES = (ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING)
 
@@ -27,7 +27,7 @@ class Handmade(Kernel):
     """A kernel that uses groups; `writes` are by name."""
 
     phase: Phase = Phase.FORWARD
-    use: Use = NOTHING
+    use: GroupUse = NOTHING
     reads: tuple[Array, ...] = ()
     writes: tuple[Array, ...] = ()
 
@@ -36,11 +36,11 @@ class Handmade(Kernel):
 
 
 def forward(*weights, writes=()):
-    return Handmade("layer", Phase.FORWARD, Use(frozenset(weights)), (), writes)
+    return Handmade("layer", Phase.FORWARD, GroupUse(frozenset(weights)), (), writes)
 
 
 def backward(*weights, gives=()):
-    return Handmade("layer", Phase.BACKWARD, Use(frozenset(weights), frozenset(gives)))
+    return Handmade("layer", Phase.BACKWARD, GroupUse(frozenset(weights), frozenset(gives)))
 
 
 def visits_of(*kernels, trained=(0, 1, 2)):
@@ -189,12 +189,12 @@ def test_the_wafer_holds_at_most_two_of_the_largest_group_beside_the_activations
 def gives(group, reads=(READ,), also=()):
     """A kernel that makes gradients of a group, and writes something else, too."""
     writes = (Array(f"{GRADIENT}w{group}", (1,), "float32"), *also)
-    return Handmade("layer", Phase.BACKWARD, Use(gradients=frozenset([group])), reads, writes)
+    return Handmade("layer", Phase.BACKWARD, GroupUse(gradients=frozenset([group])), reads, writes)
 
 
 def passes_on(group, writes=(OTHER,)):
     """A kernel that makes the gradient of a group's input."""
-    return Handmade("layer", Phase.BACKWARD, Use(frozenset([group])), (), writes)
+    return Handmade("layer", Phase.BACKWARD, GroupUse(frozenset([group])), (), writes)
 
 
 def moved(*backwards):

@@ -8,8 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from csrun.compiler.plan.slots import place_groups
-from csrun.compiler.report.drawings import EDGE, LONGEST_BESIDE, WIDTH, Spot, Stream, draw, stops
-from csrun.executable import Group, Rectangle, Step, Visit
+from csrun.compiler.report.drawings import (
+    EDGE,
+    LONGEST_BESIDE,
+    WIDTH,
+    GroupStream,
+    Spot,
+    draw,
+    stops,
+)
+from csrun.executable import Group, Rectangle, StepState, Visit
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.step import weights
 
@@ -150,7 +158,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
             arrivals[-1] += f" {number - begun.pop(group, number)}"
             begun |= dict.fromkeys({*copied} - {group}, number)
             for complete in visit.completes:
-                streamed.deliver(complete, Step())
+                streamed.deliver(complete, StepState())
         drawn = [f"{stop.arrival.value} {stop.ahead}" for stop in stops(groups, visits)]
         assert step == 0 or arrivals == drawn
 
@@ -167,7 +175,7 @@ def test_a_large_group_comes_while_several_small_ones_are_computed_on():
     assert length <= 8 * PREFETCH_BYTES
     found = stops(groups, visits)
     assert found[-1].ahead >= 4
-    drawn = Stream(tuple(groups), found)
+    drawn = GroupStream(tuple(groups), found)
     assert drawn.lanes <= 8
     for lane in range(drawn.lanes):
         own = [stay for stay in drawn.stays if stay.lane == lane]

@@ -16,9 +16,9 @@ from csrun.launch.life.job_state import (
     Finish,
     Instruction,
     Interrupted,
-    InvalidTransitionError,
+    JobPhase,
     JobState,
-    Phase,
+    PhaseTransitionError,
     Restart,
     Send,
     ServerLost,
@@ -394,8 +394,8 @@ def test_a_wafers_end_names_its_system() -> None:
 def test_an_unlisted_change_of_phase_tells_the_story() -> None:
     state = JobState(JOB)
     state.begin()
-    state.phase = Phase.ENDED
-    with pytest.raises(InvalidTransitionError, match="TaskExited"):
+    state.phase = JobPhase.ENDED
+    with pytest.raises(PhaseTransitionError, match="TaskExited"):
         state.handle(TaskExited(ZERO, 0, 1.0))
         state.handle(TaskExited(ONE, 0, 1.0))
 

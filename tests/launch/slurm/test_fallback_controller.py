@@ -14,7 +14,12 @@ from csrun.launch.life.job_state import (
     WaferRequested,
 )
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm.fallback_controller import MOST_S, SILENCE_S, FallbackController, Watch
+from csrun.launch.slurm.fallback_controller import (
+    MOST_S,
+    SILENCE_S,
+    FallbackController,
+    SilenceWatch,
+)
 
 ENTRIES = tuple(TaskEntry(rank, Role.TASK, "node1", 0, rank, (0,)) for rank in range(2))
 JOB = JobFile(1, None, ("true",), "/", "local", 1, 1, ENTRIES, grace_s=7.0, time_limit_s=100)
@@ -33,7 +38,7 @@ def after(
 
 
 def test_silence_is_what_was_looked_for_and_not_found() -> None:
-    watch = Watch(0.0)
+    watch = SilenceWatch(0.0)
     looks = [2.0 * look for look in range(1, 61)]
     for now_s in looks:
         assert not watch.is_lost(SILENCE_S)
@@ -45,7 +50,7 @@ def test_silence_is_what_was_looked_for_and_not_found() -> None:
 
 def test_time_in_which_nobody_could_look_is_no_silence() -> None:
     """As when the file system does not answer for ten minutes, on either side."""
-    watch = Watch(0.0)
+    watch = SilenceWatch(0.0)
     watch.look(600.0, has_news=False)
     assert not watch.is_lost(SILENCE_S)
     assert watch.is_lost(MOST_S)

@@ -13,8 +13,8 @@ from csrun.launch.slurm.mailbox import (
     MAIL_DIR,
     Heartbeat,
     LetGo,
+    MailboxReader,
     Outbox,
-    Reader,
     StartAll,
     ToNodeAgents,
     launcher_box,
@@ -28,7 +28,7 @@ def test_mail_comes_whole_and_once(tmp_path: Path) -> None:
     (tmp_path / MAIL_DIR).mkdir()
     box = launcher_box(tmp_path)
     outbox = Outbox(box)
-    reader = Reader(box, msgspec.msgpack.Decoder(ToNodeAgents))
+    reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
     assert reader.read() == []
     said = [
         StartAll(JOB, True),
@@ -55,7 +55,7 @@ def test_what_finds_no_room_waits_and_is_never_a_part(tmp_path: Path) -> None:
     (tmp_path / MAIL_DIR).mkdir()
     box = launcher_box(tmp_path)
     outbox = Outbox(box)
-    reader = Reader(box, msgspec.msgpack.Decoder(ToNodeAgents))
+    reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
     first, second, beat = StartTask(0, ("a",)), SignalTasks(("x",), 15), Heartbeat(9.0, False)
     assert outbox.post(first)
     with file_size_limit(box.stat().st_size + 10):

@@ -75,7 +75,7 @@ class Place:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,  # no file, whose size a test may limit
         )
-        reader = mailbox.Reader(
+        reader = mailbox.MailboxReader(
             mailbox.node_box(self.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
         )
         self.until(lambda: bool(reader.read()))
@@ -178,7 +178,7 @@ def test_who_frees_no_job_waits_for_nobody(place: Place) -> None:
 
 def test_a_launcher_that_is_heard_decides(place: Place) -> None:
     place.start(Heartbeat(60.0, frees_job=True), *FAILS)
-    reader = mailbox.Reader(
+    reader = mailbox.MailboxReader(
         mailbox.node_box(place.folder.path, 0), msgspec.msgpack.Decoder(mailbox.FromNodeAgent)
     )
     place.until(lambda: "TaskEnded" in [type(said).__name__ for said in reader.read()])
@@ -269,7 +269,7 @@ def test_what_had_no_room_is_said_when_it_has(place: Place) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (len(whole) + 10, resource.RLIM_INFINITY))
     place.say(StartAll(msgspec.structs.replace(JOB, command=ENDS_WELL), False))
     place.until(ended_file(place.folder.path, 0).exists)
-    reader = mailbox.Reader(box, msgspec.msgpack.Decoder(mailbox.FromNodeAgent))
+    reader = mailbox.MailboxReader(box, msgspec.msgpack.Decoder(mailbox.FromNodeAgent))
     assert [type(said) for said in reader.read()] == [mailbox.NodeReady]
     assert place.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)

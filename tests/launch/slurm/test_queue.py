@@ -156,26 +156,32 @@ def test_whether_a_users_job_carries_a_layout() -> None:
     assert needs == [(1, 8), (1, 8), (3, 6)]
     assert node_needs(JobLayout(3, 3, 2, 0, False), 8) == [(1, 6), (2, 6)]
     assert node_needs(JobLayout(1, 3, 2, 0, False), 8) == [(1, 6)]
-    own = [squeue.Part(1, 8, "gres:cs:cs2-02:1"), squeue.Part(1, 8, ""), squeue.Part(3, 24, "")]
+    own = [
+        squeue.JobComponent(1, 8, "gres:cs:cs2-02:1"),
+        squeue.JobComponent(1, 8, ""),
+        squeue.JobComponent(3, 24, ""),
+    ]
     assert allocation.lacks(own, needs) == ""
-    assert allocation.lacks([squeue.Part(5, 40, "")], needs) == ""
-    assert allocation.lacks([squeue.Part(5, 30, "")], needs).startswith(
+    assert allocation.lacks([squeue.JobComponent(5, 40, "")], needs) == ""
+    assert allocation.lacks([squeue.JobComponent(5, 30, "")], needs).startswith(
         "has 6 CPUs a node, the tasks"
     )
-    assert allocation.lacks([squeue.Part(4, 32, "")], needs).startswith("has 4 nodes, the layout")
+    assert allocation.lacks([squeue.JobComponent(4, 32, "")], needs).startswith(
+        "has 4 nodes, the layout"
+    )
     assert allocation.lacks(own[:2], needs).startswith("has 2 components, the layout needs 3")
-    fewer = [*own[:2], squeue.Part(2, 16, "")]
+    fewer = [*own[:2], squeue.JobComponent(2, 16, "")]
     assert allocation.lacks(fewer, needs).startswith("has 2 nodes in component 2, the layout")
     assert allocation.lacks([], needs).startswith("has 0 components")
     held = [allocation.holds(own, gres) for gres in ("cs:cs2-02:1", "cs:cs2-02", "cs:cs2-01:1")]
     assert held == [True, True, False]
-    assert allocation.holds([squeue.Part(1, 8, "gres/cs:cs2-02")], "cs:cs2-02:1")
+    assert allocation.holds([squeue.JobComponent(1, 8, "gres/cs:cs2-02")], "cs:cs2-02:1")
     assert not allocation.holds([], "cs:cs2-02:1")
 
 
 def test_the_components_of_one_job_in_their_order() -> None:
     text = squeue_answer("RUNNING", cpus=4)
-    assert squeue.parse_parts(text, SITE, 7) == [squeue.Part(1, 4, "gres:cs:cs2-02:1")] * 2
+    assert squeue.parse_parts(text, SITE, 7) == [squeue.JobComponent(1, 4, "gres:cs:cs2-02:1")] * 2
     assert squeue.parse_parts(text, SITE, 8) == []
 
 

@@ -162,9 +162,9 @@ def test_a_script_asks_for_all_systems_at_once(monkeypatch: pytest.MonkeyPatch) 
     told = re.search(r"exec env (CSRUN_ALLOCATION)=(\S+) ", others[-1])
     assert told is not None
     monkeypatch.setenv(*told.groups())
-    assert environment.allocation() == environment.Allocation(systems)
+    assert environment.allocation() == environment.SlurmAllocation(systems)
     monkeypatch.setenv(*environment.allocation_words(())[1].split("="))
-    assert environment.allocation() == environment.Allocation(())
+    assert environment.allocation() == environment.SlurmAllocation(())
 
 
 def test_a_compile_is_its_chief_alone() -> None:

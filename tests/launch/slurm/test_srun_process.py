@@ -15,8 +15,8 @@ from csrun.jobs.folder import JobFolder
 from csrun.launch.process.protocol import SignalTasks, StartTask, TaskEnded
 from csrun.launch.slurm import srun_process
 from csrun.launch.slurm.mailbox import (
+    MailboxReader,
     Outbox,
-    Reader,
     StartAll,
     ToNodeAgents,
     launcher_box,
@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
     return JobFolder(tmp_path)
 
 
-def started(folder: JobFolder, script: str) -> srun_process.Step:
-    running = srun_process.Step(("sh", "-c", script), folder, 1)
+def started(folder: JobFolder, script: str) -> srun_process.SrunProcess:
+    running = srun_process.SrunProcess(("sh", "-c", script), folder, 1)
     running.job = JOB
     running.send(TASK)
     return running
@@ -77,13 +77,13 @@ def test_an_order_that_has_no_room_is_given_when_it_has(
 ) -> None:
     monkeypatch.setattr(srun_process.fallback_controller, "HEARTBEAT_S", 0.02)
     box = launcher_box(folder.path)
-    running = srun_process.Step(("sleep", "60"), folder, 1)
+    running = srun_process.SrunProcess(("sleep", "60"), folder, 1)
     running.job = JOB
     try:
         with no_room():
             running.send(TASK)
         assert f"{box}: job messages cannot be written: " in capsys.readouterr().err
-        reader = Reader(box, msgspec.msgpack.Decoder(ToNodeAgents))
+        reader = MailboxReader(box, msgspec.msgpack.Decoder(ToNodeAgents))
         deadline_s = time.monotonic() + 30.0
         while StartAll(JOB, False) not in reader.read():
             assert time.monotonic() < deadline_s

@@ -12,8 +12,8 @@ import pytest
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.blocks import BLOCK, GradientsOut, receive_gradients
 from csrun.runtime.remote.relay import PART_BYTES, Relay
-from csrun.runtime.remote.store import NUMBER, ORDER, Order
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.remote.store import NUMBER, ORDER, StoreRequest
+from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.wire.shared import Counter
 from csrun.runtime.wire.tcp import receive_few, summed
 
@@ -32,7 +32,7 @@ class Between:
             each.settimeout(WAIT_S)
         self.failed = stack.enter_context(closing(Counter.create()))
         named = {f"child {number}": end for number, end in enumerate(own)}
-        relay = Relay(parent, named, "float32", Recorder(None), self.failed)
+        relay = Relay(parent, named, "float32", SpanRecorder(None), self.failed)
         self.relay = stack.enter_context(closing(relay))
 
 
@@ -50,7 +50,7 @@ def head(order, group=0, step=0, nbytes=0):
 def received(above):
     """The next order that MemoryX gets: what it is, and about which group."""
     order, group, _, nbytes = ORDER.unpack(receive_few(above, ORDER.size, "orders"))
-    return Order(order), group, nbytes
+    return StoreRequest(order), group, nbytes
 
 
 @pytest.mark.parametrize("arrival", list(permutations(range(3))))
@@ -60,10 +60,10 @@ def test_gradients_are_added_in_the_order_of_the_children(between, arrival):
     parts = [(random.standard_normal(1000) * 10.0**-k).astype("f") for k in range(3)]
     around = between(3)
     for child in arrival:
-        around.below[child].sendall(head(Order.GRADIENTS, 7, 3, parts[child].nbytes))
+        around.below[child].sendall(head(StoreRequest.GRADIENTS, 7, 3, parts[child].nbytes))
         GradientsOut(around.below[child]).send(7, parts[child])
     found = np.empty_like(parts[0])
-    assert received(around.above) == (Order.GRADIENTS, 7, found.nbytes)
+    assert received(around.above) == (StoreRequest.GRADIENTS, 7, found.nbytes)
     receive_gradients(around.above, found, "the relay")
     np.testing.assert_array_equal(found, (parts[0] + parts[1]) + parts[2])
     assert (found != parts[0] + (parts[1] + parts[2])).any()
@@ -78,7 +78,7 @@ def test_a_sum_has_the_blocks_of_all(between):
     parts[1, 40 * block :][:5] = 5
     around = between(2)
     for child, part in zip(around.below, parts, strict=True):
-        child.sendall(head(Order.GRADIENTS, nbytes=part.nbytes))
+        child.sendall(head(StoreRequest.GRADIENTS, nbytes=part.nbytes))
         GradientsOut(child).send(0, part)
     received(around.above)
     found = np.full_like(parts[0], np.nan)
@@ -90,11 +90,11 @@ def test_an_answer_goes_to_all_that_have_asked_once(between):
     """In the order of the orders, however large it is."""
     around = between(3)
     sizes = [PART_BYTES + 5, 1, 3 * PART_BYTES]
-    asked = b"".join(head(Order.FETCH, n, nbytes=size) for n, size in enumerate(sizes))
+    asked = b"".join(head(StoreRequest.FETCH, n, nbytes=size) for n, size in enumerate(sizes))
     for child in around.below:
         child.sendall(asked)
     assert [received(around.above) for _ in sizes] == [
-        (Order.FETCH, group, size) for group, size in enumerate(sizes)
+        (StoreRequest.FETCH, group, size) for group, size in enumerate(sizes)
     ]
     answers = [np.random.default_rng(size).bytes(size) for size in sizes]
     found = {}
@@ -118,8 +118,8 @@ def test_an_answer_goes_to_all_that_have_asked_once(between):
 def test_the_parts_of_a_loss_go_up_as_their_sum(between, losses, whole):
     around = between(2)
     for child, loss in zip(around.below, losses, strict=True):
-        child.sendall(head(Order.LOSS, nbytes=NUMBER.size) + summed(NUMBER.pack(loss)))
-    assert received(around.above) == (Order.LOSS, 0, NUMBER.size)
+        child.sendall(head(StoreRequest.LOSS, nbytes=NUMBER.size) + summed(NUMBER.pack(loss)))
+    assert received(around.above) == (StoreRequest.LOSS, 0, NUMBER.size)
     told = receive_few(around.above, NUMBER.size, "a loss")
     np.testing.assert_equal(NUMBER.unpack(told)[0], whole)
     around.above.sendall(summed(told))
@@ -130,7 +130,7 @@ def test_the_parts_of_a_loss_go_up_as_their_sum(between, losses, whole):
 def test_wafers_that_differ_end_the_relay_with_a_word(between):
     around = between(2)
     for child, group in zip(around.below, (1, 2), strict=True):
-        child.sendall(head(Order.FETCH, group))
+        child.sendall(head(StoreRequest.FETCH, group))
     poll = select.poll()
     poll.register(around.failed.descriptor, select.POLLIN)
     assert poll.poll(WAIT_S * 1000)
@@ -139,7 +139,7 @@ def test_wafers_that_differ_end_the_relay_with_a_word(between):
 
 def test_what_has_arrived_altered_is_told_with_whose_it_is(between):
     around = between(2)
-    right = head(Order.FETCH, 1)
+    right = head(StoreRequest.FETCH, 1)
     around.below[0].sendall(right)
     around.below[1].sendall(right[:-1] + bytes([right[-1] ^ 1]))
     poll = select.poll()
@@ -151,6 +151,6 @@ def test_what_has_arrived_altered_is_told_with_whose_it_is(between):
 def test_a_child_that_is_lost_ends_it_without_one(between):
     around = between(2)
     around.below[1].close()
-    around.below[0].sendall(head(Order.SETTLE, nbytes=1))
+    around.below[0].sendall(head(StoreRequest.SETTLE, nbytes=1))
     around.relay.close()
     assert around.relay.error is None

@@ -18,7 +18,7 @@ from csrun.runtime.remote.state import HELD, SentState, StateSender
 from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.finite import finite
 from csrun.runtime.store.place import make_store
-from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
+from csrun.runtime.wire.tcp import SUM, ConnectionPurpose, DamagedTransferError
 
 WAIT_S = 120.0
 
@@ -34,8 +34,8 @@ def connected(folder, altered=None):
         if altered is not None:
             first, second = stack.enter_context(altering_pair(altered))
             for channel, line in ((chief, first), (control, second)):
-                channel.lines[Line.STATE].close()
-                channel.lines[Line.STATE] = line
+                channel.lines[ConnectionPurpose.STATE].close()
+                channel.lines[ConnectionPurpose.STATE] = line
         store = stack.enter_context(closing(make_store(plan, RunSettings())))
         gate = UpdateGate(plan)
         stack.enter_context(closing(StateSender(control, plan, store, gate)))

@@ -18,7 +18,7 @@ from csrun.base.errors import PeerLost
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
-from csrun.executable import Runtime, Step, state_views, wafer_views
+from csrun.executable import Runtime, StepState, state_views, wafer_views
 from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
@@ -32,7 +32,7 @@ from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
-from csrun.runtime.wire.tcp import SUM, DamagedTransferError, Line
+from csrun.runtime.wire.tcp import SUM, ConnectionPurpose, DamagedTransferError
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def afar(tmp_path):
 
 
 @contextmanager
-def connected(executable, sender=None, altered=0, errors=None, line=Line.BULK):
+def connected(executable, sender=None, altered=0, errors=None, line=ConnectionPurpose.BULK):
     """The same for any Executable.
 
     sender: memoryx or another one, if a byte of what that sends on the line is altered. errors:
@@ -118,7 +118,7 @@ def test_a_fetch_behind_gradients_gets_the_update(afar):
             place = plan.groups[group]
             gradients = memory.bytes[offset + place.gradients_offset_bytes :][: place.nbytes]
             gradients.view("f")[...] = 10 * (group + 1)
-            weights.deliver(group, Step())
+            weights.deliver(group, StepState())
         weights.settle()
         first = np.asarray(state["first/kernel"])
         np.testing.assert_allclose(first, 1 - step * RATE * 10, rtol=1e-6)
@@ -142,7 +142,7 @@ def test_clipped_gradients_wait_for_the_last_ones(tmp_path):
                     weights.settle()
                     done = -RATE * (step - 1) / np.sqrt(count)
                     np.testing.assert_allclose(np.asarray(state["dense/kernel"]), done, rtol=1e-5)
-                    weights.deliver(group, Step())
+                    weights.deliver(group, StepState())
             weights.settle()
             for name in state:
                 expected = -RATE * step / np.sqrt(count)
@@ -244,7 +244,7 @@ def test_a_lost_memoryx_is_peer_lost(afar):
     with pytest.raises(PeerLost, match="memoryx"):
         for _ in range(100):
             weights.enter(0)
-            weights.deliver(0, Step())
+            weights.deliver(0, StepState())
 
 
 @pytest.mark.parametrize("byte", [5, 96, 104, 113], ids=["a value", "a time", "a sum", "another"])
@@ -270,7 +270,7 @@ def test_altered_gradients_are_no_update(tmp_path, byte, what):
     ):
         for _ in range(100):
             weights.enter(0)
-            weights.deliver(0, Step())
+            weights.deliver(0, StepState())
     (error,) = errors
     assert str(error).startswith(f"{what} from the wafer arrived corrupted: ")
 
@@ -286,13 +286,18 @@ ASK_BYTES = ASK.size + SUM.size
 def test_an_altered_order_of_a_checkpoint_is_what_memoryx_ends_by(tmp_path, byte):
     """The chief only sees it lost, and nobody waits for what is not sent."""
     executable, errors = make(tmp_path / "exe", ExecutionMode.WEIGHT_STREAMING), []
-    with connected(executable, "chief", byte, errors, Line.STATE) as (plan, weights, *_, chief):
+    with connected(executable, "chief", byte, errors, ConnectionPurpose.STATE) as (
+        plan,
+        weights,
+        *_,
+        chief,
+    ):
         sent = SentState(plan, None, chief)
         with pytest.raises(PeerLost, match="memoryx"):
             for tensor in sent.hold().values():
                 list(tensor.make())
         weights.enter(1)
-        weights.deliver(1, Step())
+        weights.deliver(1, StepState())
         weights.settle()
     (error,) = errors
     assert str(error).startswith("orders of a checkpoint from the chief arrived corrupted: ")
@@ -321,7 +326,7 @@ def test_large_gradients_are_given_back(afar, monkeypatch):
     given = []
     monkeypatch.setattr(memory, "give_back", lambda *place: given.append(place))
     weights.enter(1)
-    weights.deliver(1, Step())
+    weights.deliver(1, StepState())
     weights.settle()
     place = plan.groups[1]
     offset = plan.store.gradients_offset + place.gradients_offset_bytes
@@ -341,7 +346,7 @@ def test_small_gradients_are_given_back_where_all_have_places(tmp_path, monkeypa
         for number, visit in enumerate(plan.visits):
             weights.enter(number)
             for group in visit.completes:
-                weights.deliver(group, Step())
+                weights.deliver(group, StepState())
         weights.settle()
         places = {gradients_offset(plan, plan.groups[group]) for group in plan.deliveries}
         assert {offset for offset, _ in given} == (places if clip_norm else set())

@@ -12,7 +12,7 @@ from csrun.data.operators import StageClock
 from csrun.data.samples import from_arrays
 from csrun.data.structure import NAMES
 from csrun.executable import InputSpec, LabelRange
-from csrun.runtime.step.batch_maker import BatchMaker, Numbers
+from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
@@ -20,10 +20,10 @@ INPUTS = (
 )
 FEATURES = np.arange(66, dtype=np.float64).reshape(22, 3)
 LABELS = np.arange(22) % 10
-ALL = Numbers()
+ALL = BatchNumbers()
 
 
-def maker(data: Dataset, numbers: Numbers = ALL) -> BatchMaker:
+def maker(data: Dataset, numbers: BatchNumbers = ALL) -> BatchMaker:
     return BatchMaker(data, INPUTS, numbers, RunSettings(), "this streamer")
 
 
@@ -38,14 +38,14 @@ def pairs(labels: np.ndarray = LABELS) -> Dataset:
 @pytest.mark.parametrize(
     ("numbers", "made"),
     [
-        (Numbers(), [0, 1, 2, 3, 4, 5]),
-        (Numbers(1, 2), [1, 3, 5]),
-        (Numbers(1, 2, 5), [1, 3]),
-        (Numbers(5, 3), [5]),
-        (Numbers(6), []),
+        (BatchNumbers(), [0, 1, 2, 3, 4, 5]),
+        (BatchNumbers(1, 2), [1, 3, 5]),
+        (BatchNumbers(1, 2, 5), [1, 3]),
+        (BatchNumbers(5, 3), [5]),
+        (BatchNumbers(6), []),
     ],
 )
-def test_it_makes_the_batches_of_its_numbers(numbers: Numbers, made: list[int]) -> None:
+def test_it_makes_the_batches_of_its_numbers(numbers: BatchNumbers, made: list[int]) -> None:
     batches, (features, _) = maker(pairs(), numbers), slot()
     for number in made:
         assert batches.number == number

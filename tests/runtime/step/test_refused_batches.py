@@ -7,7 +7,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
-from csrun.executable import Cut, InputSpec, LabelRange, NumberRange
+from csrun.executable import AxisSlice, InputSpec, LabelRange, NumberRange
 from csrun.runtime.step.source import InProcessSource
 
 INPUTS = (
@@ -80,13 +80,13 @@ def test_a_number_that_the_table_does_not_have(wrong):
 
 def test_only_what_is_looked_up_of_an_array_is_looked_at():
     tokens = changed(np.ones((8, 5), np.int64), (6, 3), 7)
-    ranges = NumberRange(2, (Cut(1, 0, 3),)), NumberRange(9)
+    ranges = NumberRange(2, (AxisSlice(1, 0, 3),)), NumberRange(9)
     inputs = (InputSpec("features", (4, 5), "int32", numbers=ranges),)
     source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
     for _ in range(2):
         source.take()
         source.release()
-    cut = (NumberRange(2, (Cut(1, 1, 4, 2),)),)
+    cut = (NumberRange(2, (AxisSlice(1, 1, 4, 2),)),)
     inputs = (InputSpec("features", (4, 5), "int32", numbers=cut),)
     source = InProcessSource(Dataset.from_arrays(tokens).batch(4), inputs, 0, RunSettings())
     source.take()

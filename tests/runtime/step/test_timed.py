@@ -11,7 +11,7 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote import weights as weights_afar
 from csrun.runtime.remote.weights import RemoteEnd
 from csrun.runtime.step import copying, timed
-from csrun.runtime.step.trace import Recorder
+from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.store import notes
 from csrun.runtime.store.notes import MemoryxEnd
 
@@ -33,8 +33,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-@pytest.mark.parametrize("recorder", [Recorder(None), Recorder((1, 9))], ids=["plain", "traced"])
-def test_what_a_checkpoint_holds_back_is_not_the_weights(clock: Clock, recorder: Recorder) -> None:
+@pytest.mark.parametrize(
+    "recorder", [SpanRecorder(None), SpanRecorder((1, 9))], ids=["plain", "traced"]
+)
+def test_what_a_checkpoint_holds_back_is_not_the_weights(
+    clock: Clock, recorder: SpanRecorder
+) -> None:
     weights = SimpleNamespace(held_s=1.0)
 
     def waits(seconds: float, of_them_held: float) -> None:

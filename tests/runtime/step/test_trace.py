@@ -14,7 +14,7 @@ from csrun.runtime.chief.machine import Feed
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.step import trace
-from csrun.runtime.step.trace import RING_BYTES, Kind, Recorder, spans_in
+from csrun.runtime.step.trace import RING_BYTES, SpanKind, SpanRecorder, spans_in
 from csrun.runtime.wire.shared import SharedMemory
 
 STEPS = (1, 9)
@@ -22,11 +22,11 @@ STEPS = (1, 9)
 
 KILLED = """
 import os, signal
-from csrun.runtime.step.trace import Kind, Recorder
+from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.wire.shared import SharedMemory
-recorder = Recorder((1, 9), SharedMemory.over({}).bytes)
+recorder = SpanRecorder((1, 9), SharedMemory.over({}).bytes)
 recorder.program = 2
-recorder.add(Kind.COMPUTE, 7, 1000, 3000)
+recorder.add(SpanKind.COMPUTE, 7, 1000, 3000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -42,13 +42,13 @@ def test_what_a_killed_process_has_done_last_is_there(memory):
     command = [sys.executable, "-c", KILLED.format(memory.descriptor)]
     assert subprocess.run(command, pass_fds=[memory.descriptor]).returncode == -signal.SIGKILL
     ((kind, program, number, began_ns, ended_ns),) = spans_in(memory.bytes).tolist()
-    assert (kind, program, number, ended_ns - began_ns) == (Kind.COMPUTE, 2, 7, 2000)
+    assert (kind, program, number, ended_ns - began_ns) == (SpanKind.COMPUTE, 2, 7, 2000)
 
 
 def test_the_oldest_make_room(memory):
-    recorder = Recorder(STEPS, memory.bytes)
+    recorder = SpanRecorder(STEPS, memory.bytes)
     for number in range(trace.ROWS + 5):
-        recorder.add(Kind.BATCH, number, 0, 1)
+        recorder.add(SpanKind.BATCH, number, 0, 1)
     assert sorted(spans_in(memory.bytes)[:, 2]) == list(range(5, trace.ROWS + 5))
     told = b"".join(recorder.parts())
     assert len(trace.spans_of(told)) == trace.ROWS

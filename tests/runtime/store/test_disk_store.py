@@ -24,12 +24,12 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.context import Host
-from csrun.executable.shards import Shards
+from csrun.executable.shards import StoreShards
 from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.chief.peers import Cluster, RunRequest
+from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.store import pages, place
 from csrun.runtime.store.pages import FilePages
-from csrun.runtime.store.place import Part, make_store, require_room
+from csrun.runtime.store.place import StoreShare, make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
 from csrun.runtime.wire.messages import CheckpointSpace
@@ -79,7 +79,7 @@ def in_job(tmp_path, network, executable, settings, wire, look=lambda: None, ser
     names = memoryx_names(servers)
     request = RunRequest(executable, settings, 0, None, fed_by(2), ("cs",), 9, memoryx=names)
     said = []
-    with Cluster(folder) as cluster:
+    with RunPeers(folder) as cluster:
         machine = cluster.start(request, lambda: None, said.append)
         results = run(machine)
         look()
@@ -114,7 +114,7 @@ def open_store() -> int:
 
 def least_of(plan, servers: int) -> int:
     """The memory that the stores of so many tasks need."""
-    shards = Shards.of(plan, servers)
+    shards = StoreShards.of(plan, servers)
     return sum(least_bytes(plan, shards.own(plan, server)) for server in range(servers))
 
 
@@ -345,11 +345,13 @@ def test_memory_alone_cannot_be_bounded(tmp_path):
 def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
     """Of a file as long as the whole store each reserves its part; together they have the bound."""
     plan, servers = DEEP.compile(tmp_path, STREAMING, 1).plan, 3
-    shards, bound = Shards.of(plan, servers), least_of(plan, servers) + 1000
+    shards, bound = StoreShards.of(plan, servers), least_of(plan, servers) + 1000
     settings = settings_of(disk, plan, bound)
     with ExitStack() as stack:
         stores = [
-            stack.enter_context(closing(make_store(plan, settings, part=Part(shards, server))))
+            stack.enter_context(
+                closing(make_store(plan, settings, part=StoreShare(shards, server)))
+            )
             for server in range(servers)
         ]
         window = plan.store.nbytes - 3 * sum(g.nbytes for g in plan.groups)
@@ -362,7 +364,7 @@ def test_several_tasks_have_their_own_groups_alone(tmp_path, disk):
             assert store.nbytes <= taken < plan.store.nbytes
         assert sum(store.disk.memory_bytes for store in stores) in range(bound - servers, bound + 1)
     with pytest.raises(CsrunError, match=f"at least {bound - 1000:,} bytes for this model"):
-        make_store(plan, settings_of(disk, plan, bound - 1001), part=Part(shards))
+        make_store(plan, settings_of(disk, plan, bound - 1001), part=StoreShare(shards))
 
 
 def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
@@ -370,7 +372,7 @@ def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
     network, servers, systems = replace(DEEP, optimizer=OPTIMIZERS["clipped"]), 3, 2
     options = options_of(STREAMING, RunMode.TRAIN, group_bytes=1, systems=systems)
     plan = compile_model(network.trace(RunMode.TRAIN), tmp_path, options).executable.plan
-    shards = Shards.of(plan, servers)
+    shards = StoreShards.of(plan, servers)
     for own in (shards.own(plan, server) for server in range(servers)):
         weights = sum(plan.groups[group].nbytes for group in own)
         assert store_bytes(plan, own) == (3 + systems) * weights + 64
@@ -378,6 +380,6 @@ def test_a_task_has_room_for_the_gradients_of_all_systems(tmp_path):
 
 def test_room_for_the_stores_that_come_later_is_seen_to(tmp_path, disk):
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
-    part = Part(Shards.of(plan, 2), 0, later_bytes=1 << 60)
+    part = StoreShare(StoreShards.of(plan, 2), 0, later_bytes=1 << 60)
     with pytest.raises(CsrunError, match=r"bytes free, 1,152,9[0-9,]+ are needed: "):
         make_store(plan, settings_of(disk, plan, plan.store.nbytes), part=part)

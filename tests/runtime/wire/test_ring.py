@@ -12,8 +12,15 @@ from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.wire.channel import channel_pair
 from csrun.runtime.wire.messages import Stop
-from csrun.runtime.wire.ring import Made, RingReader, RingWriter, ahead_of, burst_of, ring_slots_for
-from csrun.runtime.wire.shared import Interrupted
+from csrun.runtime.wire.ring import (
+    BatchCounts,
+    RingReader,
+    RingWriter,
+    ahead_of,
+    burst_of,
+    ring_slots_for,
+)
+from csrun.runtime.wire.shared import EndedByChief
 
 INPUTS = (
     InputSpec("features", (4, 3), "float32"),
@@ -44,7 +51,7 @@ def test_a_slot_is_free_when_the_last_of_several_readers_has_given_it_back():
         with closing(fast), closing(slow):
             for number in range(2):
                 writer.reserve().arrays[0][...] = number
-                writer.publish(Made(4, (4,)), number)
+                writer.publish(BatchCounts(4, (4,)), number)
             for number in range(2):
                 assert (fast.take().arrays[0] == number).all()
                 fast.release()
@@ -63,7 +70,7 @@ def test_room_that_comes_between_looking_and_waiting_wakes_a_writer(ring):
     writer, reader, _ = ring
     for number in range(2):
         writer.reserve()
-        writer.publish(Made(4, (4,)), number)
+        writer.publish(BatchCounts(4, (4,)), number)
     assert not writer.ready()
     for _ in range(2):
         reader.take()
@@ -93,7 +100,7 @@ def test_a_writer_is_woken_for_a_burst(slots, turn, given_back):
         found = []
         with closing(RingReader(parts, INPUTS, slots, chief, turn=turn)) as reader:
             for index in range(len(given_back)):
-                writer.publish(Made(4, (0,)), index)
+                writer.publish(BatchCounts(4, (0,)), index)
                 assert reader.take().header[1] == index
                 reader.release()
                 found.append(_count(free))
@@ -127,7 +134,7 @@ def test_a_full_ring_waits_for_its_reader(ring):
         for index in range(5):
             writer.reserve()
             order.append(("write", index))
-            writer.publish(Made(4, (index,)), index)
+            writer.publish(BatchCounts(4, (index,)), index)
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -146,13 +153,13 @@ def test_slots_of_another_pass_are_thrown_away_whenever_they_come(ring):
     writer, reader, _ = ring
     source = RingSource([reader], 0)
     writer.reserve()
-    writer.publish(Made(4, (0,)), 0)
+    writer.publish(BatchCounts(4, (0,)), 0)
     source.begin(0, 1)
     writer.reserve()
     writer.publish(None, 1)
     assert writer.ready()
     writer.reserve()
-    writer.publish(Made(3, (0,)), 0, number=1)
+    writer.publish(BatchCounts(3, (0,)), 0, number=1)
     taken = source.take()
     assert taken is not None
     assert taken.made.rows == 3
@@ -161,7 +168,7 @@ def test_slots_of_another_pass_are_thrown_away_whenever_they_come(ring):
 def test_waiting_ends_with_stop_and_with_a_lost_chief(ring):
     writer, reader, ends = ring
     ends[2].send(Stop({"loss": 1.0}))
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(EndedByChief) as caught:
         reader.take()
     assert caught.value.stop.results == {"loss": 1.0}
     writer.reserve()

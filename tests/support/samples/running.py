@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.cirh.reference import State, interpret
+from csrun.cirh.reference import ModuleState, interpret
 from csrun.compiler import compile_model
 from csrun.compiler.passes import run_passes
 from csrun.executable import Runtime, state_views, wafer_views
@@ -183,7 +183,7 @@ class Written:
 
     def interpreted(self) -> Found:
         """What the reference interpreter gives, of the module as the passes left it."""
-        state = State(dict(self.parameters))
+        state = ModuleState(dict(self.parameters))
         with np.errstate(all="ignore"):
             result = interpret(self.module, dict(self.inputs), state, 1)
         return self._found(result.outputs, result.gradients)

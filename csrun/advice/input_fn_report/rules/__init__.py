@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from csrun.advice.input_fn_report.finding import Effect, Finding, Rule, Severity
+from csrun.advice.input_fn_report.finding import AdviceRule, Effect, Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Here, Pipeline
 from csrun.advice.input_fn_report.rules.foreign import FOREIGN_RULES
 from csrun.advice.input_fn_report.rules.learning import BATCHING_RULES, LEARNING_RULES
@@ -21,7 +21,7 @@ RULES = (
 )
 
 
-def examine(pipeline: Pipeline, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
+def examine(pipeline: Pipeline, rules: Sequence[AdviceRule] = RULES) -> tuple[Finding, ...]:
     """What could be better, warnings first: what the model learns, then speed, by its gain."""
     places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
     found = [finding for here in places for rule in rules if (finding := rule.applied(here))]

@@ -1,6 +1,6 @@
 """Rules about data sets of other libraries: torch's DataLoader, grain's."""
 
-from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 
 LOADER = ("DataLoader",)
@@ -60,7 +60,7 @@ def _threads(here: Here) -> Advice | None:
 
 
 FOREIGN_RULES = (
-    Rule(
+    AdviceRule(
         "shuffle-unseeded",
         ("shuffle",),
         "all streamers go through the data in one order",
@@ -68,7 +68,7 @@ FOREIGN_RULES = (
         Effect.LEARNING,
         gain=0.7,
     ),
-    Rule(
+    AdviceRule(
         "loader-in-order",
         LOADER,
         "training samples come in random order",
@@ -76,28 +76,28 @@ FOREIGN_RULES = (
         Effect.LEARNING,
         gain=0.6,
     ),
-    Rule(
+    AdviceRule(
         "loader-sample-by-sample",
         LOADER,
         "arrays are read a batch at a time",
         _sample_by_sample,
         gain=0.6,
     ),
-    Rule(
+    AdviceRule(
         "workers",
         ("prefetch",),
         "a streamer is a worker process already",
         _workers,
         gain=0.3,
     ),
-    Rule(
+    AdviceRule(
         "workers-started-anew",
         LOADER,
         "worker processes outlive a pass",
         _started_anew,
         gain=0.1,
     ),
-    Rule(
+    AdviceRule(
         "threads",
         ("prefetch",),
         "a few threads a CPU read ahead",

@@ -2,9 +2,9 @@
 
 from math import ceil, inf
 
-from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
-from csrun.data.operators import Operator
+from csrun.data.operators import InputOperator
 
 OWN_SOURCES = ("from_arrays", "from_files")
 SOURCES = (*OWN_SOURCES, "source")
@@ -84,7 +84,7 @@ def _window_small(here: Here) -> Advice | None:
     return Advice(now, f"shuffle(window={least})")
 
 
-def _samples_of_a_file(before: tuple[Operator, ...]) -> int | None:
+def _samples_of_a_file(before: tuple[InputOperator, ...]) -> int | None:
     """Samples of a file that is read to its end before the next one."""
     if not before or any(operator.name == "interleave" for operator in before):
         return None
@@ -101,14 +101,14 @@ def _cached_draw(here: Here) -> Advice | None:
     return Advice(now, f"write .cache() before {what}")
 
 
-def sounds_random(operator: Operator) -> bool:
+def sounds_random(operator: InputOperator) -> bool:
     """Whether a function's name says that it draws random numbers."""
     function = str(operator.options.get("function", "")).lower()
     return operator.name == "map" and any(word in function for word in RANDOM_WORDS)
 
 
 LEARNING_RULES = (
-    Rule(
+    AdviceRule(
         "data-end",
         (*SOURCES, "DataLoader"),
         "training needs a batch for every step",
@@ -117,7 +117,7 @@ LEARNING_RULES = (
         gain=0.9,
         about="repeat",
     ),
-    Rule(
+    AdviceRule(
         "evaluation-without-end",
         ("repeat",),
         "an evaluation ends with its data or with eval_steps",
@@ -125,7 +125,7 @@ LEARNING_RULES = (
         Effect.LEARNING,
         gain=0.9,
     ),
-    Rule(
+    AdviceRule(
         "shuffle-missing",
         SOURCES,
         "training samples come in random order",
@@ -134,7 +134,7 @@ LEARNING_RULES = (
         gain=0.6,
         about="shuffle",
     ),
-    Rule(
+    AdviceRule(
         "shuffle-after-batch",
         ("shuffle",),
         "samples are shuffled, not batches",
@@ -142,7 +142,7 @@ LEARNING_RULES = (
         Effect.LEARNING,
         gain=0.5,
     ),
-    Rule(
+    AdviceRule(
         "shuffle-after-repeat",
         ("shuffle",),
         "each pass is shuffled by itself",
@@ -150,7 +150,7 @@ LEARNING_RULES = (
         Effect.LEARNING,
         gain=0.4,
     ),
-    Rule(
+    AdviceRule(
         "window-small",
         ("shuffle",),
         "a window holds many batches, and the file that it reads from",
@@ -158,7 +158,7 @@ LEARNING_RULES = (
         Effect.LEARNING,
         gain=0.5,
     ),
-    Rule(
+    AdviceRule(
         "cached-draw",
         ("cache",),
         "what is random is drawn anew in each pass",
@@ -166,7 +166,7 @@ LEARNING_RULES = (
         Effect.LEARNING,
         gain=0.5,
     ),
-    Rule(
+    AdviceRule(
         "shuffle-for-nothing",
         ("shuffle",),
         "an evaluation reads its data in order",
@@ -215,7 +215,7 @@ def _samples_lost(here: Here) -> Advice | None:
 
 
 BATCHING_RULES = (
-    Rule(
+    AdviceRule(
         "samples-lost",
         ("batch",),
         "every sample is used",
@@ -223,7 +223,7 @@ BATCHING_RULES = (
         Effect.LEARNING,
         gain=0.2,
     ),
-    Rule(
+    AdviceRule(
         "remainder-kept",
         ("batch",),
         "training batches are full",

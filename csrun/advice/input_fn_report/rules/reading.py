@@ -1,6 +1,6 @@
 """Rules about files that are read in turn: several at once pay where reading waits."""
 
-from csrun.advice.input_fn_report.finding import Advice, Rule, Severity
+from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
 from csrun.advice.input_fn_report.pipeline import Here, Pipeline
 
 SOURCE = "from_files"
@@ -47,7 +47,7 @@ def _blocks_small(here: Here) -> Advice | None:
 
 
 READING_RULES = (
-    Rule(
+    AdviceRule(
         "interleave-missing",
         (SOURCE,),
         "while one file waits for the disk, others are read",
@@ -55,14 +55,14 @@ READING_RULES = (
         gain=0.4,
         about="interleave",
     ),
-    Rule(
+    AdviceRule(
         "interleave-serial",
         ("interleave",),
         "while one file waits for the disk, others are read",
         _interleave_serial,
         gain=0.3,
     ),
-    Rule(
+    AdviceRule(
         "blocks-small",
         ("interleave",),
         "files give some samples at a time",
@@ -102,7 +102,7 @@ def _missing(here: Here) -> Advice | None:
 
 
 AHEAD_RULES = (
-    Rule(
+    AdviceRule(
         "prefetch-missing",
         ("from_arrays", "from_files"),
         "without streamers, the next batch is made during a step",
@@ -110,7 +110,7 @@ AHEAD_RULES = (
         gain=0.35,
         about="prefetch",
     ),
-    Rule(
+    AdviceRule(
         "prefetch-beside-ring",
         ("prefetch",),
         "a streamer's ring is filled ahead of the wafer",

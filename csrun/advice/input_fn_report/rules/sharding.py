@@ -1,6 +1,6 @@
 """Rules about which streamer reads what."""
 
-from csrun.advice.input_fn_report.finding import Advice, Effect, Rule, Severity
+from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 
 
@@ -78,7 +78,7 @@ def _way_out(here: Here) -> str:
 SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader", "source")
 
 SHARDING_RULES = (
-    Rule(
+    AdviceRule(
         "shard-count",
         ("shard",),
         "there is one shard for each streamer",
@@ -86,7 +86,7 @@ SHARDING_RULES = (
         Effect.LEARNING,
         gain=0.7,
     ),
-    Rule(
+    AdviceRule(
         "shard-unknown",
         ("shard",),
         "there is one shard for each streamer",
@@ -94,7 +94,7 @@ SHARDING_RULES = (
         Effect.LEARNING,
         gain=0.3,
     ),
-    Rule(
+    AdviceRule(
         "files-uneven",
         ("shard_files",),
         "streamers have equally many files",
@@ -102,7 +102,7 @@ SHARDING_RULES = (
         Effect.LEARNING,
         gain=0.3,
     ),
-    Rule(
+    AdviceRule(
         "stream-replayed",
         SOURCES,
         "a streamer produces its own batches alone",
@@ -110,7 +110,7 @@ SHARDING_RULES = (
         gain=0.5,
         about="shard",
     ),
-    Rule(
+    AdviceRule(
         "shard-late",
         ("shard",),
         "what is not this streamer's is left out first",

@@ -1,9 +1,9 @@
 """Rules about the work of a streamer: what it does too often, or one thing after the other."""
 
-from csrun.advice.input_fn_report.finding import Advice, Rule, Severity
+from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 from csrun.advice.input_fn_report.rules.learning import sounds_random
-from csrun.data.operators import Level, Operator
+from csrun.data.operators import InputOperator, Level
 
 VECTORISED = 0.9  # of the time of a function that is called once a sample
 DOMINANT = 0.3  # of the input time: an expensive function
@@ -23,7 +23,7 @@ def _map_before_batch(here: Here) -> Advice | None:
     return Advice(now, change, saves=VECTORISED)
 
 
-def _batch_to_come(here: Here) -> Operator | None:
+def _batch_to_come(here: Here) -> InputOperator | None:
     """The batch that a function of samples could be called after instead."""
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
@@ -100,33 +100,33 @@ def _cache_missing(here: Here) -> Advice | None:
 
 
 SPEED_RULES = (
-    Rule(
+    AdviceRule(
         "map-before-batch",
         ("map",),
         "batch first, then map whole batches",
         _map_before_batch,
         gain=0.5,
     ),
-    Rule(
+    AdviceRule(
         "cache-missing",
         ("map",),
         "what is expensive and always the same is done once",
         _cache_missing,
         about="cache",
     ),
-    Rule(
+    AdviceRule(
         "map-waits",
         ("map",),
         "while one call waits, others go on",
         _map_waits,
     ),
-    Rule(
+    AdviceRule(
         "map-serial",
         ("map",),
         "what computes long uses all CPUs of its task",
         _map_serial,
     ),
-    Rule(
+    AdviceRule(
         "handed-over",
         ("map", "prefetch"),
         "threads are for work that is worth handing over",

@@ -19,7 +19,7 @@ from csrun.system.power import Power
 from csrun.system.state_files import changing, load_state
 
 if TYPE_CHECKING:  # the register and its scheduler are read by the commands that ask them
-    from csrun.jobs.overview import Session, SystemStatus
+    from csrun.jobs.overview import SystemSession, SystemStatus
 
 COMPUTES_WITH = ("numpy", "xdsl")
 REFRESH_S = 0.5
@@ -145,7 +145,7 @@ def cancel(shell: Shell, output_format: str, job: int) -> None:
         click.echo(f"job {job}: {outcome}")
 
 
-def _sessions(shell: Shell) -> "list[Session]":
+def _sessions(shell: Shell) -> "list[SystemSession]":
     from csrun.jobs.overview import sessions_of
     from csrun.launch import backend_of
 
