@@ -1,1 +1,1 @@
-"""What judges an input pipeline: measurements, scaling laws, the Input Function Report."""
+"""Analysis of input pipelines: measurements, scaling laws, the Input Function Report."""

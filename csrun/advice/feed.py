@@ -1,4 +1,4 @@
-"""Streamers without a wafer: somebody takes all batches they make, and lets them go."""
+"""Feeding without a wafer: all batches of the streamers are received and discarded."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from csrun.runtime.wire.ring import RingWriter, ring_slots_for
 
 
 class ForkedRings:
-    """The rings of so many forked workers, whose batches their parent takes.
+    """Rings of forked workers, whose batches their parent receives.
 
     descriptors: readable in the parent when a worker has filled slots.
     """
@@ -29,15 +29,15 @@ class ForkedRings:
         self.descriptors = tuple(self._free)
 
     def join(self, task: int) -> None:
-        """Be the worker of a number from now on."""
+        """Make this process worker `number`."""
         for chief, _ in self._ends:
             chief.close()
         self._ring = self._rings[task]
 
     def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Callable[[], int | None]:
-        """In a worker: what makes a batch right in its ring, as a streamer does: its rows, if any.
+        """In a worker, return a function that makes a batch in its ring and returns its rows.
 
-        It notices the parent's end while it waits for a slot.
+        It detects the parent's exit while it waits for a slot.
         """
         ring = self._ring
         maker = BatchMaker(dataset, self._inputs, numbers, self._settings, "this worker")
@@ -51,7 +51,7 @@ class ForkedRings:
         return feed
 
     def take(self, descriptor: int) -> None:
-        """Give all filled slots of a ring back."""
+        """Free all filled slots of a ring."""
         os.eventfd_write(self._free[descriptor], os.eventfd_read(descriptor))
 
     def close(self) -> None:
@@ -62,9 +62,9 @@ class ForkedRings:
 
 
 def drain(source: RingSource, seconds: float) -> tuple[int, float]:
-    """Take batches for so long, or until the data ends: the samples, and the time that it took.
+    """Receive batches for a time, or until the data ends; return samples and seconds.
 
-    What lies ready in the rings was made before: it is taken first, and not counted.
+    Batches already in the rings are received first and not counted.
     """
     started = perf_counter()
     for _ in range(source.slots):

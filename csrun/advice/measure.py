@@ -1,8 +1,8 @@
-"""Measures an input pipeline by itself: several workers side by side, as streamers would run.
+"""Measurement of an input pipeline: several parallel workers, as streamers would run.
 
-Each worker is forked, makes the data set anew as one of so many shards, and makes batches as fast
-as they are taken from it. All are measured over the same interval, after all have warmed up, but
-for the batch that one is still making when it begins.
+Each worker is forked, creates the data set for its own shard, and makes batches as fast as they are
+received. All are measured over the same interval, after all have warmed up, except for a batch in
+progress when it begins.
 """
 
 import logging
@@ -34,22 +34,22 @@ from csrun.data.operators import StageClock, StageTime
 from csrun.data.sharding import sharded_as
 from csrun.runtime.step.batch_maker import BatchNumbers
 
-LOOK_MS = 200  # how often the deadline is looked at
+LOOK_MS = 200  # interval between checks of the deadline
 READY = b"ready"
-FAILED = b"failed: "  # and what a user is told
-START_AFTER_S = 0.05  # all workers know by then when to begin
-READINGS = 5  # of the clocks, less than 0.1 ms each: a time slice ends in hardly one of them
-LONGEST_BATCHES = 4  # intervals, or times of a first batch, that a worker has for its next one
-LEAST_PATIENCE_S = 30.0  # with it all the same: quick batches, too, wait where the machine stops
-FIRST_S = 30.0  # a wait for a first batch as long as this is worth a line
+FAILED = b"failed: "  # and of messages to the user
+START_AFTER_S = 0.05  # until then all workers know when to begin
+READINGS = 5  # readings of the clocks, less than 0.1 ms each: hardly one is preempted
+LONGEST_BATCHES = 4  # timeout of a batch, in intervals or times of the first batch
+LEAST_PATIENCE_S = 30.0  # least timeout: quick batches wait, too, while the machine is stopped
+FIRST_S = 30.0  # a longer wait for a first batch is logged
 
 log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
-Feed = Callable[[], int | None]  # puts a batch where it is wanted: its rows, None at the end
+Feed = Callable[[], int | None]  # delivers a batch and returns its rows, None at the end
 
 
 class _WorkerInterval(msgspec.Struct, frozen=True):
-    """What one worker did in the interval."""
+    """Result of one worker in the interval."""
 
     samples: int
     seconds: float
@@ -60,7 +60,7 @@ class _WorkerInterval(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _Moment:
-    """What a worker's clocks show at one moment, and how long reading them took."""
+    """Clocks of a worker at one moment, and the time to read them."""
 
     wall_s: float
     cpu_s: float
@@ -69,29 +69,29 @@ class _Moment:
 
 
 class Handoff(Protocol):
-    """How batches get from so many workers into other hands, as in a run.
+    """Transfer of batches from workers to their parent, as in a run.
 
-    descriptors: readable in the parent when a worker has given batches away.
+    descriptors: readable in the parent when a worker has delivered batches.
     """
 
     descriptors: tuple[int, ...]
 
     def join(self, task: int) -> None:
-        """In a worker, once: which one it is."""
+        """Make this process worker `number`; called once in a worker."""
 
     def fed_by(self, dataset: Dataset, numbers: BatchNumbers) -> Feed:
-        """In a worker: what gives away one batch of a data set after the other."""
+        """In a worker, return a function that delivers the batches of a data set."""
 
     def take(self, descriptor: int) -> None:
-        """In the parent: take what a worker has given away."""
+        """In the parent, receive what a worker has delivered."""
 
     def close(self) -> None:
-        """In the parent: the end of it."""
+        """In the parent, release all resources."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A forked worker, and the pipe to it."""
+    """Forked worker, and the pipe to it."""
 
     pid: int
     pipe: Connection
@@ -105,14 +105,14 @@ def measure(
     seconds: float,
     real_cpus: Sequence[int],
 ) -> Point:
-    """Run `tasks` workers, each on `cpus` of the CPUs `real_cpus` in turn, for `seconds`.
+    """Run `tasks` workers for `seconds`, each on `cpus` of `real_cpus`, assigned in rotation.
 
-    Raises: DataError when a worker fails, or makes no batch in a long time
+    Raises: DataError if a worker fails, or makes no batch for a long time
     """
     workers: list[Worker] = []
     with closing(handoff(tasks)) as hands:
         try:
-            # Before the fork: set in a worker, OpenBLAS would start threads there, which spin.
+            # Before the fork: if set in a worker, OpenBLAS would start spinning threads there.
             with threadpool_limits(min(cpus, len(real_cpus)), user_api="blas"):
                 for task in range(tasks):
                     shard, its_cpus = (task, tasks), _cpus_of(task, cpus, real_cpus)
@@ -122,7 +122,7 @@ def measure(
             start = perf_counter() + START_AFTER_S
             longest_s = max(LEAST_PATIENCE_S, LONGEST_BATCHES * max(seconds, start - forked))
             for worker in workers:
-                with suppress(ConnectionError):  # of one that has failed, which its answer tells
+                with suppress(ConnectionError):  # a failed worker, reported by its answer
                     worker.pipe.send_bytes(msgspec.json.encode((start, seconds)))
             answers = _answers(workers, hands, start + longest_s)
         finally:
@@ -155,13 +155,13 @@ def _fork(make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int]) ->
 def _be_worker(
     make: Make, hands: Handoff, shard: tuple[int, int], cpus: set[int], pipe: Connection
 ) -> NoReturn:
-    """The whole life of a forked worker: it never comes back into the code around the fork."""
+    """Run a forked worker; never returns."""
     code = 1
     _say_nothing_twice()
     with suppress(KeyboardInterrupt, BrokenPipeError, EOFError):
         try:
             os.sched_setaffinity(0, cpus)
-            threadpool_limits(1, user_api="openmp")  # a forked process has lost its threads
+            threadpool_limits(1, user_api="openmp")  # threads do not survive a fork
             with sharded_as(*shard):
                 hands.join(shard[0])
                 pipe.send_bytes(_share(make, hands, shard, pipe))
@@ -175,7 +175,7 @@ def _be_worker(
 
 
 def _say_nothing_twice() -> None:
-    """No warnings: a streamer of a run gives them; so many workers would give them all the time."""
+    """Silence warnings, which a streamer of a run gives once."""
     logging.getLogger("csrun").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
 
@@ -184,13 +184,13 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
     reader, parent = _EndlessBatches(make, hands, shard), os.getppid()
     reader.feed_one()
     pipe.send_bytes(READY)
-    while not pipe.poll():  # warm, and a load to the others, until all are
+    while not pipe.poll():  # keeps running as load for the others until all are warm
         reader.feed_one()
         _require(parent)
     start, seconds = msgspec.json.decode(pipe.recv_bytes(), type=tuple[float, float])
     sleep(max(0.0, start - perf_counter()))
     reader.forget_times()
-    began = _moment()  # later than `start` where the last batch took long
+    began = _moment()  # later than `start` if the last batch took long
     samples = 0
     while perf_counter() < began.wall_s + seconds or not samples:
         samples += reader.feed_one()
@@ -208,38 +208,38 @@ def _share(make: Make, hands: Handoff, shard: tuple[int, int], pipe: Connection)
 
 
 class _EndlessBatches:
-    """One worker's batches without end: after the last one it begins anew."""
+    """Endless batches of a worker: after the last one, it starts again."""
 
     def __init__(self, make: Make, hands: Handoff, shard: tuple[int, int]) -> None:
         self._make, self._hands, self._shard = make, hands, shard
         self._clocks: list[StageClock] = []
-        self._took_s: defaultdict[str, list[float]] = defaultdict(list)  # a stage, batch by batch
+        self._took_s: defaultdict[str, list[float]] = defaultdict(list)  # times of a stage by batch
         self._open()
 
     def feed_one(self) -> int:
-        """Make a batch, and put it where it is wanted; its rows."""
+        """Make and deliver a batch, and return its rows."""
         rows = self._feed()
         if rows is None:
             self._open()
             rows = self._feed()
         if rows is None:
             index, count = self._shard
-            raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batch")
-        if not self._parallel:  # threads work for several batches at once
+            raise DataError(f"input_fn: the data set of streamer {index} of {count} has no batches")
+        if not self._parallel:  # threads work on several batches at once
             for name, time in dict(self._clocks[-1].stages).items():
                 self._took_s[name].append(time.wall_s - self._before_s.get(name, 0.0))
                 self._before_s[name] = time.wall_s
         return rows
 
     def forget_times(self) -> None:
-        """The stages' times begin here."""
+        """Reset the stages' times."""
         for clock in self._clocks:
             clock.stages.clear()
         self._took_s.clear()
         self._before_s.clear()
 
     def costs(self, samples: int) -> tuple[StageCost, ...]:
-        """What each stage cost a sample."""
+        """Cost of each stage per sample."""
         times: dict[str, StageTime] = {}
         for clock in self._clocks:
             for name, time in clock.stages.items():
@@ -254,7 +254,7 @@ class _EndlessBatches:
         )
 
     def _spread_s(self, name: str, samples: int) -> float:
-        """Of a batch's time, a sample."""
+        """Spread of the batch time, per sample."""
         took_s = self._took_s[name]
         return spread(took_s) * len(took_s) / samples
 
@@ -262,14 +262,14 @@ class _EndlessBatches:
         dataset = self._make()
         self._parallel = dataset.parallel
         self._clocks.append(dataset.clock)
-        self._before_s: dict[str, float] = {}  # what the clock had counted at the last batch
+        self._before_s: dict[str, float] = {}  # clock at the last batch
         self._feed = self._hands.fed_by(dataset, BatchNumbers(*self._shard))
 
 
 def _moment() -> _Moment:
-    """The three clocks as near to one moment as they can be read.
+    """Read the three clocks as simultaneously as possible.
 
-    A worker that loses its CPU between two of them reads them anew: a wait would be in one only.
+    A worker preempted between two of them reads them again, as a wait would be in one only.
     """
     return min((_read() for _ in range(READINGS)), key=lambda moment: moment.took_s)
 
@@ -280,29 +280,29 @@ def _read() -> _Moment:
 
 
 def _starved_s() -> float:
-    """How long this process's threads have waited for a CPU; 0 where the kernel does not tell.
+    """Time that this process's threads have waited for a CPU; 0 if the kernel does not tell.
 
     Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat, second field
     """
     waited_ns = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):  # a thread that has just ended
+        with suppress(OSError):  # a thread that has just exited
             waited_ns += int(path.read_text().split()[1])
     return waited_ns / 1e9
 
 
 def _require(parent: int) -> None:
-    """End without a word when nobody waits for the result any more."""
+    """Exit silently if the parent is gone."""
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) -> list[bytes]:
-    """The next thing that each worker says; their batches are taken meanwhile.
+    """Wait for the next answer of each worker, receiving their batches meanwhile.
 
-    Without a deadline, of a first batch, a long wait is told.
+    Without a deadline, for a first batch, a long wait is logged.
 
-    Raises: DataError when one ends without a word, or has said nothing until the deadline
+    Raises: DataError if one dies without an answer, or does not answer until the deadline
     """
     answers: dict[int, bytes] = {}
     overdue = perf_counter() + FIRST_S
@@ -313,8 +313,8 @@ def _answers(workers: Sequence[Worker], hands: Handoff, deadline: float | None) 
     while len(answers) < len(workers):
         if deadline is not None and perf_counter() > deadline:
             raise DataError(
-                "input_fn: a worker made no batch in a long time: the pipeline hangs, or a batch "
-                "takes much longer than the first"
+                "input_fn: timeout: a worker made no batch: the pipeline hangs, or a batch takes "
+                "much longer than the first"
             )
         if deadline is None and perf_counter() > overdue:
             overdue = inf
@@ -345,12 +345,12 @@ def _received(worker: Worker) -> bytes:
 
 
 def _unexplained(worker: Worker) -> str:
-    """How a worker ended that has not said why; it is not reaped yet."""
+    """Describe how a worker died without an answer; it is not reaped yet."""
     ended = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
         name = Signals(ended.si_status).name
-        return f"input_fn: {name} ended a worker of the measurement"
-    return "input_fn: failed in a worker of the measurement, as its traceback above says"
+        return f"input_fn: a worker of the measurement was killed by {name}"
+    return "input_fn: failed in a worker of the measurement; see its traceback above"
 
 
 def _end(worker: Worker) -> None:
@@ -361,13 +361,13 @@ def _end(worker: Worker) -> None:
 
 
 def _cpus_of(task: int, cpus: int, real_cpus: Sequence[int]) -> set[int]:
-    """The CPUs of a worker: all workers together take the real ones in turn."""
+    """Return the CPUs of a worker, assigned in rotation."""
     count = len(real_cpus)
     return {real_cpus[(task * cpus + k) % count] for k in range(min(cpus, count))}
 
 
 def mean(one: Point, other: Point) -> Point:
-    """Two measurements of the same workers as one."""
+    """Average two measurements of the same workers."""
     return Point(
         tasks=one.tasks,
         cpus=one.cpus,
@@ -380,7 +380,7 @@ def mean(one: Point, other: Point) -> Point:
 
 
 def _mean(all_costs: list[tuple[StageCost, ...]]) -> tuple[StageCost, ...]:
-    """The workers' mean, stage by stage, in the order of the first one's."""
+    """Average the workers by stage, in the order of the first one."""
     found: dict[str, list[StageCost]] = {}
     for costs in all_costs:
         for cost in costs:

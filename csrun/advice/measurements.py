@@ -1,7 +1,7 @@
-"""What an analysis and the runs that it starts, on whatever node, leave for each other.
+"""Files exchanged by an analysis and the runs that it starts, on any node.
 
-The analysis knows of an input pipeline what is in `Measurements`, and nothing else. Runs find the
-folder by `csrun.context.analysis_dir`.
+`Measurements` is all that the analysis knows about an input pipeline. Runs find the folder by
+`csrun.context.analysis_dir`.
 """
 
 import os
@@ -25,19 +25,19 @@ _PREFIX = "analysis-"
 
 
 class MeasurementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one process leaves for another, in the file of its kind."""
+    """Struct that one process writes for another, one file per class."""
 
     FILE: ClassVar[str]
 
     def write(self, folder: Path) -> None:
-        """Leave it in a folder."""
+        """Write it to a folder."""
         stored.write(folder / self.FILE, self, durable=False)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What was left in a folder; None when nothing was.
+        """Read it from a folder; None if absent.
 
-        Raises: CsrunError for what is not what was left
+        Raises: CsrunError for a damaged file
         """
         with suppress(FileNotFoundError):
             return stored.read(folder / cls.FILE, cls, "what was measured", "analyze again")
@@ -45,9 +45,9 @@ class MeasurementFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one stage costs a sample in one worker. wall_s - cpu_s is spent waiting.
+    """Cost of a stage per sample in one worker; wall_s - cpu_s is spent waiting.
 
-    spread_s: how much wall_s scatters from batch to batch; 0 when it is not known.
+    spread_s: spread of wall_s over batches; 0 if unknown.
     """
 
     name: str
@@ -57,11 +57,11 @@ class StageCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measurement: `tasks` workers side by side, each with `cpus` CPUs, for `seconds`.
+    """Measurement of `tasks` parallel workers, each with `cpus` CPUs, for `seconds`.
 
-    samples_per_s: of all workers together. busy_cpus: CPU seconds that they used a second;
-    starved_cpus: those for which they were ready to run, and had no CPU.
-    stages: the workers' mean, in the order of the pipeline.
+    samples_per_s: total of all workers. busy_cpus: CPU seconds used per second. starved_cpus: CPU
+    seconds per second in which they were runnable without a CPU. stages: mean of the workers, in
+    the order of the pipeline.
     """
 
     tasks: int
@@ -74,23 +74,22 @@ class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OtherUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CPUs that other programs used while something was measured; names of the busiest of them."""
+    """CPUs used by other programs during a measurement, and names of the busiest."""
 
     cpus: float = 0.0
     busiest: tuple[str, ...] = ()
 
 
 class Measurements(MeasurementFile, frozen=True, forbid_unknown_fields=True):
-    """A model's input pipeline on this machine.
+    """Measurements of a model's input pipeline on this machine.
 
-    machine_cpus: CPUs that the workers could use. sample_bytes: what a sample takes in the ring.
-    estimated_samples_per_s: the compile's estimate of the CS system; wafer_samples_per_s: measured
-    here, with batches that lie ready; None where it was not measured. wafer_spread: how much that
-    rate varies from step to step; beside_wafer: what else ran meanwhile.
-    streaming: whether the interpreter streams weights (python-ws). parallel: whether the pipeline
-    uses more than one CPU when it has them. most_streamers: that it can be split among: its files,
-    where each streamer reads files of its own; None for any number. replayed: whether each worker
-    makes all batches, and throws the others' away.
+    machine_cpus: CPUs available to the workers. sample_bytes: size of a sample in the ring.
+    estimated_samples_per_s: the compile's estimate for the CS system. wafer_samples_per_s: measured
+    here with batches ready; None if not measured. wafer_spread: spread of that rate over steps.
+    beside_wafer: other processes meanwhile. streaming: True if the interpreter streams weights
+    (python-ws). parallel: True if the pipeline uses several CPUs. most_streamers: number of files
+    if each streamer reads its own files; None for any number. replayed: True if each worker makes
+    all batches, and drops those of others.
     """
 
     FILE = "measurements.json"
@@ -111,12 +110,12 @@ class Measurements(MeasurementFile, frozen=True, forbid_unknown_fields=True):
 
     @property
     def least_disturbed(self) -> Point:
-        """The point whose workers are least in each other's way."""
+        """Point with the least contention among workers."""
         return min(self.points, key=lambda point: (point.tasks, point.cpus))
 
 
 class MeasureRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
-    """Tells a command that measures which rate is to be fed; without it, what the wafer takes."""
+    """Request to measure against a target rate; by default, that of the wafer."""
 
     FILE = "measure.json"
 
@@ -124,8 +123,8 @@ class MeasureRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
 
 
 class FeedRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
-    """Asks a job that was started to train to feed only: its streamers stream, its chief takes
-    their batches for `seconds` and leaves a `DeliveredRate`; there is no wafer, step or model_dir.
+    """Request to a training job to feed only: its streamers stream, its chief receives their
+    batches for `seconds` and writes `Fed`, without a wafer, steps or a model_dir.
     """
 
     FILE = "feed.json"
@@ -134,9 +133,7 @@ class FeedRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveredRate(MeasurementFile, frozen=True, forbid_unknown_fields=True):
-    """What the streamers of a job delivered, all together, once their rings had been drained of
-    what was made before: the rate that they keep up, over `seconds`.
-    """
+    """Sustained total rate of a job's streamers over `seconds`, after their rings were drained."""
 
     FILE = "fed.json"
 
@@ -147,9 +144,9 @@ class DeliveredRate(MeasurementFile, frozen=True, forbid_unknown_fields=True):
 
 @contextmanager
 def analysis_folder(site: Site) -> Iterator[Path]:
-    """A folder beside the jobs' that lives as long as this; dead ones are removed, too.
+    """Temporary folder next to those of jobs; folders of dead analyses are removed.
 
-    Raises: UsageError when none can be made
+    Raises: UsageError if it cannot be created
     """
     jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
     try:
@@ -158,7 +155,7 @@ def analysis_folder(site: Site) -> Iterator[Path]:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=jobs_dir))
     except OSError as error:
         raise UsageError(
-            f"{jobs_dir}: no folder can be made there: {error.strerror}; set CSRUN_STATE_DIR, or"
+            f"{jobs_dir}: cannot create a folder: {error.strerror}; set CSRUN_STATE_DIR, or"
             " jobs_dir in the site file, to a folder that you may write"
         ) from error
     try:

@@ -1,42 +1,42 @@
-"""Numbers as people read them: in reports, tables and plots alike."""
+"""Formatting of numbers in reports, tables and plots."""
 
 from collections.abc import Sequence
 from math import floor, log10
 
 
 def count(value: float) -> str:
-    """Whole from a hundred on, with three digits below."""
+    """Format a number: integer from 100 on, three digits below."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def several(number: int, noun: str) -> str:
-    """A number of things: 1 node, 2 nodes."""
+    """Format a count with its noun: 1 node, 2 nodes."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent(share: float) -> str:
-    """Of 1, with one decimal."""
+    """Format a fraction as percent with one decimal."""
     return f"{100 * share:.1f}%"
 
 
 def deviation(share: float) -> str:
-    """Of 1, with its sign, which nothing at all has as well: +0.0%."""
+    """Format a deviation as percent with its sign; zero is +0.0%."""
     return f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half the range of the middle two thirds: of a normal distribution the standard deviation,
-    which a few stalls do not change. 0 of one value, or none.
+    """Half the range of the middle two thirds: the standard deviation of a normal distribution, but
+    robust against a few stalls. 0 for fewer than two values.
     """
     ordered, last = sorted(values), len(values) - 1
     return (ordered[round(0.84 * last)] - ordered[round(0.16 * last)]) / 2 if last > 0 else 0.0
 
 
 def with_spread(value: float, spread: float, decimals: int = 2) -> str:
-    """A value that scatters, with no more digits than its spread leaves it: 20.1 ± 5.8.
+    """Format a value with its spread, and only significant digits: 20.1 ± 5.8.
 
-    spread: of which two digits are shown; 0 when it is not known.
-    decimals: that are shown at most.
+    spread: shown with two digits; 0 if unknown.
+    decimals: maximum number shown.
     """
     shown = decimals if spread <= 0 else min(decimals, 1 - floor(log10(spread)))
     spread = round(spread, shown)
@@ -45,9 +45,9 @@ def with_spread(value: float, spread: float, decimals: int = 2) -> str:
 
 
 def round_ticks(highest: float, most: int) -> tuple[float, ...]:
-    """At most so many round numbers from 0 to `highest`: steps of 1, 2 or 5 times a power of 10."""
+    """Return at most so many round ticks from 0 to `highest`, in steps of 1, 2 or 5 times 10^n."""
     least_step = highest / (most - 1)
     power = 10.0 ** floor(log10(least_step))
-    # a hair is allowed: 0.3 / 3 is less than 0.1
+    # tolerance: 0.3 / 3 is less than 0.1
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least_step * 0.9999)
     return tuple(step * index for index in range(most) if step * index <= highest * 1.0001)

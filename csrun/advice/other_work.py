@@ -1,4 +1,4 @@
-"""CPU use by processes that are not ours, while something is measured."""
+"""CPU use by other processes during a measurement."""
 
 import os
 import resource
@@ -13,12 +13,12 @@ import psutil
 from csrun.advice.measurements import OtherUse
 from csrun.base.text import printable
 
-LEAST_CPUS = 0.1  # of a program that is named
+LEAST_CPUS = 0.1  # threshold to name a program
 MOST_NAMES = 3
 
 
 class OtherWork:
-    """The use of this process's CPUs by all but itself and its children, from now on."""
+    """CPU use of all other processes than this one and its children, from now on."""
 
     def __init__(self) -> None:
         self._cpu_s = _cpu_s_by_process()
@@ -26,13 +26,13 @@ class OtherWork:
         self._started = perf_counter()
 
     def use(self) -> OtherUse:
-        """CPU seconds per second; of children, only those that have ended are known as our own."""
+        """Return CPU seconds per second; only children that have exited count as our own."""
         seconds = perf_counter() - self._started
         cpus = max(0.0, _used_s() - self._used_s) / seconds
         return OtherUse(cpus, self._busiest(seconds))
 
     def _busiest(self, seconds: float) -> tuple[str, ...]:
-        """Names of the programs that used most, the first one most of all."""
+        """Return the names of the busiest programs, sorted."""
         used_s: defaultdict[str, float] = defaultdict(float)
         for (pid, name), cpu_s in _cpu_s_by_process().items():
             used_s[name] += cpu_s - self._cpu_s.get((pid, name), 0.0)
@@ -41,7 +41,7 @@ class OtherWork:
 
 
 def _used_s() -> float:
-    """CPU seconds of the machine's processes, less our own."""
+    """CPU seconds of all processes except our own."""
     times = psutil.cpu_times(percpu=True)
     used_s = sum(times[cpu].user + times[cpu].system for cpu in os.sched_getaffinity(0))
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
@@ -51,7 +51,7 @@ def _used_s() -> float:
 
 
 def _cpu_s_by_process() -> Mapping[tuple[int, str], float]:
-    """CPU seconds of each process that is not ours, by its id and name."""
+    """CPU seconds of each other process, by id and name."""
     me = psutil.Process()
     own = {me.pid, *(child.pid for child in me.children(recursive=True))}
     found = {}

@@ -1,4 +1,4 @@
-"""The estimator's part of cs_input_analyzer: what it measures of its input pipeline."""
+"""Measurements of cs_input_analyzer inside the estimator."""
 
 import logging
 import os
@@ -20,12 +20,12 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.ring import slot_bytes
 
-POINT_S = 0.8  # how long a point is measured, each time
+POINT_S = 0.8  # duration of each measurement
 LEAST_POINTS = 3
 WAFER_S = 1.0
-ORDER_STEPS = 1  # an order: a large model's step may take long
-RISES = 1.05  # by how much the rate must rise for more workers to be tried
-MOST_WORKERS = 64  # on a machine with fewer CPUs than that; else as many as twice its CPUs
+ORDER_STEPS = 1  # timeout of an order: a large model's step may take long
+RISES = 1.05  # gain required to try more workers
+MOST_WORKERS = 64  # on a small machine; else twice the number of CPUs
 
 log = logging.getLogger("csrun")
 Make = Callable[[], Dataset]
@@ -35,18 +35,18 @@ Hands = Callable[[int], ForkedRings]
 def measure_pipeline(
     executable: Executable, make: Make, settings: RunSettings, folder: Path
 ) -> Measurements:
-    """Measure the pipeline that `make` makes, for the analysis whose folder this is."""
+    """Measure the pipeline returned by `make`, for the analysis of this folder."""
     plan, cpus = executable.plan, sorted(os.sched_getaffinity(0))
 
     def endless() -> Dataset:
-        return make().repeat()  # for workers of which there are more than batches in a pass
+        return make().repeat()  # as there may be more workers than batches in a pass
 
     dataset = make()
     others = OtherWork()
     wafer, wafer_spread = _wafer_rate(executable, dataset, settings)
     beside_wafer = others.use()
     shown = with_spread(wafer, wafer_spread)
-    log.info(f"Measured: the wafer of this machine takes {shown} samples/s")
+    log.info(f"Measured: the wafer on this machine consumes {shown} samples/s")
     hands = partial(ForkedRings, plan.inputs, settings)
     asked = MeasureRequest.read(folder)
     enough = asked.target_samples_per_s if asked else max(wafer, plan.estimate.samples_per_sec)
@@ -69,17 +69,17 @@ def measure_pipeline(
 def _points(
     make: Make, hands: Hands, cpus: list[int], enough: float, dataset: Dataset
 ) -> Iterator[Point]:
-    """One worker, two, three, … with one CPU each, as long as more of them bring more and not twice
-    of what is enough is reached; and the same with more CPUs each, if the pipeline uses them.
+    """Measure 1, 2, 3, … workers with one CPU each, while more of them help and less than twice the
+    target is reached; then with more CPUs each, if the pipeline uses them.
 
-    All are measured twice, the second time in the opposite order: what disturbs the machine for a
-    while does not look like a law.
+    All are measured twice, the second time in reverse order, so that a temporary disturbance does
+    not look like a law.
     """
     most = dataset.most_streamers or max(MOST_WORKERS, 2 * len(cpus))
     for cpus_each in _steps(len(cpus)) if dataset.parallel else [1]:
         first: list[Point] = []
         for tasks in _steps(min(most, max(MOST_WORKERS, 2 * len(cpus)) // cpus_each)):
-            # without its rate: the report has that of both times together
+            # without the rate: the report has that of both times
             log.info(f"Measuring {several(tasks, 'task')}, {several(cpus_each, 'CPU')} each")
             first.append(measure(make, hands, tasks, cpus_each, POINT_S, cpus))
             if _is_enough([point.samples_per_s for point in first], enough):
@@ -91,7 +91,7 @@ def _points(
 
 
 def _is_enough(rates: list[float], enough: float) -> bool:
-    """Whether the next number of workers would tell nothing new; two show where a law begins."""
+    """True if more workers would add no information; the first two are always measured."""
     *before, last = rates
     return len(rates) >= LEAST_POINTS and (last > 2 * enough or last < RISES * max(before))
 
@@ -105,7 +105,7 @@ def _steps(most: int) -> list[int]:
 def _wafer_rate(
     executable: Executable, dataset: Dataset, settings: RunSettings
 ) -> tuple[float, float]:
-    """Samples/s of this machine's executor with a batch that lies ready, and the spread of it."""
+    """Return the samples/s of this machine's executor with a batch ready, and its spread."""
     machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(0, 1)
@@ -114,7 +114,7 @@ def _wafer_rate(
         done = machine.run(step, ORDER_STEPS)
         step, samples = step + done.done, samples + done.samples
         took_s.append(done.seconds - sum(use.wait_s for use in done.input))
-        if done.bad_loss is not None:  # one batch again and again is no training
+        if done.bad_loss is not None:  # repeating one batch is not a training
             initialize(machine.plan, machine.state, settings.seed)
     rate = samples / sum(took_s)
     return rate, rate * spread(took_s) * len(took_s) / sum(took_s)

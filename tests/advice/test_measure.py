@@ -170,7 +170,9 @@ def test_a_worker_that_is_killed_is_told_with_its_signal() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         return data()
 
-    with pytest.raises(DataError, match="input_fn: SIGKILL ended a worker of the measurement"):
+    with pytest.raises(
+        DataError, match="input_fn: a worker of the measurement was killed by SIGKILL"
+    ):
         point(killed)
 
 
@@ -195,7 +197,7 @@ def test_a_pipeline_that_hangs_ends_the_measurement(monkeypatch: pytest.MonkeyPa
         return data().map(stuck)
 
     monkeypatch.setattr("csrun.advice.measure.LEAST_PATIENCE_S", 0.5)
-    with pytest.raises(DataError, match="no batch in a long time"):
+    with pytest.raises(DataError, match="timeout: a worker made no batch"):
         point(hanging, seconds=0.1)
 
 

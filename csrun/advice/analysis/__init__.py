@@ -1,1 +1,1 @@
-"""What an input pipeline can deliver, from measurements of it: laws, recommendation, report."""
+"""Analysis of an input pipeline from measurements: scaling laws, recommendation, report."""

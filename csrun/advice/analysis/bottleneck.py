@@ -1,7 +1,7 @@
-"""The stage that limits, judged by what limits the whole, and what to do about it.
+"""Limiting stage of a pipeline, and the advice for it.
 
-What limits a layout is decided once, as its `ScalingLimit`: the stage and the advice follow from
-that, so that no report calls a pipeline CPU-bound and its slowest stage one that waits.
+The limit of a layout is decided once, as its `Limit`. Stage and advice follow from it, so that no
+report calls a pipeline CPU-bound while its slowest stage waits.
 """
 
 import msgspec
@@ -11,9 +11,9 @@ from csrun.advice.measurements import Measurements, StageCost
 
 
 class BottleneckStage(msgspec.Struct, frozen=True):
-    """A stage's cost a sample, its share of the whole, and whether most of it is waiting.
+    """Cost of a stage per sample, its share of the total, and True if it mostly waits.
 
-    spread_us: how much wall_us scatters from batch to batch, 0 when it is not known.
+    spread_us: spread of wall_us over batches, 0 if unknown.
     """
 
     name: str
@@ -25,12 +25,12 @@ class BottleneckStage(msgspec.Struct, frozen=True):
 
     @property
     def computing(self) -> float:
-        """The share of its time in which it computes."""
+        """Fraction of its time spent computing."""
         return min(1.0, self.cpu_us / self.wall_us) if self.wall_us else 1.0
 
 
 class Limiting(msgspec.Struct, frozen=True):
-    """The limiting stage.
+    """Limiting stage.
 
     share: its part of the stages' time, or of their CPU time where the input is CPU-bound.
     speedup: by how much it alone must become faster to reach the target, None when no speed of its
@@ -45,7 +45,7 @@ class Limiting(msgspec.Struct, frozen=True):
 
 
 def stages_of(measured: Measurements) -> tuple[BottleneckStage, ...]:
-    """The stages in the order of the pipeline, as they cost a worker that is least disturbed."""
+    """Return the stages in order, with the costs of the least disturbed worker."""
     point = measured.least_disturbed
     total_s = sum(stage.wall_s for stage in point.stages) or 1.0
     running = max(0.0, 1 - point.starved_cpus / point.tasks)
@@ -59,9 +59,9 @@ def limiting(
     parallel: bool,
     missing: float,
 ) -> Limiting | None:
-    """The stage that limits, with `missing` the factor by which the whole must become faster.
+    """Return the limiting stage; `missing` is the speedup that the whole needs.
 
-    limit: of the target, None when that is reached. None for measurements without stages.
+    limit: of the target, None if it is reached. Returns None without stages.
 
     Source: Amdahl 1967: a part p that is s times faster makes the whole 1 / (1 - p + p / s)
     """
@@ -78,7 +78,7 @@ def limiting(
 
 
 def _stage(cost: StageCost, total_s: float, running: float) -> BottleneckStage:
-    """running: the share of its time in which the worker had a CPU when it wanted one."""
+    """Convert a cost; running: fraction of its runnable time in which the worker had a CPU."""
     return BottleneckStage(
         name=cost.name,
         wall_us=1e6 * cost.wall_s,
@@ -95,35 +95,36 @@ def _advice(
     does = "waits" if stage.waits else "computes"
     if saturation is Saturation.REPLAY:
         return (
-            "each task makes all batches, the others' included: shard the data, or make it faster;"
-            " more tasks do not help"
+            "each task makes all batches, including those of others: shard the data, or speed it "
+            "up; more tasks do not help"
         )
     if limit is ScalingLimit.LINK:
-        return f"it {does}, but the link to the CS system is full before it: nothing to gain here"
+        return f"it {does}, but the link to the CS system is saturated first: nothing to gain here"
     if limit is ScalingLimit.FILES:
         faster = "a faster source" if stage.waits else "faster code"
-        return f"it {does}: more files, one for each streamer that is missing, or {faster}"
+        return f"it {does}: use more files, one per streamer, or {faster}"
     if limit is ScalingLimit.CPUS:
         return (
-            "the CPUs have no time left, and it takes the largest part: faster code or more CPUs;"
-            " more tasks do not help"
+            "the CPUs are saturated, and it uses the largest share: use faster code or more CPUs; "
+            "more tasks do not help"
         )
     if saturation is Saturation.RESOURCE:
         held_up = "it waits for" if stage.waits else "it computes, held up by"
         return (
-            f"{held_up} something that all workers share: faster storage, a copy on the node, or"
-            " cache() help; more tasks and CPUs do not"
+            f"{held_up} a resource shared by all workers: use faster storage, a copy on the node, "
+            "or cache(); more tasks and CPUs do not help"
         )
     if stage.waits and saturation is Saturation.CPUS:
         return (
-            "it waits: more tasks wait side by side, as long as the CPUs have time for them, or a"
-            " faster source"
+            "it waits: use more tasks, which wait in parallel while CPU time is left, or a faster "
+            "source"
         )
     if stage.waits:
-        return "it waits: more tasks wait side by side, or a faster source; more CPUs do not help"
+        return "it waits: use more tasks, or a faster source; more CPUs do not help"
     if parallel:
-        return "it computes, on several CPUs when it has them: more CPUs a task, or faster code"
+        return "it computes, on several CPUs if available: use more CPUs per task, or faster code"
     return (
-        "it computes, on one CPU a worker: more tasks, or faster code; more CPUs a task help once"
-        " a map has num_parallel_calls"
+        "it computes, on one CPU per worker: use more tasks or faster code; more CPUs per task "
+        "only "
+        "help a map with num_parallel_calls"
     )

@@ -1,4 +1,4 @@
-"""Throughput against tasks: what the plots in the terminal and on the page draw."""
+"""Chart of throughput over tasks, for the plots in the terminal and on the page."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from csrun.advice.numbers import round_ticks
 
 STEPS = 60
 TICKS = 6
-WIDEST = 4  # times the tasks that were measured: further, nothing would be seen of these
-HIGHEST = 2.5  # times the curve: a target above would press it flat
+WIDEST = 4  # times the measured tasks: a longer axis would hide these
+HIGHEST = 2.5  # times the curve: a target above would flatten it
 
 
 @dataclass(frozen=True)
 class Dot:
-    """So many samples a second of so many tasks."""
+    """Throughput of a number of tasks."""
 
     tasks: float
     rate: float
@@ -21,10 +21,10 @@ class Dot:
 
 @dataclass(frozen=True)
 class Chart:
-    """The law's curve, the points it was fitted to, and the target with its margin.
+    """Curve of the law, the points it was fitted to, and the target with its margin.
 
-    measured: numbers of the table of points. target: None when it is too high to draw.
-    recommended: the tasks of a machine, and what they deliver.
+    measured: indices into the table of points. target: None if too high to draw.
+    recommended: the tasks per machine, and their rate.
     """
 
     curve: tuple[Dot, ...]
@@ -36,7 +36,7 @@ class Chart:
 
     @property
     def tasks_ticks(self) -> tuple[int, ...]:
-        """Numbers of tasks for the axis: 1, and round ones."""
+        """Return tick marks of the task axis: 1, and round numbers."""
         ticks = round_ticks(self.most_tasks, TICKS)
         return tuple(sorted({1, *(int(tick) for tick in ticks if tick >= 1)}))
 
@@ -46,10 +46,10 @@ class Chart:
 
 
 def chart_of(analysis: Analysis) -> Chart:
-    """The chart of the recommended layout's law on one machine.
+    """Return the chart of the recommended layout's law on one machine.
 
-    Where the job runs on this machine, other work goes on beside it: the points are those that were
-    measured, the law is what is left of it. Elsewhere both are the undisturbed ones.
+    If the job runs on this machine, next to other work, points are as measured and the law is
+    reduced accordingly; elsewhere both are undisturbed.
     """
     fit, left = analysis.fit, analysis.left
     tasks = analysis.together

@@ -1,7 +1,7 @@
-"""How throughput grows with the number of workers: laws, fitted to what was measured.
+"""Scaling laws of throughput over workers, fitted to measurements.
 
 Sources: Amdahl 1967 (contention); Gunther 1993, the Universal Scalability Law (coherency);
-Williams, Waterman and Patterson 2009, the roofline (a ceiling that a resource sets)
+Williams, Waterman and Patterson 2009, the roofline (a ceiling set by a resource)
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from csrun.advice.measurements import Point
 
-NOISE = 0.03  # two laws whose errors differ by less are equally good: the simpler one is taken
-PROMISE = 0.05  # what a law may promise above the point with the most workers, where it goes on
-ROUNDS = 20  # of Gauss and Newton; a handful is enough
+NOISE = 0.03  # laws whose errors differ by less are equally good: the simpler one is chosen
+PROMISE = 0.05  # limit of a law's extrapolation above the point with the most workers
+ROUNDS = 20  # of Gauss-Newton; a handful is enough
 
 Array = NDArray[np.float64]
 
 
 class LawName(StrEnum):
-    """The laws, the simplest first."""
+    """Scaling laws, simplest first."""
 
     LINEAR = "linear"
     ROOFLINE = "roofline"
@@ -33,10 +33,9 @@ class LawName(StrEnum):
 
 
 class Law(msgspec.Struct, frozen=True):
-    """Samples a second of n workers: rate n / (1 + sigma (n - 1) + kappa n (n - 1)), at most cap.
+    """Samples/s of n workers: rate * n / (1 + sigma (n - 1) + kappa n (n - 1)), at most cap.
 
-    rate is one worker's, sigma the share that cannot be done side by side, kappa what each pair of
-    workers costs.
+    rate: of one worker. sigma: serial fraction. kappa: cost per pair of workers.
     """
 
     name: LawName
@@ -46,24 +45,24 @@ class Law(msgspec.Struct, frozen=True):
     cap: float | None = None
 
     def at(self, workers: float) -> float:
-        """Samples a second of so many workers, one at least."""
+        """Return the samples/s of so many workers, at least one."""
         loss = 1 + self.sigma * (workers - 1) + self.kappa * workers * (workers - 1)
         return min(self.rate * workers / loss, inf if self.cap is None else self.cap)
 
     @property
     def highest(self) -> float:
-        """Samples a second of as many workers as do best."""
+        """Maximum samples/s over all numbers of workers."""
         if self.cap is not None:
             return self.cap
-        if self.kappa:  # where the derivative is 0: Gunther 1993
+        if self.kappa:  # zero of the derivative: Gunther 1993
             return self.at(max(1.0, sqrt(max(0.0, 1 - self.sigma) / self.kappa)))
         return self.rate / self.sigma if self.sigma else inf
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """A point beside its law. deviation: undisturbed over fitted, less one: +0.1 is above the law.
+    """Point with its fitted value. deviation: undisturbed / fitted - 1.
 
-    measured: as it was; undisturbed: as it is where no other work takes the machine's CPUs.
+    measured: as measured. undisturbed: corrected for CPUs used by other work.
     """
 
     tasks: int
@@ -74,11 +73,10 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """The law of workers with `cpus` CPUs each, on the machine where they were measured.
+    """Law of workers with `cpus` CPUs each, on the measured machine.
 
-    error: the leave-one-out error, root mean square in logarithms; None where there were too few
-    points to tell. ceiling: what the machine's CPUs can do at all, by
-    the CPU time that a sample takes; None for one that takes none.
+    error: leave-one-out error, root mean square of logarithms; None with too few points. ceiling:
+    limit of the machine's CPUs by the CPU time per sample; None if a sample takes none.
     """
 
     cpus: int
@@ -88,23 +86,23 @@ class Fit(msgspec.Struct, frozen=True):
     ceiling: float | None
 
     def at(self, workers: float) -> float:
-        """Samples a second of so many workers, one at least, where no other work is."""
+        """Return the undisturbed samples/s of so many workers, at least one."""
         return min(self.law.at(workers), inf if self.ceiling is None else self.ceiling)
 
     @property
     def left(self) -> float:
-        """The share of that which other work has left to the workers: the points' median."""
+        """Fraction of the CPUs left to the workers by other work: median over the points."""
         return median(point.measured / point.undisturbed for point in self.points)
 
     @property
     def most_tasks(self) -> int:
-        """The most workers that were measured: beyond, the law is extrapolated."""
+        """Largest measured number of workers; the law is extrapolated beyond it."""
         return max(point.tasks for point in self.points)
 
 
 @dataclass(frozen=True)
 class _RateSamples:
-    """Numbers of workers in ascending order, and their rates."""
+    """Numbers of workers in ascending order, with their rates."""
 
     workers: Array
     rates: Array
@@ -117,7 +115,7 @@ class _RateSamples:
 
 
 def fit(points: Sequence[Point], machine_cpus: int) -> Fit:
-    """The law of points that were all measured with the same CPUs a task."""
+    """Fit a law to points measured with the same CPUs per task."""
     ordered = sorted(points, key=lambda point: point.tasks)
     rates = [point.samples_per_s * disturbance(point, machine_cpus) for point in ordered]
     samples = _RateSamples(np.array([point.tasks for point in ordered], float), np.array(rates))
@@ -139,10 +137,10 @@ def _beside(point: Point, undisturbed: float, found: Fit) -> Fitted:
 
 
 def disturbance(point: Point, machine_cpus: int) -> float:
-    """By what factor other work has slowed the workers.
+    """Return the factor by which other work has slowed the workers.
 
-    Without it no worker would starve: each would do in the rest of its time what it did in all. But
-    they would starve each other, once they had all the CPUs there are, or that they are allowed.
+    Without it no worker would starve, and each would do in its running time what it did in total,
+    until the workers compete among themselves for all CPUs, or all that they may use.
     """
     unstarved = point.tasks - point.starved_cpus
     alone = point.tasks / unstarved if unstarved > 0 else inf
@@ -160,7 +158,7 @@ def _ceiling(points: Sequence[Point], machine_cpus: int) -> float | None:
 
 
 def _chosen(samples: _RateSamples) -> tuple[Law, float | None]:
-    """The simplest law that predicts left-out points as well as the best one does."""
+    """Return the simplest law that predicts left-out points as well as the best one."""
     if len(np.unique(samples.workers)) < 3:
         return _of_few(samples), None
     laws = {name: fitted(samples) for name, fitted in LAWS.items()}
@@ -172,7 +170,7 @@ def _chosen(samples: _RateSamples) -> tuple[Law, float | None]:
 
 
 def _of_few(samples: _RateSamples) -> Law:
-    """Of one or two numbers of workers: a line when it meets them, else the ceiling they show."""
+    """Fit one or two points: a line if it meets them, else a ceiling."""
     line = _linear(samples)
     return line if np.abs(samples.misses(line)).max() <= PROMISE else _roofline(samples)
 
@@ -188,9 +186,9 @@ def _linear(samples: _RateSamples) -> Law:
 
 
 def _roofline(samples: _RateSamples) -> Law:
-    """A line through the first points and a ceiling through the others, cut where they fit best.
+    """Fit a line to the first points and a ceiling to the others, split where the fit is best.
 
-    A ceiling that no point shows is put at the highest point: no more is known to be possible.
+    Without a visible ceiling, it is set to the highest point, as no more is known to be possible.
     """
     workers, rates = samples.workers, samples.rates
     laws = [
@@ -205,7 +203,7 @@ def _roofline(samples: _RateSamples) -> Law:
 
 
 def _contended(name: LawName, terms: int) -> Callable[[_RateSamples], Law]:
-    """Amdahl's law and Gunther's: n / X is a sum of terms with coefficients that are no less than 0
+    """Fit Amdahl's or Gunther's law: n / X is a sum of terms with coefficients >= 0.
 
     Terms: 1, n - 1, n (n - 1).
     """
@@ -221,10 +219,9 @@ def _contended(name: LawName, terms: int) -> Callable[[_RateSamples], Law]:
 
 
 def _least_squares(columns: Array, wanted: Array) -> list[float]:
-    """Coefficients whose sum of columns is nearest to `wanted` in logarithms; none is below 0.
+    """Fit coefficients >= 0 of columns to `wanted`, least squares of logarithms.
 
-    Gauss and Newton's method; the term that comes out most negative is left out, and the rest is
-    fitted anew.
+    Gauss-Newton; the most negative term is removed, and the rest fitted again.
     """
     used = list(range(len(columns)))
     while True:
@@ -243,7 +240,7 @@ def _least_squares(columns: Array, wanted: Array) -> list[float]:
 
 
 def _mean(values: Array) -> float:
-    """The geometric mean: what is nearest to all of them in logarithms."""
+    """Geometric mean."""
     return float(np.exp(np.log(values).mean()))
 
 

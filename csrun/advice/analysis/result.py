@@ -1,4 +1,4 @@
-"""The result of an analysis: all that its reports say, and what a program reads as JSON."""
+"""Result of an analysis, for its reports and as JSON."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ JSON_FILE = "input_analysis.json"
 
 
 class VerifiedLayout(msgspec.Struct, frozen=True):
-    """A layout that was run: what it delivered, and how far that is from the prediction.
+    """Run of a layout: its rate, and the deviation from the prediction.
 
-    deviation: measured over predicted, less one. beside: what else ran meanwhile.
+    deviation: measured / predicted - 1. beside: other processes during the run.
     """
 
     layout: StreamerLayout
@@ -27,7 +27,7 @@ class VerifiedLayout(msgspec.Struct, frozen=True):
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """An analysed input pipeline. launch: the words of the job that is recommended."""
+    """Analysis of an input pipeline. launch: command line of the recommended job."""
 
     command: tuple[str, ...]
     launch: tuple[str, ...]
@@ -43,34 +43,34 @@ class Analysis(msgspec.Struct, frozen=True):
 
     @property
     def fit(self) -> Fit:
-        """The law of the recommended layout's tasks."""
+        """Law of the recommended layout's tasks."""
         cpus = self.solution.layout.cpus_per_task
         return next(fit for fit in self.fits if fit.cpus == cpus)
 
     @property
     def together(self) -> int:
-        """The recommended streamers that the law is applied to together."""
+        """Number of recommended streamers that the law is applied to at once."""
         layout = self.solution.layout
         shared = self.site.one_machine or self.saturation.spans_nodes
         return layout.streamers if shared else layout.tasks_per_node
 
     @property
     def left(self) -> float:
-        """The share of the law's rates that other work leaves, where the job is to run."""
+        """Fraction of the law's rates left by other work on the machines of the job."""
         return self.fit.left if self.site.one_machine else 1.0
 
     @property
     def extrapolated(self) -> bool:
-        """Whether these are more than were measured."""
+        """True if these are more than were measured."""
         return self.together > self.fit.most_tasks
 
     @property
     def link(self) -> float:
-        """Samples a second that the system's link carries."""
+        """Samples/s of the system's link."""
         return self.site.link_bytes_per_s / self.measurements.sample_bytes
 
     def write(self, folder: Path) -> Path:
-        """Leave it in a folder as JSON; the file's path."""
+        """Write the analysis to a folder as JSON, and return the path."""
         path = folder / JSON_FILE
         write_whole(path, self.json(), durable=False)
         return path
@@ -86,7 +86,7 @@ def analyze(
     command: tuple[str, ...],
     launcher: tuple[str, ...],
 ) -> Analysis:
-    """Fit, solve, and say what limits. launcher: options of csrun_wse besides the layout.
+    """Fit the laws, solve for a layout, and find its limit. launcher: further options of csrun_wse.
 
     Raises: ValueError for a site with fewer nodes than the job needs
     """

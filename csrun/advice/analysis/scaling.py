@@ -1,4 +1,4 @@
-"""From the law of one machine's workers to what the streamers of a whole layout deliver."""
+"""Rates of the streamers of a layout, from the law of one machine's workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,38 +13,37 @@ from csrun.advice.analysis.laws import Fit, disturbance, fit
 from csrun.advice.measurements import Measurements, Point
 from csrun.site import JobLayout, streaming_single_task_nodes
 
-SATURATED = 0.85  # of what as many workers would do alone: below, they are in each other's way
-BUSY = 0.85  # of the machine's CPUs: above, it is these that they share
+SATURATED = 0.85  # of the rate of as many undisturbed workers: below, they slow each other down
+BUSY = 0.85  # of the machine's CPUs: above, the CPUs are the shared resource
 
 
 class Saturation(StrEnum):
-    """What the workers measured have used up, so that more of them on a machine bring no more."""
+    """Resource saturated by the measured workers, so that more of them on a machine do not help."""
 
     NOTHING = "nothing"
     CPUS = "cpus"
     RESOURCE = "resource"  # a disk, the network, a lock
-    REPLAY = "replay"  # each makes all batches, the others' included
+    REPLAY = "replay"  # each makes all batches, including those of others
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether it is the same for workers of several machines."""
+        """True if workers on several machines share it."""
         return self in (Saturation.RESOURCE, Saturation.REPLAY)
 
 
 class ScalingLimit(StrEnum):
-    """What keeps the largest layout from delivering more."""
+    """Limit of the largest layout."""
 
-    NODES = "nodes"  # all that a job may have are used well
+    NODES = "nodes"  # all nodes that a job may use are used well
     CPUS = "cpus"
     RESOURCE = "resource"
     REPLAY = "replay"
-    LINK = "link"  # of the CS system
-    FILES = "files"  # of which each streamer needs one
+    LINK = "link"  # link of the CS system
+    FILES = "files"  # each streamer needs one
 
 
 LIMIT_OF = {
-    # More tasks than were measured, by the CPU time of a sample.
-    Saturation.NOTHING: ScalingLimit.CPUS,
+    Saturation.NOTHING: ScalingLimit.CPUS,  # more tasks than measured, by the CPU time per sample
     Saturation.CPUS: ScalingLimit.CPUS,
     Saturation.RESOURCE: ScalingLimit.RESOURCE,
     Saturation.REPLAY: ScalingLimit.REPLAY,
@@ -52,10 +51,10 @@ LIMIT_OF = {
 
 
 class SiteFacts(msgspec.Struct, frozen=True):
-    """What the solver knows of a site.
+    """Facts about a site for the solver.
 
-    nodes: how many a job may take. one_machine: whether they all share this machine's CPUs.
-    link_bytes_per_s: what the CS system takes in.
+    nodes: maximum of a job. one_machine: True if all share this machine's CPUs. link_bytes_per_s:
+    input rate of the CS system.
     """
 
     name: str
@@ -66,7 +65,7 @@ class SiteFacts(msgspec.Struct, frozen=True):
 
 
 class StreamerLayout(msgspec.Struct, frozen=True):
-    """Numbers for csrun_wse, and what its streamers are predicted to deliver."""
+    """Layout options of csrun_wse, and the predicted rate of its streamers."""
 
     nodes: int
     tasks_per_node: int
@@ -77,10 +76,10 @@ class StreamerLayout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _WorkerMachine:
-    """Workers with the same CPUs each, on a machine like the one where they were measured.
+    """Workers with the same CPUs each, on a machine like the measured one.
 
-    cpus: those that the workers are dealt to in turn; None where each has its own. left: the share
-    of their work that other work leaves to the workers.
+    cpus: CPUs assigned to the workers in rotation; None if each has its own. left: fraction of the
+    rate left by other work.
     """
 
     fit: Fit
@@ -92,7 +91,7 @@ class _WorkerMachine:
         return self.left * min(self.fit.at(workers), self._in_turn(workers))
 
     def _in_turn(self, workers: float) -> float:
-        """Batches are taken in turn: the most oversubscribed CPUs set the pace of all."""
+        """Return the rate of workers on shared CPUs; the most oversubscribed CPUs set the pace."""
         if self.cpus is None or self.fit.ceiling is None:
             return inf
         each, alone = self.fit.cpus, self.fit.at(1)
@@ -102,18 +101,19 @@ class _WorkerMachine:
 
     @property
     def alone(self) -> float:
-        """Samples a second of one worker."""
+        """Samples/s of one worker."""
         return self.at(1)
 
 
 class Scaling:
-    """What layouts deliver, by the laws of all measured numbers of CPUs a task.
+    """Rates of layouts, by the laws of all measured numbers of CPUs per task.
 
-    Where every node is a machine of its own, and the workers share its CPUs at most, nodes add up,
-    and a node with more CPUs than this machine carries more workers in proportion. A resource that
-    is no CPU may be one that the nodes share, too: all streamers together follow the law then, as
-    those do that make each other's batches.
-    Other work on this machine goes on where the job is to run here; nodes of a cluster have none.
+    If nodes are separate machines and workers share at most CPUs, rates of nodes add up, and a node
+    with more CPUs than this machine carries proportionally more workers. Another resource may be
+    shared by the nodes, too: then the law applies to the total of all streamers, as it does if each
+    streamer makes all batches.
+
+    Other work on this machine continues if the job runs here; nodes of a cluster have none.
     """
 
     def __init__(self, measured: Measurements, site: SiteFacts) -> None:
@@ -129,22 +129,20 @@ class Scaling:
 
     @property
     def fits(self) -> tuple[Fit, ...]:
-        """The laws, by CPUs a task."""
+        """Laws by CPUs per task."""
         return tuple(machine.fit for machine in self._machines.values())
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """The numbers of CPUs a task that were measured."""
+        """Measured numbers of CPUs per task."""
         return tuple(self._machines)
 
     def saturation(self, cpus: int) -> Saturation:
-        """What workers of so many CPUs have used up."""
+        """Return what workers with so many CPUs have saturated."""
         return self._machines[cpus].saturation
 
     def layouts(self, nodes: int) -> Iterator[StreamerLayout]:
-        """All layouts of so many nodes that have a streamer, and no more than the data can be split
-        among; the one with fewest tasks first.
-        """
+        """Return all layouts of so many nodes that the data allows, fewest tasks first."""
         for tasks in range(1, self._site.node_cpus + 1):
             possible = 0 < sum(self._split(nodes, tasks)) <= self._most
             for cpus in self.cpus if possible else ():
@@ -152,13 +150,13 @@ class Scaling:
                     yield self.layout(nodes, tasks, cpus)
 
     def layout(self, nodes: int, tasks: int, cpus: int) -> StreamerLayout:
-        """A layout with what it delivers."""
+        """Return a layout with its rate."""
         split = self._split(nodes, tasks)
         rate = self._rate(self._machines[cpus], split)
         return StreamerLayout(nodes, tasks, cpus, sum(split), min(rate, self._link))
 
     def limit(self, cpus: int) -> ScalingLimit:
-        """What bounds all the tasks of so many CPUs that the site's nodes take."""
+        """Return the limit of as many tasks of so many CPUs as the site's nodes can run."""
         split = self._split(self._site.nodes, max(1, self._site.node_cpus // cpus))
         machine = self._machines[cpus]
         rate = self._rate(machine, split)
@@ -174,7 +172,7 @@ class Scaling:
         return LIMIT_OF[machine.saturation]
 
     def _split(self, nodes: int, tasks: int) -> tuple[int, ...]:
-        """Streamers on each node. A single pipelined task streams to itself."""
+        """Return the streamers per node. A single pipelined task streams to itself."""
         if self._streaming:
             single = streaming_single_task_nodes()
             return JobLayout(nodes, tasks, 1, single).tasks_by_node[single:]
@@ -184,20 +182,20 @@ class Scaling:
     def _rate(self, machine: _WorkerMachine, split: Sequence[int]) -> float:
         if self._site.one_machine or machine.saturation.spans_nodes:
             return machine.at(sum(split))
-        first, *others = split  # of which all are alike
+        first, *others = split  # all alike
         return self._node(machine, first) + len(others) * self._node(machine, split[-1])
 
     def _node(self, machine: _WorkerMachine, tasks: int) -> float:
         if not tasks:
             return 0.0
         growth = self._growth
-        if tasks <= growth:  # a CPU of the measured machine's for each
+        if tasks <= growth:  # one CPU of the measured machine each
             return tasks * machine.alone
         return growth * machine.at(tasks / growth)
 
 
 def _by_cpus(measured: Measurements) -> dict[int, tuple[Point, ...]]:
-    """The points of each number of CPUs; of a pipeline that uses one CPU only the least number."""
+    """Group the points by CPUs; for a single-threaded pipeline only the least number."""
     ordered = sorted(measured.points, key=lambda point: point.cpus)
     groups = {cpus: tuple(group) for cpus, group in groupby(ordered, lambda point: point.cpus)}
     return groups if measured.parallel else dict(list(groups.items())[:1])

@@ -1,4 +1,4 @@
-"""The smallest layout that feeds a target, or the best that a site has."""
+"""Smallest layout that reaches a target, or the best of a site."""
 
 from itertools import chain
 
@@ -8,32 +8,32 @@ from csrun.advice.analysis.scaling import Scaling, ScalingLimit, StreamerLayout
 from csrun.runtime import input_use
 from csrun.site import streaming_single_task_nodes
 
-ALIKE = 0.05  # of two layouts that deliver the same but for this, the smaller one is the better
+ALIKE = 0.05  # layouts whose rates differ by less are equal: the smaller one is chosen
 
 
 class FeedTarget(msgspec.Struct, frozen=True):
-    """The rate to feed, where it comes from, and the margin above it that a layout has to have.
+    """Target rate, its source, and the margin that a layout needs above it.
 
-    spread: how much a measured rate varies from step to step; 0 when it is not known.
+    spread: of a measured rate over steps; 0 if unknown.
     """
 
     samples_per_s: float
     source: str
-    margin: float = input_use.MARGIN - 1  # a run that waits asks for as many streamers
+    margin: float = input_use.MARGIN - 1  # as for the streamers that a waiting run asks for
     spread: float = 0.0
 
     @property
     def wanted(self) -> float:
-        """With the margin."""
+        """Target with its margin."""
         return self.samples_per_s * (1 + self.margin)
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """What to run. limit: what keeps the target, with its margin, out of reach; None when it is not
+    """Recommended layout. limit: why the target with its margin is not reached; None if it is.
 
-    missing: by what factor it falls short, 1 when it does not. by_nodes: the best layouts of fewer
-    and more nodes. most: the layout that delivers most of all on this site; of layouts that deliver
-    about as much, a smaller one is recommended.
+    missing: factor by which it falls short, 1 if it does not. by_nodes: best layouts of fewer and
+    more nodes. most: layout with the highest rate on this site; a smaller one of about the same
+    rate is recommended.
     """
 
     layout: StreamerLayout
@@ -44,9 +44,9 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 def solve(scaling: Scaling, target: FeedTarget, streaming: bool, nodes: int) -> Solution:
-    """The fewest nodes, then tasks a node, then CPUs a task, that deliver the target.
+    """Find the fewest nodes, then tasks per node, then CPUs per task, that reach the target.
 
-    A target out of reach gets the smallest of the best layouts.
+    If the target is out of reach, return the smallest of the best layouts.
 
     Raises: ValueError for fewer nodes than a job needs
     """
@@ -68,7 +68,7 @@ def solve(scaling: Scaling, target: FeedTarget, streaming: bool, nodes: int) -> 
 
 
 def least_nodes(streaming: bool) -> int:
-    """Nodes of the smallest job."""
+    """Number of nodes of the smallest job."""
     return streaming_single_task_nodes() + 1 if streaming else 1
 
 
@@ -90,7 +90,7 @@ def _smaller_of_alike(layouts: list[StreamerLayout]) -> StreamerLayout:
 
 
 def _powers(fewest: int, most: int) -> list[int]:
-    """A few numbers of nodes, each about twice the one before."""
+    """Return a few numbers of nodes, each about twice the previous."""
     counts, count = [fewest], 2
     while count < most:
         counts += [count] if count > fewest else []

@@ -1,4 +1,4 @@
-"""The report in a terminal."""
+"""Report in a terminal."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,13 @@ from csrun.advice.numbers import count, deviation, with_spread
 
 TITLE = "Input pipeline analysis"
 NAME_WIDTH = 15
-TABLE_WIDTH = 72  # of a table of numbers
+TABLE_WIDTH = 72  # table of numbers
 INDENT = "  "
 HEIGHT = 16
 LEAST_WIDTH, MOST_WIDTH = 40, 100
-#: The box-drawing characters of plotext's axes, where there is no Unicode.
+#: Replacements of plotext's box-drawing characters without Unicode.
 PLAIN = str.maketrans("┌┐└┘├┤┬┴┼│─", "+++++++++|-")
-POINT_COLUMNS = ("tasks", "CPUs a task", "samples/s", "undisturbed", "by the law", "error")
+POINT_COLUMNS = ("tasks", "CPUs per task", "samples/s", "undisturbed", "by the law", "error")
 LAYOUT_COLUMNS = ("nodes", "tasks_per_node", "cpus_per_task", "streamers", "samples/s")
 
 
@@ -35,7 +35,7 @@ def show(analysis: Analysis, console: Console) -> None:
 
 
 def show_verified(analysis: Analysis, console: Console) -> None:
-    """Print what a run of the layout delivered."""
+    """Print the result of a run of the layout."""
     if analysis.verified is not None:
         _section(wording.verdict(analysis), [wording.verified(analysis.verified)], console)
 
@@ -60,7 +60,7 @@ def _stages(analysis: Analysis, console: Console) -> None:
         for each in analysis.stages
     )
     _section("Stages of a worker", [], console)
-    _table(("stage", "us a sample", "of it CPU", "share"), rows, console)
+    _table(("stage", "us per sample", "of it CPU", "share"), rows, console)
     _section("Limiting stage", [wording.limiting(analysis.limiting)], console)
     if suggestions := analysis.measurements.suggestions:
         _section("Suggestions", suggestions, console)
@@ -111,13 +111,13 @@ def _section(title: str, lines: Iterable[str], console: Console) -> None:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], console: Console) -> None:
-    """A table whose first column is wide enough for names, and the others for numbers."""
+    """Return a table with a column of names and columns of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column, justify="left" if column == "stage" else "right")
     for row in rows:
         table.add_row(*row)
-    # in a terminal narrower than the table lines wrap: a number is not cut
+    # in a narrower terminal lines wrap, so that numbers are not cut
     wide = console.options.update(width=max(console.width, TABLE_WIDTH))
     indented = Padding(table, (0, 0, 0, len(INDENT)), expand=False)
     for line in console.render_lines(indented, wide, pad=False):
@@ -125,7 +125,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], console: Conso
 
 
 def plot(chart: Chart, width: int, unicode: bool) -> str:
-    """The curve, the points on it, and the target's line, with a legend below."""
+    """Plot the curve, the points and the target's line, with a legend below."""
     import plotext  # with a tenth of a second's worth of tables
 
     line, dot, level = ("braille", "●", "─") if unicode else ("*", "o", "-")

@@ -1,4 +1,4 @@
-"""A run of what is recommended, beside its prediction."""
+"""Verification of a recommendation by a run."""
 
 import msgspec
 
@@ -6,13 +6,13 @@ from csrun.advice.analysis.result import Analysis, VerifiedLayout
 from csrun.advice.analysis.scaling import Scaling, StreamerLayout
 from csrun.advice.measurements import DeliveredRate, OtherUse
 
-STREAMERS_PER_CPU = 16  # each is a process with the data set in its hands
+STREAMERS_PER_CPU = 16  # each is a process with its own data set
 
 
 def runnable(analysis: Analysis) -> StreamerLayout:
-    """The recommended layout, or the largest part of it that this machine can carry.
+    """Return the recommended layout, or the largest part of it that fits on this machine.
 
-    Where the nodes are machines of their own, they carry it.
+    If nodes are separate machines, the whole layout is run.
     """
     wanted = analysis.solution.layout
     most = STREAMERS_PER_CPU * analysis.measurements.machine_cpus
@@ -32,7 +32,7 @@ def runnable(analysis: Analysis) -> StreamerLayout:
 def verified(
     analysis: Analysis, layout: StreamerLayout, fed: DeliveredRate, beside: OtherUse
 ) -> Analysis:
-    """The analysis with what a run of `layout` delivered."""
+    """Return the analysis with the result of a run of `layout`."""
     deviation = fed.samples_per_s / layout.samples_per_s - 1
     return msgspec.structs.replace(
         analysis, verified=VerifiedLayout(layout, fed, deviation, beside)

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing beside itself."""
+"""Report as one self-contained page."""
 
 import shlex
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PAGE = Path(__file__).with_name("page")
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the chart's tasks and rates are drawn. Units: of the picture, y downwards"""
+    """Frame of the chart. Units: of the picture, y downwards"""
 
     chart: Chart
     width: int = 720
@@ -26,25 +26,25 @@ class Frame:
     right: int = 16
     top: int = 16
     bottom: int = 44
-    room: float = 1.06  # above the highest rate
+    room: float = 1.06  # margin above the highest rate
 
     @property
     def floor(self) -> int:
-        """The y of no samples at all."""
+        """y of rate 0."""
         return self.height - self.bottom
 
     @property
     def end(self) -> int:
-        """The x of the most tasks."""
+        """x of the most tasks."""
         return self.width - self.right
 
     def x(self, tasks: float) -> float:
-        """Of a number of tasks; one task stands a little off the axis."""
+        """Return the x of a number of tasks; one task is slightly off the axis."""
         share = (tasks - 0.5) / (self.chart.most_tasks - 0.5)
         return round(self.left + share * (self.end - self.left), 2)
 
     def y(self, rate: float) -> float:
-        """Of samples a second."""
+        """Return the y of a rate."""
         share = rate / (self.room * self.chart.highest)
         return round(self.floor - share * (self.floor - self.top), 2)
 
@@ -67,7 +67,7 @@ def render(analysis: Analysis) -> str:
 
 
 def write(analysis: Analysis, folder: Path) -> Path:
-    """Leave the page in a folder; its path."""
+    """Write the page to a folder, and return its path."""
     path = folder / HTML_FILE
     write_whole(path, render(analysis).encode(), durable=False)
     return path

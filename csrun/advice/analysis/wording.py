@@ -1,4 +1,4 @@
-"""The sentences of an analysis, for the terminal and the page alike."""
+"""Sentences of an analysis, for terminal and page."""
 
 from csrun.advice.analysis.bottleneck import Limiting
 from csrun.advice.analysis.laws import Fit, Law, LawName
@@ -8,34 +8,34 @@ from csrun.advice.analysis.solve import FeedTarget
 from csrun.advice.measurements import OtherUse
 from csrun.advice.numbers import count, deviation, percent, several, with_spread
 
-SCATTERED = 0.15  # error of a law above which the report advises to measure again
+SCATTERED = 0.15  # error of a law above which the report advises measuring again
 DISTURBED = 0.1  # of a point's rate, or a CPU: use by other work above which it is reported
 SHARED = {
-    Saturation.NOTHING: "Tasks of one machine did not slow each other.",
-    Saturation.CPUS: "The input is CPU-bound: tasks of one machine share its CPUs.",
+    Saturation.NOTHING: "Tasks on one machine did not slow each other down.",
+    Saturation.CPUS: "The input is CPU-bound: tasks on one machine share its CPUs.",
     Saturation.RESOURCE: "Tasks share a resource other than CPUs: a disk, the network or a lock.",
-    Saturation.REPLAY: "Each task produces every batch, and discards those of the others.",
+    Saturation.REPLAY: "Each task makes every batch, and drops those of the others.",
 }
 LIMITS = {
-    ScalingLimit.NODES: "the number of nodes: all that the job may have are full of tasks",
-    ScalingLimit.CPUS: "the CPUs: they are always busy, the input is CPU-bound",
-    ScalingLimit.RESOURCE: "a disk, the network or a lock, which does not grow with tasks",
-    ScalingLimit.REPLAY: "each streamer producing every batch: shard the data",
+    ScalingLimit.NODES: "the number of nodes: all nodes that the job may use are full",
+    ScalingLimit.CPUS: "the CPUs: the input is CPU-bound",
+    ScalingLimit.RESOURCE: "a disk, the network or a lock, which does not scale with tasks",
+    ScalingLimit.REPLAY: "each streamer making every batch: shard the data",
     ScalingLimit.FILES: "the number of files: each streamer needs its own",
-    ScalingLimit.LINK: "the link to the CS system, which is full",
+    ScalingLimit.LINK: "the link to the CS system, which is saturated",
 }
 
 
 def heading(analysis: Analysis) -> dict[str, str]:
-    """What was analysed, on what, for what."""
+    """Return the subject, machine, site and target of the analysis."""
     measured, site, target = analysis.measurements, analysis.site, analysis.target
-    where = "all on this machine" if site.one_machine else "a machine each"
+    where = "all on this machine" if site.one_machine else "one machine each"
     nodes = f"{several(site.nodes, 'node')} of {several(site.node_cpus, 'CPU')}"
     return {
         "Batch": f"{several(measured.batch_size, 'sample')} of {measured.sample_bytes:,} B",
         "Measured on": f"{several(measured.machine_cpus, 'CPU')} of this machine",
         "Site": f"{site.name}: at most {nodes}, {where}",
-        "Target": f"{_target(target)} samples/s, {target.source}",
+        "FeedTarget": f"{_target(target)} samples/s, {target.source}",
         "With a margin": f"{count(target.wanted)} samples/s, {percent(target.margin)} above",
     }
 
@@ -47,7 +47,7 @@ def _target(target: FeedTarget) -> str:
 
 
 def law(found: Law) -> str:
-    """The law's formula, for n tasks."""
+    """Format a law as a formula of n tasks."""
     line = f"{count(found.rate)} n"
     if found.name is LawName.ROOFLINE and found.cap is not None:
         return f"min({line}, {count(found.cap)})"
@@ -57,7 +57,7 @@ def law(found: Law) -> str:
 
 
 def laws(analysis: Analysis) -> list[str]:
-    """The law that the recommendation rests on: what it is, how good, how far it is trusted."""
+    """Describe the law of the recommendation, its error and its limits."""
     fit = analysis.fit
     name = fit.law.name[0].upper() + fit.law.name[1:]
     lines = [f"{name} law: samples/s = {law(fit.law)} for n tasks, {_cpus(fit)}"]
@@ -79,16 +79,16 @@ def laws(analysis: Analysis) -> list[str]:
 
 def _shared(analysis: Analysis) -> str:
     if analysis.saturation is Saturation.NOTHING and analysis.solution.limit is ScalingLimit.CPUS:
-        return "The measured tasks did not slow each other; more of them share the CPUs."
+        return "The measured tasks did not slow each other down; more of them share the CPUs."
     return SHARED[analysis.saturation]
 
 
 def _doubts(analysis: Analysis) -> list[str]:
-    """The effect of other work on the measurements."""
+    """Describe the effect of other work on the measurements."""
     fit, lines = analysis.fit, []
     disturbed = min(point.measured / point.undisturbed for point in fit.points) < 1 - DISTURBED
     if disturbed:
-        line = "Other work used CPUs: the law is fitted to rates that are corrected for it."
+        line = "Other processes used CPUs: the law is fitted to corrected rates."
         if analysis.site.one_machine:
             line += f" Predictions assume the {percent(analysis.left)} of CPU time that was free."
         lines.append(line)
@@ -104,26 +104,28 @@ def _cpus(fit: Fit) -> str:
 def _growth(analysis: Analysis) -> str:
     if analysis.site.one_machine:
         return (
-            "All nodes are this machine: rates are for all streamers together, without the"
-            " wafer's own CPU use."
+            "All nodes are this machine: rates are totals of all streamers, without the CPU use of "
+            "the wafer."
         )
     if analysis.saturation is Saturation.RESOURCE:
-        return "Nodes may share it, too: the law is applied to all streamers together."
+        return "Nodes may share it, too: the law is applied to the total of all streamers."
     if analysis.saturation is Saturation.REPLAY:
-        return "So do those of other nodes: the law is applied to all streamers together."
+        return "So do tasks on other nodes: the law is applied to the total of all streamers."
     growth = analysis.site.node_cpus / analysis.measurements.machine_cpus
-    node = "" if growth == 1 else f", each as {growth:.3g} of the machine that was measured"
-    return f"Nodes add up{node}, up to the {count(analysis.link)} samples/s of the system's link."
+    node = "" if growth == 1 else f", each counting as {growth:.3g} of the measured machine"
+    return (
+        f"Rates of nodes add up{node}, up to {count(analysis.link)} samples/s, the system's link."
+    )
 
 
 def limiting(found: Limiting) -> str:
-    """The stage, its share, and what to do."""
+    """Describe the limiting stage: its share, and the advice."""
     time = "CPU time" if found.is_cpu_bound else "time"
     return f"{found.stage.name}: {found.share:.0%} of the stages' {time}; {found.advice}."
 
 
 def outcome(analysis: Analysis) -> list[str]:
-    """What the recommended layout reaches; when that is too little: why, and what would help."""
+    """Describe what the recommended layout reaches, or else its limit and remedy."""
     solution, target = analysis.solution, analysis.target
     rate = solution.layout.samples_per_s
     delivered = f"{_streamers(analysis)} {count(rate)} samples/s"
@@ -132,10 +134,10 @@ def outcome(analysis: Analysis) -> list[str]:
     limit = f"Limited by {LIMITS[solution.limit]}."
     if rate >= target.samples_per_s:
         margin = percent(rate / target.samples_per_s - 1)
-        return [f"{delivered}: the target is reached, with a margin of {margin} only.", limit]
+        return [f"{delivered}: the target is reached, but with a margin of only {margin}.", limit]
     return [
         f"{delivered}, {_of_most(analysis)}: the target with its margin is"
-        f" {solution.missing:.3g} times as much.",
+        f" {solution.missing:.3g} times as high.",
         limit,
         *_speedup(analysis),
     ]
@@ -148,7 +150,9 @@ def _of_most(analysis: Analysis) -> str:
         where = f"{several(most.streamers, 'streamer')} on {several(most.nodes, 'node')}"
         text = f"nearly {text}, {count(most.samples_per_s)} of {where}"
     measured = max(point.measured for point in analysis.fit.points)
-    if analysis.site.one_machine and measured > most.samples_per_s:  # the law lies below its point
+    if (
+        analysis.site.one_machine and measured > most.samples_per_s
+    ):  # the law is below the measured point
         text += f" by the law, {count(measured)} by a measurement"
     return text
 
@@ -158,8 +162,8 @@ def _speedup(analysis: Analysis) -> list[str]:
     if found is None or analysis.solution.limit is ScalingLimit.LINK:
         return []
     if found.speedup is None:
-        return [f"A faster {found.stage.name} alone is not enough: the other stages take too long."]
-    return [f"{found.stage.name} alone would have to be {found.speedup:.3g} times as fast."]
+        return [f"Speeding up {found.stage.name} is not enough: the other stages are too slow."]
+    return [f"{found.stage.name} would have to be {found.speedup:.3g} times as fast."]
 
 
 def _streamers(analysis: Analysis) -> str:
@@ -168,14 +172,14 @@ def _streamers(analysis: Analysis) -> str:
 
 
 def verdict(analysis: Analysis) -> str:
-    """Whether the run lies within the error of the prediction."""
+    """Return whether the run is within the error of the prediction, in words."""
     found = analysis.verified
     error = max(DISTURBED, *(fit.error or 0.0 for fit in analysis.fits))
-    return "Verified" if found and abs(found.deviation) <= error else "Not verified"
+    return "VerifiedLayout" if found and abs(found.deviation) <= error else "Not verified"
 
 
 def verified(found: VerifiedLayout) -> str:
-    """A run beside its prediction."""
+    """Compare a run with its prediction."""
     layout, fed = found.layout, found.fed
     return (
         f"{several(fed.streamers, 'streamer')} on {several(layout.nodes, 'node')},"
@@ -186,8 +190,8 @@ def verified(found: VerifiedLayout) -> str:
 
 
 def beside(use: OtherUse) -> str:
-    """Clause for CPU use by other work; empty where it was too little to matter."""
+    """Clause about CPU use by other processes; empty if negligible."""
     if use.cpus < DISTURBED:
         return ""
     names = f" ({', '.join(use.busiest)})" if use.busiest else ""
-    return f", while other work used {use.cpus:.2g} CPUs of this machine{names}"
+    return f", while other processes used {use.cpus:.2g} CPUs of this machine{names}"

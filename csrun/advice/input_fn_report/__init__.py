@@ -1,4 +1,4 @@
-"""The Input Function Report: what an input pipeline does, and what would make it better."""
+"""Input Function Report: findings about an input pipeline, and suggestions."""
 
 from csrun.advice.input_fn_report.finding import Effect, Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""What the report says of a pipeline, and the rules that it comes from."""
+"""Findings of the report, and the rules that produce them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from enum import StrEnum
 from csrun.advice.input_fn_report.pipeline import Here
 from csrun.data.operators import InputOperator
 
-NOTICEABLE = 0.02  # of the input time: a measured gain below it is no reason to warn
+NOTICEABLE = 0.02  # of the input time: below it, a measured gain is only a hint
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """Severity of a finding."""
 
     WARNING = "warning"
     INFO = "info"
 
 
 class Effect(StrEnum):
-    """What a rule is about. What is learned comes before how fast."""
+    """Subject of a rule; learning comes before speed."""
 
     LEARNING = "learning"
     SPEED = "speed"
@@ -26,10 +26,10 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """What a rule found: what is there now, and the change to make.
+    """Result of a rule: the present state, and the change to make.
 
-    saves: the part of the operator's own time that the change saves; gain: the part of all the
-    input time, where it follows from the numbers at hand. None leaves it to the rule.
+    saves: fraction of the operator's time that the change saves; gain: fraction of the whole
+    input time, if it can be computed. None leaves it to the rule.
     """
 
     now: str
@@ -41,10 +41,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Finding:
-    """One suggestion.
+    """Suggestion.
 
-    about: the operator to write, or to write otherwise. gain: the part of the input time that it
-    would save; is_known: whether that was measured or computed, not assumed to have an order.
+    about: operator to add or change. gain: fraction of the input time that it saves; is_known: True
+    if that was measured or computed, False if assumed for sorting.
     """
 
     rule: str
@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """All of it in a line."""
+        """Suggestion in one line."""
         where = f"{self.operator.where}: " if self.operator.where else ""
         gain = f"; it saves {self.saves}" if self.saves else ""
         what = f"{where}{self.law}; now {self.now}: {self.change}{gain}"
@@ -68,17 +68,17 @@ class Finding:
 
     @property
     def saves(self) -> str:
-        """The gain in words; empty when nobody knows it."""
+        """Gain in words; empty if unknown."""
         return f"about {self.gain:.0%} of the input time" if self.is_known and self.gain else ""
 
 
 @dataclass(frozen=True)
 class AdviceRule:
-    """One thing that can be said of an operator.
+    """Rule about an operator.
 
-    starts_from: the operators that it is asked about. about: the operator it speaks of, when that
-    is missing. look: None when all is well. gain: the part of the input time that it is assumed to
-    save where nothing was measured; it gives an order, and is not printed.
+    starts_from: operators that it is applied to. about: operator named in the finding, if it is a
+    missing one. look: returns None if all is well. gain: fraction of the input time assumed to be
+    saved if nothing was measured, used only for sorting.
     """
 
     name: str
@@ -90,7 +90,7 @@ class AdviceRule:
     about: str = ""
 
     def applied(self, here: Here) -> Finding | None:
-        """What it says of an operator."""
+        """Apply the rule to an operator."""
         advice = self.look(here) if here.operator.name in self.starts_from else None
         if advice is None:
             return None

@@ -1,4 +1,4 @@
-"""An input pipeline as the report looks at it: its operators, and what is known besides."""
+"""Input pipeline of a report: its operators, and facts about the run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from csrun.data.operators import InputOperator, StageTime
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A chain, source first. None stands for what nobody knows.
+    """Chain of operators, source first. None stands for unknown.
 
     training: whether a model learns from it. cardinality: batches of one reader; None when endless,
     too. last_step: where the run ends. streamers and cpus: tasks that read it, CPUs that each has;
     has_ring: whether they fill one ahead, as all do but a process that makes its own batches.
     wanted_per_s: samples that the CS system is estimated to take. costs: the measured time of a
-    batch, by the names that `InputOperator.stage` gives, spreads: how much it scatters; batch_s:
-    from one batch to the next, 0 when nothing was measured.
+    batch, by the names that `Operator.stage` gives, spreads: how much it scatters; batch_s: from
+    one batch to the next, 0 when nothing was measured.
     """
 
     operators: tuple[InputOperator, ...]
@@ -37,50 +37,50 @@ class Pipeline:
 
     @cached_property
     def batch_size(self) -> int | None:
-        """Samples of a batch; None when nobody knows."""
+        """Batch size; None if unknown."""
         sizes = (op.options.get("batch_size") for op in self.operators if op.name == "batch")
         return next(sizes, None)
 
     @cached_property
     def work_s(self) -> float:
-        """The stages' time of a batch, which may overlap."""
+        """Sum of the stages' times per batch, which may overlap."""
         return sum(cost.wall_s for cost in self.costs.values())
 
     @property
     def endless(self) -> bool:
-        """Whether it has a `repeat` without end."""
+        """True if it has an endless `repeat`."""
         return any(op.name == "repeat" and op.options.get("count") is None for op in self.operators)
 
     @property
     def replayed(self) -> bool:
-        """Whether each of several streamers makes all batches, and throws the others' away."""
+        """True if each of several streamers makes all batches, and drops those of others."""
         return not self.indexable and not self.has("shard", "shard_files")
 
     def has(self, *names: str) -> bool:
-        """Whether one of these operators is in it."""
+        """True if one of these operators is in it."""
         return any(operator.name in names for operator in self.operators)
 
     def share(self, operator: InputOperator) -> float | None:
-        """The part of a batch's time that an operator takes; None when it was not measured."""
+        """Fraction of the batch time taken by an operator; None if not measured."""
         cost = self.costs.get(operator.stage)
         return cost.wall_s / self.work_s if cost and self.work_s else None
 
     def ms(self, operator: InputOperator, seconds: float, decimals: int = 1) -> str:
-        """A part of an operator's time of a batch, in milliseconds, with its spread.
+        """Format a part of an operator's time per batch, in ms with its spread.
 
-        decimals: of a time that does not scatter, or of which the spread is not known.
+        decimals: for a time without spread, or of unknown spread.
         """
         spread_ms = 1000 * self.spreads.get(operator.stage, 0.0)
         return with_spread(1000 * seconds, spread_ms, decimals)
 
     def samples_per_s(self) -> float | None:
-        """What one streamer delivers; None when it was not measured, or changes with a cache."""
+        """Rate of one streamer; None if not measured, or if a cache changes it."""
         if not self.batch_size or not self.batch_s or self.has("cache"):
             return None
         return self.batch_size / self.batch_s
 
     def total_batches(self) -> int | None:
-        """Batches that all streamers together give; None when endless or unknown."""
+        """Total batches of all streamers; None if endless or unknown."""
         if self.endless:
             return None
         own = self.cardinality if self.cardinality is not None else self._counted()
@@ -90,7 +90,7 @@ class Pipeline:
         return own * (self.streamers or 1 if sharded else 1)
 
     def _counted(self) -> int | None:
-        """Batches that the samples make; None when nobody knows."""
+        """Number of batches of the samples; None if unknown."""
         at = next((at for at, op in enumerate(self.operators) if op.name == "batch"), 0)
         here = Here(self, at)
         samples = here.samples()
@@ -102,7 +102,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Here:
-    """One operator, where it stands."""
+    """Operator at its position in a pipeline."""
 
     pipeline: Pipeline
     at: int
@@ -113,33 +113,33 @@ class Here:
 
     @property
     def before(self) -> tuple[InputOperator, ...]:
-        """What its elements have gone through, source first."""
+        """Operators before it, source first."""
         return self.pipeline.operators[: self.at]
 
     @property
     def after(self) -> tuple[InputOperator, ...]:
-        """What its elements go through next."""
+        """Operators after it."""
         return self.pipeline.operators[self.at + 1 :]
 
     @property
     def cost(self) -> StageTime | None:
-        """What it takes a batch; None when it was not measured."""
+        """Its cost per batch; None if not measured."""
         return self.pipeline.costs.get(self.operator.stage)
 
     def option(self, name: str) -> Any:
-        """An argument of it; None when it has none of that name."""
+        """Return an argument of the operator, or None."""
         return self.operator.options.get(name)
 
     def comes_after(self, *names: str) -> bool:
-        """Whether one of these operators is before it."""
+        """True if one of these operators is before it."""
         return any(operator.name in names for operator in self.before)
 
     def comes_before(self, *names: str) -> bool:
-        """Whether one of these operators is after it."""
+        """True if one of these operators is after it."""
         return any(operator.name in names for operator in self.after)
 
     def samples(self) -> float | None:
-        """Samples that reach it, infinite ones after `repeat()`; None when nobody knows."""
+        """Number of samples that reach it, infinite after `repeat()`; None if unknown."""
         count: float | None = None
         for operator in self.before:
             count = _samples_after(operator, count)

@@ -1,4 +1,4 @@
-"""A look at the first batches of a data set: what each of its stages takes."""
+"""Probe of the first batches of a data set: times of its stages."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,16 +15,16 @@ from csrun.data.operators import Level, StageClock, StageTime
 
 PROBED_BATCHES = 8
 PROBED_S = 0.05
-READ_AGAIN = ("from_arrays", "from_files")  # below streams that begin anew for each reader
+READ_AGAIN = ("from_arrays", "from_files")  # only for sources that restart for each reader
 
 Typical = Callable[[list[float]], float]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Time of a batch: of each stage, and from one batch to the next; nothing when not measured.
+    """Times per batch: of each stage, and between batches; empty if not measured.
 
-    spreads: of the stages' times, in seconds; of those that are known.
+    spreads: of the stages' times in seconds, where known.
     """
 
     costs: dict[str, StageTime] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Probe:
 
     @staticmethod
     def of_worker(measured: Measurements) -> "Probe":
-        """What a measured worker, the least disturbed one, took."""
+        """Return the times of the least disturbed measured worker."""
         point, size = measured.least_disturbed, measured.batch_size
         return Probe(
             {cost.name: StageTime(size * cost.wall_s, size * cost.cpu_s) for cost in point.stages},
@@ -43,23 +43,23 @@ class Probe:
 
 
 def probe(dataset: Dataset) -> Probe:
-    """Time a few batches of a data set whose readers take nothing from each other.
+    """Time a few batches of a data set that each reader can restart.
 
-    Those who asked for its shapes have read the first one: when that took long, no more are read.
-    What goes wrong meanwhile is left to the run, which names the step.
+    The first batch has been read for its shapes; if it took long, no more are read. Errors are
+    ignored and left to the run, which names the step.
     """
     if not dataset.indexable and dataset.operators[0].name not in READ_AGAIN:
         return Probe()
     if sum(time.wall_s for time in dict(dataset.clock.stages).values()) > PROBED_S:
         return _of_first(dataset)
-    own = replace(dataset)  # with a clock of its own, and an opening
+    own = replace(dataset)  # with a separate clock and opening
     with suppress(Exception):
         return _timed(own)
     return Probe()
 
 
 def _timed(dataset: Dataset) -> Probe:
-    """The batches after the first, which opens files; that one when it takes long, or is alone."""
+    """Time the batches after the first, which opens files, or a slow or single first one."""
     begun = perf_counter()
     batches = dataset.batches()
     next(batches)
@@ -71,19 +71,19 @@ def _timed(dataset: Dataset) -> Probe:
                 break
     if len(marks) == 1:
         return _of_first(dataset)
-    # a stage of a stream may work for several batches at once; elsewhere an outlier is a stall
+    # a streamed stage may work on several batches at once; elsewhere an outlier is a stall
     typical: Typical = median if dataset.indexable else fmean
     steps = list(pairwise(marks))
     names = list(dict(dataset.clock.stages))
     costs = {name: _typical_time(name, steps, typical) for name in names}
     between_s = typical([after.at - before.at for before, after in steps])
-    if dataset.parallel:  # threads work for several batches at once
+    if dataset.parallel:  # threads work on several batches at once
         return Probe(costs, between_s)
     return Probe(costs, between_s, {name: _spread_s(name, steps) for name in names})
 
 
 def _of_first(dataset: Dataset) -> Probe:
-    """What the first batch took. What filled a window with it is shared by the window's batches."""
+    """Time the first batch; the time to fill a window is shared by its batches."""
     costs = dict(_mark(dataset.clock).stages)
     size = Pipeline(dataset.operators).batch_size or 1
     for at, operator in enumerate(dataset.operators):
@@ -100,7 +100,7 @@ def _of_first(dataset: Dataset) -> Probe:
 
 @dataclass(frozen=True)
 class _Mark:
-    """What the stages had taken at a moment."""
+    """Times of the stages at a moment."""
 
     at: float
     stages: dict[str, StageTime]

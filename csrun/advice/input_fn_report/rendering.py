@@ -1,4 +1,4 @@
-"""The report as text, between the banners that the original's users know."""
+"""Report as text, between the banners of the Cerebras release."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ NOTHING = "Nothing to improve was found."
 
 
 def report_text(pipeline: Pipeline, findings: Sequence[Finding]) -> str:
-    """The whole file: the suggestions, then a table of the pipeline they are about."""
+    """Return the report file: suggestions, then a table of the pipeline."""
     lines = [suggestions_text(findings), "", *_table(pipeline), "", rate_text(pipeline)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def suggestions_text(findings: Sequence[Finding]) -> str:
-    """The suggestions, most important first."""
+    """Return the suggestions, most important first."""
     parts = [line for finding in findings for line in _lines(finding)] or [f" {NOTHING}"]
     return "\n".join([BEGIN, *_count(findings), *parts, END])
 
 
 def rate_text(pipeline: Pipeline) -> str:
-    """What a streamer delivers beside what the system takes; empty when it was not measured."""
+    """Compare the rate of a streamer with that of the system; empty if it was not measured."""
     rate, wanted = pipeline.samples_per_s(), pipeline.wanted_per_s
     if rate is None:
         return ""
@@ -35,17 +35,17 @@ def rate_text(pipeline: Pipeline) -> str:
     if not wanted:
         return f"{delivers}."
     needed = streamers_needed(wanted, rate)
-    feed = f"{needed} such streamers feed it" if needed > 1 else "one streamer feeds it"
+    feed = f"{needed} streamers are needed" if needed > 1 else "one streamer is enough"
     if needed > 1 and pipeline.replayed:
-        feed = "more streamers deliver no more, as each makes all batches"
-    return f"{delivers}; the CS system is estimated to take {wanted:,.0f}: {feed}."
+        feed = "more streamers do not help, as each makes all batches"
+    return f"{delivers}; the CS system is estimated to consume {wanted:,.0f}: {feed}."
 
 
 def _count(findings: Sequence[Finding]) -> list[str]:
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     counts = [_counted(warnings, "warning"), _counted(len(findings) - warnings, "hint")]
     said = ", ".join(count for count in counts if count)
-    return [f" {said}; what gains most comes first"] if len(findings) > 1 else []
+    return [f" {said}, sorted by gain"] if len(findings) > 1 else []
 
 
 def _counted(number: int, noun: str) -> str:
@@ -63,10 +63,10 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _table(pipeline: Pipeline) -> list[str]:
-    """A row an operator; with its cost a batch where that was measured."""
+    """Return a row per operator, with its time per batch if measured."""
     head, rows = ["operator", "where", "works on"], []
     if pipeline.costs:
-        head += ["ms a batch", "share"]
+        head += ["ms per batch", "share"]
     for operator in pipeline.operators:
         row = [_call(operator), operator.where or "-", operator.level]
         rows.append(row + (_cost(pipeline, operator) if pipeline.costs else []))

@@ -31,10 +31,10 @@ def test_it_is_the_stage_with_the_largest_share_of_the_least_disturbed_worker() 
 @pytest.mark.parametrize(
     ("stages", "saturation", "parallel", "words"),
     [
-        (STAGES, Saturation.CPUS, False, "computes, on one CPU a worker: more tasks"),
-        (STAGES, Saturation.CPUS, True, "computes, on several CPUs .* more CPUs a task"),
-        (SLEEPS, Saturation.NOTHING, False, "waits: more tasks .* more CPUs do not help"),
-        (SLEEPS, Saturation.RESOURCE, False, "all workers share: faster storage"),
+        (STAGES, Saturation.CPUS, False, "computes, on one CPU per worker: use more tasks"),
+        (STAGES, Saturation.CPUS, True, "computes, on several CPUs .* use more CPUs per task"),
+        (SLEEPS, Saturation.NOTHING, False, "waits: use more tasks.* more CPUs do not help"),
+        (SLEEPS, Saturation.RESOURCE, False, "shared by all workers: use faster storage"),
     ],
 )
 def test_the_advice_is_for_what_it_does(
@@ -68,7 +68,7 @@ def test_a_stage_that_waits_is_never_told_that_cpus_do_not_help_beside_full_ones
 
 @pytest.mark.parametrize(
     ("limit", "words"),
-    [(ScalingLimit.LINK, "link to the CS system is full"), (ScalingLimit.FILES, "more files"),
+    [(ScalingLimit.LINK, "link to the CS system is saturated"), (ScalingLimit.FILES, "more files"),
      (ScalingLimit.NODES, "more tasks")],
 )  # fmt: skip
 def test_the_advice_follows_the_limit_of_the_layout(limit: ScalingLimit, words: str) -> None:

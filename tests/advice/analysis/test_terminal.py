@@ -55,7 +55,7 @@ def test_it_names_target_stages_points_law_and_every_number_of_nodes() -> None:
         "batch first [bold]",
         "4 1 200,000 200,000 200,000 +0.0%",
         "Roofline law: samples/s = min(100,000 n, 200,000) for n tasks, 1 CPU each",
-        "The input is CPU-bound: tasks of one machine share its CPUs. All nodes are this machine",
+        "The input is CPU-bound: tasks on one machine share its CPUs. All nodes are this machine",
         "16 2 1 31 193,750",  # 16 of them share a CPU, and hold the others up: 31 / 16
     )
     assert not [part for part in wanted if part not in shown]
@@ -74,11 +74,11 @@ def test_a_target_out_of_reach_is_told_with_what_limits_and_by_how_much() -> Non
     )
     assert "Limited by the CPUs" in shown
     # of 9 us of CPU time it takes 6.5: 6.5 / 9 / (1 / 2.25 - 2.5 / 9)
-    assert "map load: 72% of the stages' CPU time; the CPUs have no time left" in shown
-    assert "map load alone would have to be 4.33 times as fast" in shown
+    assert "map load: 72% of the stages' CPU time; the CPUs are saturated" in shown
+    assert "map load would have to be 4.33 times as fast" in shown
     assert "wait" not in shown.split("Limiting stage")[1].split("Measured")[0]
     near = " ".join(report(analysis_of(target=FeedTarget(190_000, "here"))).split())
-    assert "the target is reached, with a margin of 5.3% only" in near
+    assert "the target is reached, but with a margin of only 5.3%" in near
 
 
 def test_a_smaller_layout_that_does_nearly_as_well_is_told_beside_the_maximum() -> None:
@@ -109,8 +109,8 @@ def test_batches_that_all_make_are_told() -> None:
     points = points_of(lambda n: 30_000.0, busy=lambda n: 0.1)
     shown = " ".join(report(analysis_of(measured(points, replayed=True))).split())
     assert "map load: 70% of the stages' time; each task makes all batches" in shown
-    assert "Each task produces every batch, and discards those of the others." in shown
-    assert "Limited by each streamer producing every batch: shard the data" in shown
+    assert "Each task makes every batch, and drops those of the others." in shown
+    assert "Limited by each streamer making every batch: shard the data" in shown
     assert "share a resource" not in shown
 
 
@@ -130,14 +130,14 @@ def test_what_other_work_took_is_told() -> None:
     assert "Predictions assume the 25.0% of CPU time that was free." in shown
     assert "2 streamers deliver 50,000 samples/s" in shown
     on_nodes = " ".join(report(analysis_of(measured(taken), site=CLUSTER)).split())
-    assert "the law is fitted to rates that are corrected for it. Measure again" in on_nodes
+    assert "the law is fitted to corrected rates. Measure again" in on_nodes
     assert "2 streamers deliver 200,000 samples/s: the target is reached." in on_nodes
-    assert "Other work" not in report(analysis_of())
+    assert "Other processes" not in report(analysis_of())
 
 
 def test_a_site_of_machines_is_told_how_nodes_add_up() -> None:
     shown = " ".join(report(analysis_of(site=CLUSTER)).split())
-    assert "Nodes add up, each as 4 of the machine that was measured, up to the 47,770,701" in shown
+    assert "nodes add up, each counting as 4 of the measured machine, up to 47,770,701" in shown
     disk = measured(points_of(bound_by_cpus, busy=lambda n: 0.1))
     shown = " ".join(report(analysis_of(disk, site=CLUSTER)).split())
     assert "Nodes may share it, too" in shown
@@ -195,7 +195,7 @@ def test_a_run_is_shown_beside_its_prediction() -> None:
     expected = "on 1 node, 5 s: measured 160,000 samples/s, predicted 200,000 (-20.0%)"
     assert expected in " ".join(report(analysis).split())
     assert expected in web_page.render(analysis)
-    assert "other work" not in report(analysis)
+    assert "other processes" not in report(analysis)
     assert "Not verified" in report(analysis)
     assert "<strong>Not verified:</strong>" in web_page.render(analysis)
     near = verified(analysis_of(), RECOMMENDED, DeliveredRate(192_000.0, 5.0, 2), OtherUse())
@@ -207,7 +207,7 @@ def test_a_run_is_shown_beside_its_prediction() -> None:
         DeliveredRate(160_000.0, 5.0, 2),
         OtherUse(1.25, ("make", "cc1")),
     )
-    assert "while other work used 1.2 CPUs of this machine (make, cc1)" in " ".join(
+    assert "while other processes used 1.2 CPUs of this machine (make, cc1)" in " ".join(
         report(busy).split()
     )
 

@@ -72,7 +72,7 @@ CHAINS: list[tuple[tuple[tuple[str, Options], ...], Options, dict[str, str]]] = 
     (
         (loader(in_memory=True, dataset="TensorDataset"), shuffle(), batch()),
         ONE,
-        {"loader-sample-by-sample": "TensorDataset gives one sample after the other"},
+        {"loader-sample-by-sample": "TensorDataset reads samples one by one"},
     ),
     (
         (loader(num_workers=4), shuffle(), batch(), WORKERS),
@@ -91,7 +91,7 @@ CHAINS: list[tuple[tuple[tuple[str, Options], ...], Options, dict[str, str]]] = 
         TWO,
         {"stream-replayed": "return a grain.MapDataset"},
     ),
-    ((STREAM, shuffle(), REPEAT, batch(), WORKERS), ONE, {"workers": "leave mp_prefetch out"}),
+    ((STREAM, shuffle(), REPEAT, batch(), WORKERS), ONE, {"workers": "remove mp_prefetch"}),
     ((STREAM, shuffle(), REPEAT, batch(), THREADS), ONE, {"threads": "num_threads=8"}),
 ]
 
@@ -109,7 +109,7 @@ def test_what_is_found(
 def test_the_worker_processes_of_all_streamers_are_counted() -> None:
     calls = chain(loader(num_workers=4, persistent_workers=True), shuffle(), batch(), WORKERS)
     found = {f.rule: f for f in examine(Pipeline(calls, streamers=3, cpus=8, indexable=False))}
-    assert "starts 4 worker processes beside itself, 12 in all" in found["workers"].now
+    assert "starts 4 more worker processes, 12 in total" in found["workers"].now
     assert found["workers"].severity == "info"
 
 
@@ -122,7 +122,7 @@ def test_a_real_loader_of_arrays_which_needs_no_seed() -> None:
     facts = {"indexable": data.indexable, "cardinality": data.cardinality}
     found = examine(Pipeline(data.operators, streamers=2, last_step=30, **facts))
     assert [finding.rule for finding in found] == ["data-end", "loader-sample-by-sample"]
-    assert "the data end after step 10, the run wants 30 steps" in found[0].now
+    assert "the data ends after step 10 of 30" in found[0].now
 
 
 def test_a_real_grain_data_set() -> None:

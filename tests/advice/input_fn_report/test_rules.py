@@ -60,23 +60,28 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         (arrays(), shuffle(), batch()),
         {"cardinality": 20, "last_step": 300},
         "data-end",
-        "end after step 20, the run wants 300 steps",
+        "ends after step 20 of 300",
     ),
     (
         (arrays(), shard(4), shuffle(), batch()),
         {"cardinality": 5, "last_step": 21, "streamers": 4},
         "data-end",
-        "end after step 20, the run wants 21 steps",
+        "ends after step 20 of 21",
     ),
-    ((arrays(), shuffle(), batch()), {"cardinality": 20}, "data-end", "the data are 20 batches"),
-    ((arrays(), repeat(), batch()), EVALUATION, "evaluation-without-end", "for ever"),
+    ((arrays(), shuffle(), batch()), {"cardinality": 20}, "data-end", "after 20 batches"),
+    (
+        (arrays(), repeat(), batch()),
+        EVALUATION,
+        "evaluation-without-end",
+        "makes the evaluation endless",
+    ),
     ((arrays(), repeat(), batch()), {}, "shuffle-missing", "the same order"),
     ((arrays(), batch(), shuffle(), repeat()), {}, "shuffle-after-batch", "the same samples"),
     (
         (files(), SHARDED, interleave(4, -1), repeat(), shuffle(10_000), batch()),
         STREAM,
         "shuffle-after-repeat",
-        "twice before others",
+        "repeated before others",
     ),
     (
         (files(8, 80_000), SHARDED, FILTER, shuffle(1000), repeat(), batch()),
@@ -94,44 +99,44 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         (arrays(), map_of("random_crop"), ("cache", {}), shuffle(), repeat(), batch()),
         {"cpus": 1},
         "cached-draw",
-        "what random_crop draws in the first pass",
+        "the random values of random_crop are cached",
     ),
-    ((arrays(), shuffle(), batch()), EVALUATION, "shuffle-for-nothing", "in any order"),
+    ((arrays(), shuffle(), batch()), EVALUATION, "shuffle-for-nothing", "not depend on the order"),
     (
         (arrays(), shuffle(), batch(64), repeat()),
         {},
         "remainder-kept",
-        "has 40 samples, the wafer computes all 64 rows",
+        "has 40 samples, but costs as much as a batch of 64",
     ),
     (
         (arrays(), shuffle(), batch(600, drop=True), repeat()),
         {},
         "samples-lost",
-        "400 of 1,000 samples of a pass are left out: write .repeat() before .batch(600, …)",
+        "400 of 1,000 samples per pass are dropped: move .repeat() before .batch(600, …)",
     ),
     (
         (arrays(), batch(64, drop=True)),
         EVALUATION,
         "samples-lost",
-        "40 of 1,000 samples of a pass are left out, always the same ones",
+        "40 of 1,000 samples per pass are dropped, the same ones in each pass",
     ),
     (
         (arrays(), shard(3), shuffle(), repeat(), batch()),
         {"streamers": 4},
         "shard-count",
-        "3 shards for 4 streamers: some samples would come more than once",
+        "3 shards for 4 streamers: some samples would be repeated",
     ),
     (
         (arrays(), shard(5), shuffle(), repeat(), batch()),
         {"streamers": 4},
         "shard-count",
-        "5 shards for 4 streamers: some samples would never come",
+        "5 shards for 4 streamers: some samples would be missing",
     ),
     (
         (arrays(), shard(5), shuffle(), repeat(), batch()),
         {},
         "shard-unknown",
-        "count is 5, however many streamers",
+        "count is 5 for any number of streamers",
     ),
     (
         GOOD_STREAM,
@@ -143,37 +148,37 @@ MISTAKES: list[tuple[Calls, dict[str, Any], str, str]] = [
         (files(), interleave(4, -1), shuffle(10_000), repeat(), batch()),
         {**STREAM, "streamers": 4},
         "stream-replayed",
-        "each of 4 streamers produces all batches, and uses its own: add .shard_files()",
+        "each of 4 streamers makes all batches and uses only its own: add .shard_files()",
     ),
     (
         (arrays(), FILTER, shuffle(10_000), repeat(), batch()),
         {**STREAM, "streamers": 4},
         "stream-replayed",
-        "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])",
+        "select the samples first: Dataset.from_arrays(features[kept], labels[kept])",
     ),
     (
         (files(), interleave(4, -1), map_of("parse"), shard(4), shuffle(10_000), repeat(), batch()),
         {**STREAM, "streamers": 4, "cpus": 1},
         "shard-late",
-        "every streamer does map for the samples of all",
+        "every streamer runs map on the samples of all shards",
     ),
     (
         (arrays(), shuffle(), repeat(), map_of(), batch()),
         {"cpus": 4},
         "map-before-batch",
-        "load is called for each sample, 50 times a batch: write .batch(50, …) before .map(load)",
+        "load is called per sample, 50 times per batch: move .batch(50, …) before .map(load)",
     ),
     (
         (files(3), SHARDED, shuffle(10_000), repeat(), batch()),
         STREAM,
         "interleave-missing",
-        "3 files are read one after the other, a wait at a time: .interleave(3, block_length=16, ",
+        "3 files are read sequentially, waiting for each read: .interleave(3, block_length=16, ",
     ),
     (
         (files(), SHARDED, interleave(4), shuffle(10_000), repeat(), batch()),
         STREAM,
         "interleave-serial",
-        "its 4 files are read in turn, by one thread",
+        "its 4 files are read by one thread",
     ),
     (
         (files(), SHARDED, interleave(1, -1), shuffle(10_000), repeat(), batch()),
@@ -258,7 +263,7 @@ def test_a_function_that_computes_long_uses_all_cpus() -> None:
 def test_a_function_that_waits_is_called_several_times_at_once() -> None:
     rules = found(MAPPED, {"map load": (2.1, 0.1), "from_arrays": (0.4, 0.4)}, cpus=1)
     assert set(rules) == {"map-waits"}
-    assert "load waits 2.0 ms a batch" in rules["map-waits"].now
+    assert "load waits 2.0 ms per batch" in rules["map-waits"].now
     assert rules["map-waits"].gain == pytest.approx(2.0 / 2.5 * 7 / 8)
 
 
@@ -280,7 +285,7 @@ def test_the_first_function_of_samples_of_any_length_is_called_for_each() -> Non
 def test_threads_for_next_to_no_work() -> None:
     calls = (arrays(), shuffle(), repeat(), batch(), map_of(parallel=-1))
     rules = found(calls, {"map load": (0.03, 0.03), "from_arrays": (0.02, 0.02)})
-    assert "a batch is 0.05 ms of work" in rules["handed-over"].now
+    assert "a batch takes 0.05 ms" in rules["handed-over"].now
     assert "its ring" in rules["handed-over"].change
     assert not found(calls, {"map load": (3.0, 3.0), "from_arrays": (2.0, 2.0)})
 
@@ -301,7 +306,7 @@ def test_a_process_without_a_ring_makes_batches_that_wait_ahead() -> None:
     alone = {"cpus": 1, "has_ring": False}
     missing = found(MAPPED, WAITING, **alone)["prefetch-missing"]
     assert (missing.about, missing.severity) == ("prefetch", "info")
-    assert "each step waits 4.0 ms" in missing.now
+    assert "each step is idle for 4.0 ms" in missing.now
     assert ".prefetch(2)" in missing.change
     assert "prefetch-missing" not in found(MAPPED, WAITING, cpus=1)
     assert not found(MAPPED, {"from_arrays": (4.0, 4.0)}, **alone)
@@ -309,7 +314,7 @@ def test_a_process_without_a_ring_makes_batches_that_wait_ahead() -> None:
     assert not found(ahead, WAITING, **alone)
     assert set(found((*MAPPED, PREFETCH), WAITING, **alone)) == {"map-waits"}
     [little] = found((*MAPPED, PREFETCH), LITTLE, **alone).values()
-    assert little.change == "leave prefetch out"
+    assert little.change == "remove prefetch"
 
 
 ONE_BY_ONE: Calls = (files(), SHARDED, shuffle(10_000), repeat(), batch())
@@ -328,12 +333,12 @@ def test_a_step_for_each_sample_of_a_file() -> None:
     calls = (files(), SHARDED, interleave(4, -1, block=1), shuffle(10_000), repeat(), batch())
     [finding] = found(calls, {}, indexable=False).values()
     assert finding.rule == "blocks-small"
-    assert "block_length=1: every stage takes a step for so few samples" in finding.now
+    assert "block_length=1: stages process too few samples at a time" in finding.now
 
 
 def test_a_cache_of_what_was_shuffled() -> None:
     finding = found((arrays(), shuffle(), ("cache", {}), repeat(), batch()), {})["cached-draw"]
-    assert "what shuffle draws in the first pass" in finding.now
+    assert "the random values of shuffle" in finding.now
 
 
 def test_what_a_cache_keeps_takes_its_time_only_once() -> None:
@@ -346,4 +351,4 @@ def test_a_share_of_the_files_has_nobody_knows_how_many_samples() -> None:
     calls = (files(8, 1000), SHARDED, shuffle(), batch(64), repeat())
     [finding] = examine(Pipeline(chain(*calls), streamers=4))
     assert finding.rule == "remainder-kept"
-    assert "may be shorter" in finding.now
+    assert "may be incomplete" in finding.now

@@ -1,4 +1,4 @@
-"""The rules of the report: tables, one after the other, asked about each operator of a pipeline."""
+"""Rules of the report: tables applied to each operator of a pipeline."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ RULES = (
 
 
 def examine(pipeline: Pipeline, rules: Sequence[AdviceRule] = RULES) -> tuple[Finding, ...]:
-    """What could be better, warnings first: what the model learns, then speed, by its gain."""
+    """Return the findings: warnings first, learning before speed, then by gain."""
     places = [Here(pipeline, at) for at in range(len(pipeline.operators))]
     found = [finding for here in places for rule in rules if (finding := rule.applied(here))]
     return tuple(sorted(found, key=_place))

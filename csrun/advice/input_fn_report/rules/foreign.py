@@ -1,10 +1,10 @@
-"""Rules about data sets of other libraries: torch's DataLoader, grain's."""
+"""Rules about data sets of other libraries: torch DataLoader, grain."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 
 LOADER = ("DataLoader",)
-THREADS_A_CPU = 4  # of threads that mostly wait
+THREADS_A_CPU = 4  # for threads that mostly wait
 
 
 def _unseeded(here: Here) -> Advice | None:
@@ -12,21 +12,21 @@ def _unseeded(here: Here) -> Advice | None:
     if here.option("seed") is not None or not pipeline.training or pipeline.streamers == 1:
         return None
     severity = Severity.INFO if pipeline.streamers is None else Severity.WARNING
-    now = "without a seed, each streamer draws an order of its own"
+    now = "without a seed, each streamer shuffles in its own order"
     return Advice(now, ".shuffle(seed=1)", severity)
 
 
 def _in_order(here: Here) -> Advice | None:
     if not here.pipeline.training or here.option("shuffle") is not False:
         return None
-    now = "every pass goes through the samples in the same order"
+    now = "every pass reads the samples in the same order"
     return Advice(now, "DataLoader(…, shuffle=True)")
 
 
 def _sample_by_sample(here: Here) -> Advice | None:
     if not here.option("in_memory"):
         return None
-    now = f"{here.option('dataset')} gives one sample after the other, to be stacked again"
+    now = f"{here.option('dataset')} reads samples one by one, and stacks them again"
     return Advice(now, "return Dataset.from_arrays(…).shuffle(seed=1).repeat().batch(…)")
 
 
@@ -35,9 +35,9 @@ def _workers(here: Here) -> Advice | None:
     if not workers:
         return None
     streamers = pipeline.streamers or 1
-    in_all = f", {workers * streamers} in all" if streamers > 1 else ""
-    now = f"each streamer starts {workers} worker processes beside itself{in_all}"
-    option = "num_workers=0" if pipeline.has(*LOADER) else "leave mp_prefetch out"
+    in_all = f", {workers * streamers} in total" if streamers > 1 else ""
+    now = f"each streamer starts {workers} more worker processes{in_all}"
+    option = "num_workers=0" if pipeline.has(*LOADER) else "remove mp_prefetch"
     change = f"{option}, and run more streamers (csrun_wse --tasks-per-node)"
     oversubscribed = pipeline.cpus is not None and pipeline.cpus <= workers
     return Advice(now, change, Severity.WARNING if oversubscribed else Severity.INFO)
@@ -46,7 +46,7 @@ def _workers(here: Here) -> Advice | None:
 def _started_anew(here: Here) -> Advice | None:
     if not here.option("num_workers") or here.option("persistent_workers"):
         return None
-    now = "the worker processes end with each pass, and start anew"
+    now = "worker processes are restarted in each pass"
     return Advice(now, "DataLoader(…, persistent_workers=True)", Severity.INFO)
 
 
@@ -63,7 +63,7 @@ FOREIGN_RULES = (
     AdviceRule(
         "shuffle-unseeded",
         ("shuffle",),
-        "all streamers go through the data in one order",
+        "all streamers read the data in one order",
         _unseeded,
         Effect.LEARNING,
         gain=0.7,
@@ -71,7 +71,7 @@ FOREIGN_RULES = (
     AdviceRule(
         "loader-in-order",
         LOADER,
-        "training samples come in random order",
+        "training samples are shuffled",
         _in_order,
         Effect.LEARNING,
         gain=0.6,
@@ -79,28 +79,28 @@ FOREIGN_RULES = (
     AdviceRule(
         "loader-sample-by-sample",
         LOADER,
-        "arrays are read a batch at a time",
+        "arrays are read in batches",
         _sample_by_sample,
         gain=0.6,
     ),
     AdviceRule(
         "workers",
         ("prefetch",),
-        "a streamer is a worker process already",
+        "a streamer already is a worker process",
         _workers,
         gain=0.3,
     ),
     AdviceRule(
         "workers-started-anew",
         LOADER,
-        "worker processes outlive a pass",
+        "worker processes persist across passes",
         _started_anew,
         gain=0.1,
     ),
     AdviceRule(
         "threads",
         ("prefetch",),
-        "a few threads a CPU read ahead",
+        "a few threads per CPU read ahead",
         _threads,
         gain=0.03,
     ),

@@ -1,4 +1,4 @@
-"""Rules about what the model learns from: order, passes, the end of the data."""
+"""Rules about training data: order, passes, the end of the data."""
 
 from math import ceil, inf
 
@@ -17,26 +17,26 @@ def _data_end(here: Here) -> Advice | None:
     if not pipeline.training or pipeline.endless:
         return None
     total, last = pipeline.total_batches(), pipeline.last_step
-    change = "write .repeat() before .batch(…), and end the run by max_steps"
+    change = "add .repeat() before .batch(…), and set max_steps"
     if here.operator.name == "DataLoader":
-        change = "return Dataset.from_batches(loader).repeat(), and end the run by max_steps"
+        change = "return Dataset.from_batches(loader).repeat(), and set max_steps"
     if total is None:
-        now = "the data end at a batch that nobody knows beforehand, and the run with them"
+        now = "the number of batches is unknown, and the run ends with the data"
         return Advice(now, change, Severity.INFO) if here.operator.name in OWN_SOURCES else None
     if last is None:
-        now = f"the data are {total:,} batches, and the run ends with them"
+        now = f"the run ends with the data, after {total:,} batches"
         return Advice(now, change, Severity.INFO)
     if total >= last:
         return None
-    return Advice(f"the data end after step {total:,}, the run wants {last:,} steps", change)
+    return Advice(f"the data ends after step {total:,} of {last:,}", change)
 
 
 def _evaluation_without_end(here: Here) -> Advice | None:
     if here.pipeline.training or here.option("count") or here.pipeline.last_step is not None:
         return None
     severity = Severity.INFO if here.pipeline.streamers is None else Severity.WARNING
-    change = "leave repeat() out, or set eval_steps"
-    return Advice("repeat() gives batches for ever", change, severity)
+    change = "remove repeat(), or set eval_steps"
+    return Advice("repeat() makes the evaluation endless", change, severity)
 
 
 def _shuffle_missing(here: Here) -> Advice | None:
@@ -44,29 +44,29 @@ def _shuffle_missing(here: Here) -> Advice | None:
         return None
     in_window = not here.pipeline.indexable and here.operator.name != "source"
     call = ".shuffle(seed=1, window=10_000)" if in_window else ".shuffle(seed=1)"
-    now = "every pass goes through the samples in the same order"
-    return Advice(now, f"write {call} before .repeat() and .batch(…)")
+    now = "every pass reads the samples in the same order"
+    return Advice(now, f"add {call} before .repeat() and .batch(…)")
 
 
 def _shuffle_after_batch(here: Here) -> Advice | None:
     if not here.pipeline.training or not here.comes_after("batch"):
         return None
-    now = "whole batches change places, each is made of the same samples in every pass"
-    return Advice(now, "write .shuffle(…) before .batch(…)")
+    now = "only batches are shuffled, each has the same samples in every pass"
+    return Advice(now, "move .shuffle(…) before .batch(…)")
 
 
 def _shuffle_after_repeat(here: Here) -> Advice | None:
     if not here.pipeline.training or not here.comes_after("repeat"):
         return None
-    now = "some samples come twice before others come once"
-    return Advice(now, "write .shuffle(…) before .repeat()")
+    now = "some samples are repeated before others were used"
+    return Advice(now, "move .shuffle(…) before .repeat()")
 
 
 def _shuffle_for_nothing(here: Here) -> Advice | None:
     if here.pipeline.training:
         return None
-    now = "an evaluation is the same in any order"
-    return Advice(now, "leave shuffle out for the evaluation", Severity.INFO)
+    now = "an evaluation does not depend on the order"
+    return Advice(now, "remove shuffle for evaluation", Severity.INFO)
 
 
 def _window_small(here: Here) -> Advice | None:
@@ -85,7 +85,7 @@ def _window_small(here: Here) -> Advice | None:
 
 
 def _samples_of_a_file(before: tuple[InputOperator, ...]) -> int | None:
-    """Samples of a file that is read to its end before the next one."""
+    """Samples per file, if files are read one after the other."""
     if not before or any(operator.name == "interleave" for operator in before):
         return None
     samples, files = before[0].options.get("samples"), before[0].options.get("files")
@@ -97,12 +97,12 @@ def _cached_draw(here: Here) -> Advice | None:
     if drawn is None or not here.pipeline.training:
         return None
     what = drawn.options.get("function", "shuffle")
-    now = f"what {what} draws in the first pass comes again in all others"
-    return Advice(now, f"write .cache() before {what}")
+    now = f"the random values of {what} are cached and repeated in every pass"
+    return Advice(now, f"move .cache() before {what}")
 
 
 def sounds_random(operator: InputOperator) -> bool:
-    """Whether a function's name says that it draws random numbers."""
+    """True if a function's name suggests that it draws random numbers."""
     function = str(operator.options.get("function", "")).lower()
     return operator.name == "map" and any(word in function for word in RANDOM_WORDS)
 
@@ -111,7 +111,7 @@ LEARNING_RULES = (
     AdviceRule(
         "data-end",
         (*SOURCES, "DataLoader"),
-        "training needs a batch for every step",
+        "training has a batch for every step",
         _data_end,
         Effect.LEARNING,
         gain=0.9,
@@ -128,7 +128,7 @@ LEARNING_RULES = (
     AdviceRule(
         "shuffle-missing",
         SOURCES,
-        "training samples come in random order",
+        "training samples are shuffled",
         _shuffle_missing,
         Effect.LEARNING,
         gain=0.6,
@@ -145,7 +145,7 @@ LEARNING_RULES = (
     AdviceRule(
         "shuffle-after-repeat",
         ("shuffle",),
-        "each pass is shuffled by itself",
+        "each pass is shuffled separately",
         _shuffle_after_repeat,
         Effect.LEARNING,
         gain=0.4,
@@ -153,7 +153,7 @@ LEARNING_RULES = (
     AdviceRule(
         "window-small",
         ("shuffle",),
-        "a window holds many batches, and the file that it reads from",
+        "a window holds many batches, and at least one file",
         _window_small,
         Effect.LEARNING,
         gain=0.5,
@@ -161,7 +161,7 @@ LEARNING_RULES = (
     AdviceRule(
         "cached-draw",
         ("cache",),
-        "what is random is drawn anew in each pass",
+        "random values are drawn again in each pass",
         _cached_draw,
         Effect.LEARNING,
         gain=0.5,
@@ -175,7 +175,7 @@ LEARNING_RULES = (
 )
 
 
-MUCH = 0.05  # of a pass
+MUCH = 0.05  # fraction of a pass
 
 
 def _remainder_kept(here: Here) -> Advice | None:
@@ -189,12 +189,12 @@ def _remainder_kept(here: Here) -> Advice | None:
     if here.pipeline.has("DataLoader"):
         change = "DataLoader(…, drop_last=True)"
     if samples is None:
-        now = f"the last batch of a pass may be shorter, the wafer computes all {size} rows"
+        now = "the last batch of a pass may be incomplete, but costs as much as a full one"
         return Advice(now, change, Severity.INFO)
     rest = int(samples % size)
     wasted = (size - rest) / (samples - rest + size)
     count = f"{rest} samples" if rest > 1 else "one sample"
-    now = f"the last batch of a pass has {count}, the wafer computes all {size} rows"
+    now = f"the last batch of a pass has {count}, but costs as much as a batch of {size}"
     return Advice(now, change, Severity.WARNING if wasted > MUCH else Severity.INFO, gain=wasted)
 
 
@@ -206,11 +206,11 @@ def _samples_lost(here: Here) -> Advice | None:
     are_few, are_others = lost / samples < MUCH, here.comes_after("shuffle")
     if not lost or (training and are_few and are_others) or here.pipeline.has("DataLoader"):
         return None
-    always = "" if are_others else ", always the same ones"
-    now = f"{lost} of {int(samples):,} samples of a pass are left out{always}"
+    always = "" if are_others else ", the same ones in each pass"
+    now = f"{lost} of {int(samples):,} samples per pass are dropped{always}"
     if not training:
         return Advice(now, "batch(…) without drop_remainder")
-    change = f"write .repeat() before .batch({size}, …), which fills batches across passes"
+    change = f"move .repeat() before .batch({size}, …), which fills batches across passes"
     return Advice(now, change, Severity.INFO if are_few else Severity.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""Rules about which streamer reads what."""
+"""Rules about sharding among streamers."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
@@ -8,7 +8,7 @@ def _shard_count(here: Here) -> Advice | None:
     count, streamers = here.option("count"), here.pipeline.streamers
     if streamers is None or count == streamers:
         return None
-    lost = "come more than once" if count < streamers else "never come"
+    lost = "be repeated" if count < streamers else "be missing"
     now = f"{count} shards for {streamers} streamers: some samples would {lost}; the run is refused"
     return Advice(now, "index, count = csrun.data.shard_info(), then .shard(count, index)")
 
@@ -16,7 +16,7 @@ def _shard_count(here: Here) -> Advice | None:
 def _shard_unknown(here: Here) -> Advice | None:
     if here.pipeline.streamers is not None or here.option("count") == 1:
         return None
-    now = f"count is {here.option('count')}, however many streamers the run will have"
+    now = f"count is {here.option('count')} for any number of streamers"
     change = "index, count = csrun.data.shard_info(), then .shard(count, index)"
     return Advice(now, change, Severity.INFO)
 
@@ -27,8 +27,8 @@ def _shard_late(here: Here) -> Advice | None:
     worked = [op.name for op in here.before if op.name in ("map", "filter", "batch", "shuffle")]
     if not worked:
         return None
-    now = f"every streamer does {', '.join(dict.fromkeys(worked))} for the samples of all"
-    return Advice(now, "write .shard(…) next to the source", gain=1 - 1 / here.option("count"))
+    now = f"every streamer runs {', '.join(dict.fromkeys(worked))} on the samples of all shards"
+    return Advice(now, "move .shard(…) right after the source", gain=1 - 1 / here.option("count"))
 
 
 def _files_uneven(here: Here) -> Advice | None:
@@ -38,10 +38,10 @@ def _files_uneven(here: Here) -> Advice | None:
     more, least = files % streamers, files // streamers
     now = (
         f"{files} files for {streamers} streamers: {more} of them read {least + 1}, the others "
-        f"{least}, whose samples come more often"
+        f"{least}, so their samples are used more often"
     )
     fitting = next(n for n in range(streamers, 0, -1) if files % n == 0)
-    change = f"write the data into a multiple of {streamers} files, or run {fitting} streamers"
+    change = f"split the data into a multiple of {streamers} files, or run {fitting} streamers"
     severity = Severity.INFO if least >= 10 else Severity.WARNING
     return Advice(now, change, severity)
 
@@ -52,27 +52,27 @@ def _stream_replayed(here: Here) -> Advice | None:
         return None
     change = _way_out(here)
     if pipeline.streamers is None:
-        now = "of several streamers, each would produce all batches and throw away the others'"
+        now = "each of several streamers would make all batches and drop those of the others"
         return Advice(now, change, Severity.INFO)
-    now = f"each of {pipeline.streamers} streamers produces all batches, and uses its own"
+    now = f"each of {pipeline.streamers} streamers makes all batches and uses only its own"
     return Advice(now, change, gain=1 - 1 / pipeline.streamers)
 
 
 def _way_out(here: Here) -> str:
     operators = {operator.name for operator in here.pipeline.operators}
     if "from_arrays" in operators and "filter" in operators:
-        return "choose the samples before: Dataset.from_arrays(features[kept], labels[kept])"
+        return "select the samples first: Dataset.from_arrays(features[kept], labels[kept])"
     if "from_arrays" in operators:
-        return "write .shuffle(seed) without a window, before .repeat()"
+        return "use .shuffle(seed) without a window, before .repeat()"
     files, streamers = here.option("files"), here.pipeline.streamers or 1
     if files is not None:
         split = f"split the data into {streamers} files or more, and " if files < streamers else ""
         return f"{split}add .shard_files(), which gives each streamer its own files"
     if "DataLoader" in operators:
-        return "return Dataset.from_arrays(…) of the data, or give each streamer its own part"
+        return "return Dataset.from_arrays(…) of the data, or shard it by csrun.data.shard_info()"
     if "source" in operators:
-        return "return a grain.MapDataset, without .to_iter_dataset(): it is read by number"
-    return "return a Dataset that can be indexed, or part it by csrun.data.shard_info()"
+        return "return a grain.MapDataset, without .to_iter_dataset(): it is indexable"
+    return "return an indexable Dataset, or shard it by csrun.data.shard_info()"
 
 
 SOURCES = ("from_arrays", "from_files", "from_batches", "DataLoader", "source")
@@ -81,7 +81,7 @@ SHARDING_RULES = (
     AdviceRule(
         "shard-count",
         ("shard",),
-        "there is one shard for each streamer",
+        "there is one shard per streamer",
         _shard_count,
         Effect.LEARNING,
         gain=0.7,
@@ -89,7 +89,7 @@ SHARDING_RULES = (
     AdviceRule(
         "shard-unknown",
         ("shard",),
-        "there is one shard for each streamer",
+        "there is one shard per streamer",
         _shard_unknown,
         Effect.LEARNING,
         gain=0.3,
@@ -97,7 +97,7 @@ SHARDING_RULES = (
     AdviceRule(
         "files-uneven",
         ("shard_files",),
-        "streamers have equally many files",
+        "streamers have equal numbers of files",
         _files_uneven,
         Effect.LEARNING,
         gain=0.3,
@@ -105,7 +105,7 @@ SHARDING_RULES = (
     AdviceRule(
         "stream-replayed",
         SOURCES,
-        "a streamer produces its own batches alone",
+        "a streamer makes only its own batches",
         _stream_replayed,
         gain=0.5,
         about="shard",
@@ -113,7 +113,7 @@ SHARDING_RULES = (
     AdviceRule(
         "shard-late",
         ("shard",),
-        "what is not this streamer's is left out first",
+        "samples of other shards are dropped first",
         _shard_late,
         gain=0.5,
     ),

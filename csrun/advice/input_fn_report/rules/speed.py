@@ -1,16 +1,16 @@
-"""Rules about the work of a streamer: what it does too often, or one thing after the other."""
+"""Rules about the work of a streamer: repeated work, and missing parallelism."""
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
 from csrun.advice.input_fn_report.pipeline import Here
 from csrun.advice.input_fn_report.rules.learning import sounds_random
 from csrun.data.operators import InputOperator, Level
 
-VECTORISED = 0.9  # of the time of a function that is called once a sample
+VECTORISED = 0.9  # saved of the time of a function called per sample
 DOMINANT = 0.3  # of the input time: an expensive function
-THREAD_PAYS_S = 1e-3  # a batch's work: well above the 0.1 ms that handing it to a thread costs
+THREAD_PAYS_S = 1e-3  # work per batch, well above the 0.1 ms of passing it to a thread
 THREAD_COSTS_S = 1e-4
-CALLS = 8  # at a time, of a function that waits
-ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples need not be alike
+CALLS = 8  # concurrent calls of a function that waits
+ANY_LENGTH = ("Lines", "TFRecord", "TFExample")  # formats whose samples may differ in shape
 
 
 def _map_before_batch(here: Here) -> Advice | None:
@@ -18,13 +18,13 @@ def _map_before_batch(here: Here) -> Advice | None:
     if batch is None:
         return None
     function, size = here.option("function"), batch.options["batch_size"]
-    now = f"{function} is called for each sample, {size} times a batch"
-    change = f"write .batch({size}, …) before .map({function}), which then gets arrays of {size}"
+    now = f"{function} is called per sample, {size} times per batch"
+    change = f"move .batch({size}, …) before .map({function}), which then gets arrays of {size}"
     return Advice(now, change, saves=VECTORISED)
 
 
 def _batch_to_come(here: Here) -> InputOperator | None:
-    """The batch that a function of samples could be called after instead."""
+    """Return a later batch operator that the function could follow instead."""
     batch = next((op for op in here.after if op.name == "batch"), None)
     if batch is None or batch.options.get("padded_shapes") or not batch.options.get("batch_size"):
         return None
@@ -32,13 +32,13 @@ def _batch_to_come(here: Here) -> InputOperator | None:
 
 
 def _makes_alike(here: Here) -> bool:
-    """Whether it is what first makes equal shapes of samples of any length."""
+    """True for the first map of samples of any length, which may make their shapes equal."""
     return here.before[0].options.get("format") in ANY_LENGTH and not here.comes_after("map")
 
 
 def _is_worth_threads(here: Here, batch_s: float) -> bool:
-    """Whether so much of a batch's time is dominant, and enough for each call of a thread."""
-    if here.comes_before("cache"):  # it is the time of the first pass alone
+    """True if this time dominates a batch, and is worth a thread for each call."""
+    if here.comes_before("cache"):  # the time of the first pass only
         return False
     pipeline = here.pipeline
     a_sample_each = here.operator.level is Level.SAMPLE and not pipeline.indexable
@@ -54,7 +54,7 @@ def _map_serial(here: Here) -> Advice | None:
         return None
     function = here.option("function")
     now = f"{function} computes on one CPU{f' of {cpus}' if cpus else ''}"
-    change = f"map({function}, num_parallel_calls=AUTOTUNE), if NumPy does its work: on threads"
+    change = f"map({function}, num_parallel_calls=AUTOTUNE), if its work is done by NumPy"
     severity = Severity.WARNING if cpus else Severity.INFO
     return Advice(now, change, severity, saves=1 - 1 / (cpus or 2))
 
@@ -66,8 +66,8 @@ def _map_waits(here: Here) -> Advice | None:
         return None
     function = here.option("function")
     waited = here.pipeline.ms(here.operator, waited_s)
-    now = f"{function} waits {waited} ms a batch, one call at a time"
-    change = f"map({function}, num_parallel_calls={CALLS}), which may be more than the CPUs"
+    now = f"{function} waits {waited} ms per batch, one call at a time"
+    change = f"map({function}, num_parallel_calls={CALLS}), possibly more than the CPUs"
     return Advice(now, change, saves=(1 - 1 / CALLS) * waited_s / cost.wall_s if cost else None)
 
 
@@ -79,9 +79,9 @@ def _handed_over(here: Here) -> Advice | None:
     ring = here.pipeline.has_ring
     if not parallel and (here.operator.name == "map" or ring):
         return None
-    now = f"a batch is {1000 * work_s:.2f} ms of work, and handing it to a thread as much again"
-    change = "leave num_parallel_calls out" if parallel else "leave prefetch out"
-    instead = ": the streamer fills its ring ahead in any case" if ring else ""
+    now = f"a batch takes {1000 * work_s:.2f} ms, and passing it to a thread as much again"
+    change = "remove num_parallel_calls" if parallel else "remove prefetch"
+    instead = ": the streamer fills its ring ahead anyway" if ring else ""
     return Advice(now, f"{change}{instead}", Severity.INFO)
 
 
@@ -95,7 +95,7 @@ def _cache_missing(here: Here) -> Advice | None:
         return None
     function = here.option("function")
     now = f"{function} does the same work in every pass"
-    change = f"write .cache() after .map({function}), if each streamer's memory holds all of it"
+    change = f"add .cache() after .map({function}), if the data fits in each streamer's memory"
     return Advice(now, change, saves=1.0)
 
 
@@ -103,33 +103,33 @@ SPEED_RULES = (
     AdviceRule(
         "map-before-batch",
         ("map",),
-        "batch first, then map whole batches",
+        "map whole batches",
         _map_before_batch,
         gain=0.5,
     ),
     AdviceRule(
         "cache-missing",
         ("map",),
-        "what is expensive and always the same is done once",
+        "expensive repeated work is done once",
         _cache_missing,
         about="cache",
     ),
     AdviceRule(
         "map-waits",
         ("map",),
-        "while one call waits, others go on",
+        "other calls run while one waits",
         _map_waits,
     ),
     AdviceRule(
         "map-serial",
         ("map",),
-        "what computes long uses all CPUs of its task",
+        "an expensive function uses all CPUs of its task",
         _map_serial,
     ),
     AdviceRule(
         "handed-over",
         ("map", "prefetch"),
-        "threads are for work that is worth handing over",
+        "a thread is used only for enough work",
         _handed_over,
         gain=0.04,
     ),
