@@ -77,8 +77,8 @@ def _compare_operators(one: Operator, other: Operator) -> str | None:
     if one.name != other.name:
         return f"{other.name} runs where step 1 ran {one.name} ({one.line})"
     if one.scope != other.scope:
-        here, there = (op.scope or "outside the model" for op in (other, one))
-        return f"{other.name} runs in layer {here}, in step 1 in layer {there} ({one.line})"
+        here, there = (f"layer {op.scope}" if op.scope else "no layer" for op in (other, one))
+        return f"{other.name} runs in {here}, in step 1 in {there} ({one.line})"
     return None
 
 
