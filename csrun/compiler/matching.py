@@ -8,10 +8,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
-from csrun.cirh.ops.batch import SampleCountOp, ValidSamplesOp
+from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
-from csrun.cirh.ops.model import FullOp, InputOp, LossOp, OutputOp, ParameterOp, StateOp, StoredOp
-from csrun.cirh.ops.shape import VIEWS
+from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.graph.array import Array
@@ -24,8 +23,6 @@ from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.run import MATCHING
-
-_LEAVES = (InputOp, ParameterOp, StateOp, FullOp, SampleCountOp, ValidSamplesOp, *VIEWS)
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     updates: dict[str, Optimizer] = {}
     states: dict[str, Dependence] = {}
     for operation in graph.operations:
-        if operation in graph.taken or isinstance(operation, _LEAVES):
+        if operation in graph.taken or not _needs_kernel(operation):
             continue
         graph.start(operation)
         if graph.is_number(operation):  # it is text in its readers
@@ -120,7 +117,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
             updates[name] = optimizer
         elif kernel := _match(operation, graph):
             placed.append((graph.place_of(operation), kernel))
-    left = [op for op in graph.operations if op not in graph.taken and not isinstance(op, _LEAVES)]
+    left = [op for op in graph.operations if op not in graph.taken and _needs_kernel(op)]
     placed += generate_kernels(left, graph, most)
     for operation in left:
         if operation not in graph.taken:
@@ -147,6 +144,11 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None)
         - graph.named(v for v, found in dependences.items() if found.axis is not None),
     )
+
+
+def _needs_kernel(operation: Operation) -> bool:
+    """Return whether an operator computes: leaves and views do not."""
+    return isinstance(operation, CirhOp) and operation.NEEDS_KERNEL
 
 
 def _match(operation: Operation, graph: Graph) -> Kernel | None:

@@ -237,6 +237,7 @@ class GeluSlopeOp(ElementwiseOp):
     """
 
     name = "cirh.gelu_slope"
+    WRITES_OVER: ClassVar = ("x",)
     x = operand_def(TensorType)
     cdf = operand_def(TensorType)
     gelu = operand_def(TensorType)

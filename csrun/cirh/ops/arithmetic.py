@@ -19,6 +19,7 @@ from csrun.cirh.ops.base import (
     ElementwiseOp,
     Lies,
     Properties,
+    Reads,
     Types,
     UnaryOp,
     require_rank,
@@ -33,6 +34,9 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, t
 class BinaryOp(ElementwiseOp):
     """Two operands that broadcast."""
 
+    WRITES_OVER: ClassVar[tuple[str, ...]] = ("lhs", "rhs")
+    #: Whether the operands may change places.
+    COMMUTES: ClassVar[bool] = False
     #: What, on the right, leaves the left operand as it is.
     NEUTRAL: ClassVar[float | None] = None
 
@@ -65,6 +69,8 @@ class AddOp(BinaryOp):
     """lhs + rhs."""
 
     name = "cirh.add"
+    NUMBER: ClassVar = "({} + {})"
+    COMMUTES: ClassVar = True
     KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 0.0
@@ -84,6 +90,7 @@ class SubOp(BinaryOp):
     """lhs - rhs."""
 
     name = "cirh.sub"
+    NUMBER: ClassVar = "({} - {})"
     KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 0.0
@@ -104,6 +111,8 @@ class MulOp(BinaryOp):
     """lhs * rhs."""
 
     name = "cirh.mul"
+    NUMBER: ClassVar = "({} * {})"
+    COMMUTES: ClassVar = True
     KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 1.0
@@ -126,6 +135,7 @@ class DivOp(BinaryOp):
     """lhs / rhs."""
 
     name = "cirh.div"
+    NUMBER: ClassVar = "({} / {})"
     FOLDS: ClassVar = True
     NEUTRAL: ClassVar = 1.0
     LINEAR_IN: ClassVar = (frozenset({0}),)
@@ -149,6 +159,7 @@ class NegOp(UnaryOp):
     """-x."""
 
     name = "cirh.neg"
+    NUMBER: ClassVar = "(-{})"
     KEEPS_INTEGERS: ClassVar = True
     FOLDS: ClassVar = True
     LINEAR_IN: ClassVar = (frozenset({0}),)
@@ -216,6 +227,7 @@ class ToCopyOp(UnaryOp):
     """The same numbers as another type; of floats the whole part, or whether they are not 0."""
 
     name = "cirh._to_copy"
+    WRITES_OVER: ClassVar = ()
     LINEAR_IN: ClassVar = (frozenset({0}),)
     dtype = prop_def(StringAttr)
 
@@ -259,6 +271,7 @@ class MmOp(CirhOp):
     """A matrix product."""
 
     name = "cirh.mm"
+    READS: ClassVar = Reads.MATRICES
     ADDS_UP: ClassVar = True
     LIES: ClassVar = Lies.ROWS
     lhs = operand_def(TensorType)
@@ -284,6 +297,8 @@ class AddProductOp(CirhOp):
     """before + lhs x rhs: a product of long matrices, a part of them after the other."""
 
     name = "cirh.add_product"
+    WRITES_OVER: ClassVar = ("before",)
+    READS: ClassVar = Reads.MATRICES
     before = operand_def(TensorType)
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
@@ -306,6 +321,7 @@ class AddmmOp(CirhOp):
     """bias + lhs x rhs, the bias added to each row."""
 
     name = "cirh.addmm"
+    READS: ClassVar = Reads.MATRICES
     LIES: ClassVar = Lies.ROWS
     bias = operand_def(TensorType)
     lhs = operand_def(TensorType)
@@ -340,6 +356,8 @@ class MatmulOp(CirhOp):
     """Matrix products over leading axes, which broadcast."""
 
     name = "cirh.matmul"
+    READS: ClassVar = Reads.MATRICES
+    BY_SAMPLE: ClassVar = True
     LIES: ClassVar = Lies.ROWS
     LINEAR_IN: ClassVar = (frozenset({0}), frozenset({1}))
     lhs = operand_def(TensorType)

@@ -47,6 +47,7 @@ class AttentionOp(CirhOp):
     """
 
     name = "cirh.scaled_dot_product_attention"
+    BY_SAMPLE: ClassVar = True
     LIES: ClassVar = Lies.ROWS
     query = operand_def(TensorType)
     key = operand_def(TensorType)
@@ -100,6 +101,8 @@ class AttentionBackwardOp(CirhOp):
     """The gradients of query, key and value."""
 
     name = "cirh.scaled_dot_product_attention_backward"
+    BY_SAMPLE: ClassVar = True
+    READS_IN_PLACE: ClassVar = ("out",)
     LIES: ClassVar = Lies.ROWS
     grad = operand_def(TensorType)
     query = operand_def(TensorType)

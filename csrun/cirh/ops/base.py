@@ -93,6 +93,15 @@ def plain(value: Attribute) -> float | str | None:
             return None
 
 
+class Reads(Enum):
+    """Layouts of operands that an operator's kernel reads; others are copied first."""
+
+    STRIDED = auto()
+    MATRICES = auto()  # of which BLAS takes the last two axes
+    LAST_AXIS = auto()  # contiguous along the last axis
+    CONTIGUOUS = auto()
+
+
 class Lies(Enum):
     """Layouts of a result in memory: contiguous, rows with gaps, any strides."""
 
@@ -114,6 +123,21 @@ class CirhOp(IRDLOperation):
     #: Whether it is computed at once where all its operands are constants.
     FOLDS: ClassVar[bool] = False
     LIES: ClassVar[Lies] = Lies.DENSE
+    READS: ClassVar[Reads] = Reads.STRIDED
+    #: Operands, by name, that are read wherever they were written, in a part of something as well.
+    READS_IN_PLACE: ClassVar[tuple[str, ...]] = ()
+    #: Operands, by name, that the result may be written over, element by element.
+    WRITES_OVER: ClassVar[tuple[str, ...]] = ()
+    #: Operands, by name, of which a kernel takes a number as text; others must be arrays.
+    TAKES_TEXT: ClassVar[tuple[str, ...]] = ()
+    #: Python expression of the result in the operands' numbers, where all elements are one number.
+    NUMBER: ClassVar[str | None] = None
+    #: Whether it copies its operands, which may be computed where the result lies.
+    COPIES: ClassVar[bool] = False
+    #: Whether an operand without samples is repeated for each sample.
+    BY_SAMPLE: ClassVar[bool] = False
+    #: Whether there is something to compute: a leaf or a view has no kernel.
+    NEEDS_KERNEL: ClassVar[bool] = True
 
     @property
     def lies(self) -> Lies:
@@ -140,6 +164,12 @@ class CirhOp(IRDLOperation):
     def compute(self, *operands: Any, **unused: Any) -> Any:
         """The definition in NumPy, without speed: the result, a tuple where there are several."""
         raise NotImplementedError(self.name)
+
+    @classmethod
+    def operand_name(cls, index: int) -> str:
+        """The name of an operand; all that a variadic one takes, which is the last, have its."""
+        names = [name for name, _ in cls.get_irdl_definition().operands]
+        return names[min(index, len(names) - 1)]
 
     @classmethod
     def has_gradient(cls) -> bool:
@@ -191,6 +221,7 @@ def _text(types: Sequence[Attribute]) -> str:
 class ElementwiseOp(CirhOp):
     """Each number of the result is a function of one number of each operand; they broadcast."""
 
+    BY_SAMPLE: ClassVar = True
     #: Whether the result on integers is no float.
     KEEPS_INTEGERS: ClassVar[bool] = False
 
@@ -222,9 +253,11 @@ class ElementwiseOp(CirhOp):
         }
 
     def compute(self, *operands: Any) -> Any:
-        """The formula's value; of the operands' type, unless it is of booleans."""
+        """The formula's value; of an operand's type, unless it is of booleans."""
         found = np.asarray(self.formula(*operands, **self.options))
-        return found if found.dtype == bool else found.astype(operands[0].dtype, copy=False)
+        if found.dtype == bool or found.dtype in {operand.dtype for operand in operands}:
+            return found
+        return found.astype(operands[0].dtype)
 
     @property
     def lies(self) -> Lies:
@@ -234,6 +267,8 @@ class ElementwiseOp(CirhOp):
 
 class UnaryOp(ElementwiseOp):
     """One operand, a result of the same type; with a `dim`, elementwise but along that axis."""
+
+    WRITES_OVER: ClassVar[tuple[str, ...]] = ("x",)
 
     x = operand_def(TensorType)
     out = result_def(TensorType)
@@ -249,6 +284,7 @@ class BackwardOp(ElementwiseOp):
     """A gradient and a saved tensor of the same type; the result is of that type too."""
 
     LINEAR_IN: ClassVar = (frozenset({0}),)
+    WRITES_OVER: ClassVar[tuple[str, ...]] = ("grad",)
 
     grad = operand_def(TensorType)
     saved = operand_def(TensorType)
@@ -322,6 +358,7 @@ __all__ = [
     "Lies",
     "Plain",
     "Properties",
+    "Reads",
     "Results",
     "Types",
     "UnaryOp",

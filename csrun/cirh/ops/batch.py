@@ -3,7 +3,7 @@
 An incomplete last batch is filled up with rows of padding; they come last.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
@@ -21,6 +21,7 @@ class SampleCountOp(LeafOp):
     """The number of samples of the global batch, without padding, a scalar."""
 
     name = "cirh.sample_count"
+    NUMBER: ClassVar = "step.rows"
     assembly_format = "attr-dict `:` type($out)"
 
 
@@ -29,6 +30,7 @@ class ValidSamplesOp(LeafOp):
     """The number of samples of this part of the batch, without padding, a scalar."""
 
     name = "cirh.valid_samples"
+    NUMBER: ClassVar = "step.valid"
     assembly_format = "attr-dict `:` type($out)"
 
 
@@ -37,6 +39,8 @@ class MaskPaddingOp(CirhOp):
     """x, with `value` from the row on axis `dim` on at which `samples` of `rows` rows each end."""
 
     name = "cirh.mask_padding"
+    WRITES_OVER: ClassVar = ("x",)
+    TAKES_TEXT: ClassVar = ("x", "samples")
     x = operand_def(TensorType)
     samples = operand_def(TensorType)
     dim = prop_def(IntegerAttr)

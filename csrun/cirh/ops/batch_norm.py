@@ -5,7 +5,7 @@ to have its own. What is normalized without training, by the statistics of all b
 arithmetic, and has no operator.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr, TensorType
@@ -18,6 +18,7 @@ from csrun.cirh.ops.base import (
     CirhOp,
     Plain,
     Properties,
+    Reads,
     Types,
     integer,
     number,
@@ -47,6 +48,8 @@ class NativeBatchNormOp(CirhOp):
     """
 
     name = "cirh.native_batch_norm"
+    READS: ClassVar = Reads.CONTIGUOUS
+    TAKES_TEXT: ClassVar = ("samples",)
     x = operand_def(TensorType)
     weight = operand_def(TensorType)
     bias = operand_def(TensorType)
@@ -115,6 +118,8 @@ class NativeBatchNormBackwardOp(CirhOp):
     """The gradients of what is normalized, of the weight and of the bias; 0 in padding."""
 
     name = "cirh.native_batch_norm_backward"
+    READS: ClassVar = Reads.CONTIGUOUS
+    TAKES_TEXT: ClassVar = ("samples",)
     grad = operand_def(TensorType)
     x = operand_def(TensorType)
     mean = operand_def(TensorType)

@@ -104,6 +104,8 @@ class WhereOp(ElementwiseOp):
     """lhs where the condition is true, else rhs."""
 
     name = "cirh.where"
+    KEEPS_INTEGERS: ClassVar = True
+    WRITES_OVER: ClassVar = ("lhs",)
     LINEAR_IN: ClassVar = (frozenset({1, 2}),)
     condition = operand_def(TensorType)
     lhs = operand_def(TensorType)
@@ -130,7 +132,8 @@ class WhereOp(ElementwiseOp):
             back.fitted(2, WhereOp, self.condition, zero, back.grad),
         ]
 
-    def compute(self, condition: Any, lhs: Any, rhs: Any) -> Any:
+    @staticmethod
+    def formula(condition: Any, lhs: Any, rhs: Any) -> Any:
         return np.where(condition, lhs, rhs)
 
 

@@ -14,6 +14,7 @@ from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
     Properties,
+    Reads,
     Types,
     integer,
     ints,
@@ -77,6 +78,8 @@ def windows_of(properties: Properties, size: Pair) -> Windows:
 
 class ConvolvingOp(CirhOp):
     """Properties of a convolution and its gradients; channel groups are independent."""
+
+    READS: ClassVar = Reads.CONTIGUOUS
 
     stride = prop_def(DenseArrayBase)
     padding = prop_def(DenseArrayBase)

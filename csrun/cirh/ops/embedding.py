@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, integer, require_rank
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Reads, Types, integer, require_rank
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of, type_of
 
 NO_PADDING = -1  # ATen's: every row of the table is trained
@@ -19,6 +19,7 @@ class EmbeddingOp(CirhOp):
     """The row of the weight that each index names; row `padding_idx` gets no gradient."""
 
     name = "cirh.embedding"
+    READS: ClassVar = Reads.CONTIGUOUS
     weight = operand_def(TensorType)
     indices = operand_def(TensorType)
     padding_idx = prop_def(IntegerAttr)
@@ -56,6 +57,7 @@ class EmbeddingDenseBackwardOp(CirhOp):
     """For each row of the weight the sum of the gradients of those that it was looked up for."""
 
     name = "cirh.embedding_dense_backward"
+    READS: ClassVar = Reads.CONTIGUOUS
     ADDS_UP: ClassVar = True
     grad = operand_def(TensorType)
     indices = operand_def(TensorType)

@@ -1,6 +1,6 @@
 """Values looked up along an axis by their places, forward and backward."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType
@@ -12,6 +12,7 @@ from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
     Properties,
+    Reads,
     Types,
     axis,
     integer,
@@ -58,6 +59,8 @@ class GatherOp(IndexingOp):
     """out[i][j] = x[indices[i][j]][j] for axis 0 of two, and so on."""
 
     name = "cirh.gather"
+    READS: ClassVar = Reads.CONTIGUOUS
+    BY_SAMPLE: ClassVar = True
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -94,6 +97,7 @@ class GatherBackwardOp(IndexingBackwardOp):
     """The gradient of what `gather` looks up in."""
 
     name = "cirh.gather_backward"
+    BY_SAMPLE: ClassVar = True
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

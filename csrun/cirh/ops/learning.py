@@ -6,6 +6,7 @@ parameter; the learning algorithm's pass turns those into the update operators.
 
 from collections.abc import Mapping
 from math import inf
+from typing import ClassVar
 
 from xdsl.dialects.builtin import FloatAttr, TensorType
 from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, prop_def
@@ -34,6 +35,8 @@ class UpdatingOp(CirhOp):
     clip_norm: the gradients of all updates that have it are scaled together, so that their global
     norm is at most this, as torch.nn.utils.clip_grad_norm_ does.
     """
+
+    TAKES_TEXT: ClassVar = ("grad",)
 
     parameter = operand_def(TensorType)
     grad = operand_def(TensorType)

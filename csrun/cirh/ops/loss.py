@@ -1,6 +1,6 @@
 """Log-softmax and the negative log-likelihood loss, forward and backward."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
@@ -107,6 +107,7 @@ class NllLossBackwardOp(CirhOp):
     """
 
     name = "cirh.nll_loss_backward"
+    TAKES_TEXT: ClassVar = ("grad",)
     grad = operand_def(TensorType)
     x = operand_def(TensorType)
     labels = operand_def(TensorType)

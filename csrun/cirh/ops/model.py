@@ -3,7 +3,7 @@
 import zlib
 from base64 import b64decode, b64encode
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -65,6 +65,8 @@ class InitializerAttr(ParametrizedAttribute):
 
 class LeafOp(CirhOp):
     """An operator without operands; its type is declared, not inferred."""
+
+    NEEDS_KERNEL: ClassVar = False
 
     out = result_def(TensorType)
 
@@ -166,6 +168,7 @@ class ConstantOp(LeafOp):
     """A tensor of given values: base64 of their bytes, little-endian and row by row, by zlib."""
 
     name = "cirh.constant"
+    NEEDS_KERNEL: ClassVar = True
     values = prop_def(StringAttr)
     assembly_format = "attr-dict `:` type($out)"
 

@@ -1,6 +1,6 @@
 """Softmax and normalizations over the last axes: an operator each, forward and backward."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
@@ -13,6 +13,7 @@ from csrun.cirh.ops.base import (
     BackwardOp,
     CirhOp,
     Properties,
+    Reads,
     Types,
     UnaryOp,
     axis,
@@ -70,6 +71,7 @@ class NativeLayerNormOp(CirhOp):
     """
 
     name = "cirh.native_layer_norm"
+    READS: ClassVar = Reads.CONTIGUOUS
     x = operand_def(TensorType)
     weight = operand_def(TensorType)
     bias = operand_def(TensorType)
@@ -109,6 +111,7 @@ class NativeLayerNormBackwardOp(CirhOp):
     """The gradients of a layer norm's operands, from what it saved."""
 
     name = "cirh.native_layer_norm_backward"
+    READS: ClassVar = Reads.CONTIGUOUS
     grad = operand_def(TensorType)
     x = operand_def(TensorType)
     mean = operand_def(TensorType)
@@ -145,6 +148,7 @@ class FusedRmsNormOp(CirhOp):
     """
 
     name = "cirh._fused_rms_norm"
+    READS: ClassVar = Reads.CONTIGUOUS
     x = operand_def(TensorType)
     weight = operand_def(TensorType)
     eps = prop_def(FloatAttr)
@@ -176,6 +180,7 @@ class FusedRmsNormBackwardOp(CirhOp):
     """The gradients of an RMS norm's operands, from what it saved."""
 
     name = "cirh._fused_rms_norm_backward"
+    READS: ClassVar = Reads.CONTIGUOUS
     grad = operand_def(TensorType)
     x = operand_def(TensorType)
     rrms = operand_def(TensorType)

@@ -28,6 +28,8 @@ class CatOp(CirhOp):
     """Tensors one after the other along axis `dim`."""
 
     name = "cirh.cat"
+    COPIES: ClassVar = True
+    BY_SAMPLE: ClassVar = True
     LIES: ClassVar = Lies.ANYHOW
     tensors = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)

@@ -1,6 +1,6 @@
 """Pooling: the largest value, or the mean, of each window over an image, forward and backward."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import BoolAttr, DenseArrayBase, TensorType
@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, integer, ints
+from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Reads, Types, integer, ints
 from csrun.cirh.ops.convolution import Windows, pair, require_images, seen_back, seen_by
 from csrun.cirh.types import (
     Tensor,
@@ -25,6 +25,8 @@ OFFSET = "int32"
 
 class PoolingOp(CirhOp):
     """Properties of poolings and their gradients; windows that exceed the padding are dropped."""
+
+    READS: ClassVar = Reads.CONTIGUOUS
 
     kernel_size = prop_def(DenseArrayBase)
     stride = prop_def(DenseArrayBase)

@@ -6,7 +6,6 @@ the place within the sample.
 
 from typing import Any, ClassVar
 
-import numpy as np
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
@@ -26,6 +25,7 @@ class DropoutMaskOp(LeafOp):
     """
 
     name = "cirh.dropout_mask"
+    NEEDS_KERNEL: ClassVar = True
     rate = prop_def(FloatAttr)
     stream = prop_def(IntegerAttr)
     rows = opt_prop_def(IntegerAttr)
@@ -51,6 +51,8 @@ class MaskedScaleOp(ElementwiseOp):
     """x * mask * scale."""
 
     name = "cirh._masked_scale"
+    KEEPS_INTEGERS: ClassVar = True
+    WRITES_OVER: ClassVar = ("x",)
     LINEAR_IN: ClassVar = (frozenset({0}),)
     x = operand_def(TensorType)
     mask = operand_def(TensorType)
@@ -73,9 +75,9 @@ class MaskedScaleOp(ElementwiseOp):
         grad = back.emit(MaskedScaleOp, back.grad, self.mask, scale=scale)
         return [grad, None]
 
-    def compute(self, x: Any, mask: Any) -> Any:
-        """x where the mask is true, scaled."""
-        return np.where(mask, x * x.dtype.type(number(self.properties, "scale")), x.dtype.type(0))
+    @staticmethod
+    def formula(x: Any, mask: Any, scale: float) -> Any:
+        return x * mask * scale
 
 
 OPS = (DropoutMaskOp, MaskedScaleOp)

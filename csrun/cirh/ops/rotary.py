@@ -1,6 +1,6 @@
 """Rotary position embedding: pairs of values turned by an angle that grows with the position."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from xdsl.dialects.builtin import BoolAttr, FloatAttr, IntegerAttr
@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import Properties, Types, UnaryOp, integer, number
+from csrun.cirh.ops.base import Properties, Reads, Types, UnaryOp, integer, number
 from csrun.cirh.types import Tensor, is_integer, shape_of, text_of
 
 
@@ -23,6 +23,7 @@ class RotaryEmbeddingOp(UnaryOp):
     """
 
     name = "cirh.rotary_embedding"
+    READS: ClassVar = Reads.LAST_AXIS
     dim = prop_def(IntegerAttr)
     rotary_dim = prop_def(IntegerAttr)
     base = prop_def(FloatAttr)

@@ -28,6 +28,10 @@ from csrun.cirh.types import Tensor, dtype_of, shape_of, size_of, tensor_type, t
 class ViewingOp(CirhOp):
     """A view of one operand: its elements, some of them or some several times, elsewhere."""
 
+    TAKES_TEXT: ClassVar = ("x",)
+    NUMBER: ClassVar = "{}"
+    NEEDS_KERNEL: ClassVar = False
+
     x = operand_def(TensorType)
     out = result_def(TensorType)
     assembly_format = ASSEMBLY
@@ -230,6 +234,8 @@ class CloneOp(UnaryOp):
     """The same values in memory of their own, dense."""
 
     name = "cirh.clone"
+    COPIES: ClassVar = True
+    WRITES_OVER: ClassVar = ()
     LINEAR_IN: ClassVar = (frozenset({0}),)
 
     def gradients(self, back: Backward) -> Gradients:

@@ -24,6 +24,7 @@ from csrun.cirh.ops.base import (
     ASSEMBLY,
     CirhOp,
     Properties,
+    Reads,
     Types,
     integer,
     require_rank,
@@ -43,6 +44,8 @@ class EmbeddingPartOp(CirhOp):
     """
 
     name = "cirh.embedding_part"
+    READS: ClassVar = Reads.CONTIGUOUS
+    WRITES_OVER: ClassVar = ("before",)
     weight = operand_def(TensorType)
     indices = operand_def(TensorType)
     before = var_operand_def(TensorType)
@@ -78,6 +81,7 @@ class EmbeddingPartBackwardOp(CirhOp):
     """For each row of the part the sum of the gradients of those that it was looked up for."""
 
     name = "cirh.embedding_part_backward"
+    READS: ClassVar = Reads.CONTIGUOUS
     ADDS_UP: ClassVar = True
     grad = operand_def(TensorType)
     indices = operand_def(TensorType)
@@ -180,6 +184,8 @@ class NllLossPartBackwardOp(CirhOp):
     """(exp(x - sums) - 1 at the label, if it is one of these classes) grad; ignored rows are 0."""
 
     name = "cirh.nll_loss_part_backward"
+    WRITES_OVER: ClassVar = ("x",)
+    TAKES_TEXT: ClassVar = ("grad",)
     grad = operand_def(TensorType)
     x = operand_def(TensorType)
     sums = operand_def(TensorType)

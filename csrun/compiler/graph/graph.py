@@ -5,9 +5,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue, Use
 
-from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Lies
 from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.learning import UpdatingOp
@@ -229,7 +228,7 @@ class Graph:
     def _readers_there(self, base: SSAValue) -> list[Operation]:
         """Operators that read the memory of a base, and of what may be written there to be it."""
         found, copied = list(self.readers(base)), base.owner
-        if isinstance(copied, CloneOp | CatOp):
+        if isinstance(copied, CirhOp) and copied.COPIES:
             for operand in copied.operands:
                 found += [r for r in self.readers(base_of(operand)) if r is not copied]
         return found
@@ -245,7 +244,7 @@ class Graph:
         return place if place.is_contiguous or _writes_strided(owner, place) else None
 
     def _place_of_copy(self, value: SSAValue) -> Array | None:
-        user = self._user_beside_gradients(value)
+        user = _only_reader(value)
         match user:
             case CloneOp():
                 return self.array(user.out)
@@ -257,13 +256,6 @@ class Graph:
                 return None if place is None else undone(user, place)
             case _:
                 return None
-
-    def _user_beside_gradients(self, value: SSAValue) -> Operation | None:
-        """The one use of a value; attention's backward pass reads its result wherever that is."""
-        users = [use.operation for use in value.uses]
-        if isinstance(value.owner, AttentionOp):
-            users = [user for user in users if not isinstance(user, AttentionBackwardOp)]
-        return users[0] if len(users) == 1 else None
 
     def _place_gradient(self, update: UpdatingOp) -> None:
         """Let what an update alone reads be written into the store, and added up there."""
@@ -281,6 +273,17 @@ class Graph:
         """A name that no other array of the program has."""
         count = self._counts[stem] = self._counts.get(stem, -1) + 1
         return f"{stem}_{count}" if count else stem
+
+
+def _only_reader(value: SSAValue) -> Operation | None:
+    """The one use of a value, besides those that read it wherever it lies."""
+    users = [use.operation for use in value.uses if not _reads_in_place(use)]
+    return users[0] if len(users) == 1 else None
+
+
+def _reads_in_place(use: Use) -> bool:
+    op = use.operation
+    return isinstance(op, CirhOp) and op.operand_name(use.index) in op.READS_IN_PLACE
 
 
 def _reads_by_number(reader: Operation, value: SSAValue) -> bool:

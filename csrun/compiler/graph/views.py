@@ -6,9 +6,8 @@ from math import isfinite, prod
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
-from csrun.cirh.ops.base import ints
-from csrun.cirh.ops.batch import LabelCountOp, SampleCountOp, ValidSamplesOp
+from csrun.cirh.ops.base import CirhOp, ints
+from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
 from csrun.cirh.ops.parts import CatOp
@@ -30,7 +29,6 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.labels import Ranges, place_of_count
 
 Numbers = dict[SSAValue, str]
-SIGNS: dict[type[Operation], str] = {AddOp: "+", SubOp: "-", MulOp: "*", DivOp: "/"}
 
 
 def view_of(op: Operation, x: Array) -> Array | None:
@@ -113,26 +111,16 @@ def numbers_of(operations: Iterable[Operation], ranges: Ranges) -> Numbers:
 def _number_of(op: Operation, known: Numbers, ranges: Ranges) -> str | None:
     if isinstance(op, FullOp):
         return _text(float(op.value.value.data))
-    if isinstance(op, SampleCountOp):
-        return "step.rows"
-    if isinstance(op, ValidSamplesOp):
-        return "step.valid"
     if isinstance(op, LabelCountOp):
         place = place_of_count(op, ranges)
         return None if place is None else f"step.counts[{place}]"
     texts = [known[operand] for operand in op.operands if operand in known]
-    if not texts or len(texts) < len(op.operands):
+    if len(texts) < len(op.operands):
         return None
-    match op:
-        case NegOp():
-            return f"(-{texts[0]})"
-        case AddOp() | SubOp() | MulOp() | DivOp():
-            return f"({texts[0]} {SIGNS[type(op)]} {texts[1]})"
-        case SumOp():
-            shape = shape_of(type_of(op.x))
-            return f"({texts[0]} * {prod(shape[d] for d in ints(op.properties, 'dims'))})"
-        case _:
-            return texts[0] if isinstance(op, VIEWS) else None
+    if isinstance(op, SumOp):
+        shape = shape_of(type_of(op.x))
+        return f"({texts[0]} * {prod(shape[d] for d in ints(op.properties, 'dims'))})"
+    return op.NUMBER.format(*texts) if isinstance(op, CirhOp) and op.NUMBER else None
 
 
 def _text(number: float) -> str:

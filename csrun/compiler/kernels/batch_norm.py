@@ -13,7 +13,6 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
-DENSE = (NativeBatchNormOp, NativeBatchNormBackwardOp)
 TILE_BYTES = 384 << 10  # of an array's rows: with the two others of a loop they stay in L2
 
 
@@ -94,7 +93,7 @@ class BatchNorm(Kernel):
 
 def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:
     """The operator alone."""
-    assert isinstance(operation, DENSE)
+    assert isinstance(operation, NativeBatchNormOp | NativeBatchNormBackwardOp)
     graph.take(operation)
     samples, rows = graph.number(operation.samples), operation.rows.value.data
     assert samples is not None, "the number of samples is text"

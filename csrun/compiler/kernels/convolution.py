@@ -25,10 +25,6 @@ TILE_BYTES = 1 << 20
 PIXEL = Windows((1, 1), (1, 1), (0, 0))  # sees each pixel once: there is nothing to write down
 
 
-#: What is convolved is taken under another shape.
-DENSE = (ConvolvingOp,)
-
-
 @dataclass(frozen=True)
 class Convolution(Kernel):
     """Base of a convolution and its gradients: three arrays, and the windows.

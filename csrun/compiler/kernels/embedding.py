@@ -13,8 +13,6 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 
-#: Rows are taken as they lie.
-DENSE = (EmbeddingOp, EmbeddingDenseBackwardOp)
 IMPORT = "from csrun.kernels import embedding, indexing"
 
 

@@ -19,9 +19,6 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 
-#: They are looked up in flat memory.
-DENSE = (GatherOp,)
-
 FUNCTIONS: dict[str, str] = {
     GatherOp.name: "gather",
     GatherBackwardOp.name: "gather_backward",

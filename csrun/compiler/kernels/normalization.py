@@ -18,8 +18,7 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
-#: Rows are taken as they lie.
-DENSE = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
+NORMS = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
 #: Of one array: what a tile costs in calls, 10 µs, is little to its loops. With half of it
 #: [512, 768] takes 7 % longer, and arrays far larger than a core's L2 no less.
 TILE_BYTES = 768 << 10
@@ -116,7 +115,7 @@ def match_norm(operation: Operation, graph: Graph) -> Kernel:
     """The operator alone, over rows of all that is normalized together."""
     graph.take(operation)
     backward = operation.name in BACKWARD
-    assert isinstance(operation, DENSE)
+    assert isinstance(operation, NORMS)
     definition, weight = operation.get_irdl_definition(), type_of(operation.weight)
     names = [name for name, _ in (*definition.operands, *definition.results)]
     values = (*operation.operands, *operation.results)

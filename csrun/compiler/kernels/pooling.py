@@ -20,7 +20,6 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
-DENSE = (PoolingOp,)
 TILE_BYTES = 256 << 10  # of windows' values; with what they see a core's L2 holds them
 
 

@@ -24,9 +24,6 @@ from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, Pa
 from csrun.compiler.lair.formula import Values, formula_loop
 from csrun.compiler.lair.loop import Loop
 
-#: Rows are taken as they lie.
-DENSE = (EmbeddingPartOp, EmbeddingPartBackwardOp)
-
 
 def _places(stem: str, labels: Array) -> Array:
     """Scratch: of each label or index, which of the part's it is; others are none of them."""

@@ -44,13 +44,15 @@ class Extra(Enum):
 class Calls:
     """NumPy calls that compute a function.
 
-    lines: {0}, {1} ... are the operands, then the result, then the extras. The result may be
-    written over the first operand; that of a lone ufunc over any.
+    lines: {0}, {1} ... are the operands, then the result, then the extras. over: numbers of the
+    operands that the result may be written over. arrays: those that must not be texts of numbers.
     """
 
     lines: tuple[str, ...]
     extras: tuple[Extra, ...]
     flops: int
+    over: tuple[int, ...]
+    arrays: frozenset[int] = frozenset()
     ufunc: str | None = None  # the function, if the formula is a lone one of NumPy's
 
     @property
@@ -72,15 +74,26 @@ FORMULAS: dict[str, type[ElementwiseOp]] = {
 def calls_of(operator: str, options: Options) -> Calls:
     """The calls of an operator's formula."""
     op = FORMULAS[operator]
-    return Writer(Trace(op.formula, len(op.get_irdl_definition().operands), options)).calls()
+    operands = range(len(op.get_irdl_definition().operands))
+    over = tuple(n for n in operands if op.operand_name(n) in op.WRITES_OVER)
+    return Writer(Trace(op.formula, len(operands), options), over).calls()
+
+
+@cache
+def call_of(ufunc: str, operands: int) -> Calls:
+    """The call of one of NumPy's functions; its result may be written over any operand."""
+    args = ", ".join(f"{{{n}}}" for n in range(operands))
+    return Calls((f"{ufunc}({args}, out={{{operands}}})",), (), 1, tuple(range(operands)))
 
 
 class Writer:
     """Lines of a trace. Places are operands, then the result, then extras as they are needed."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, over: Sequence[int]) -> None:
         self._trace = trace
         self._out = trace.operands
+        self._over = tuple(over)
+        self._arrays: set[int] = set()
         self._extras: list[Extra] = []
         self._free: list[int] = []
         self._places = {number: number for number in range(trace.operands)}
@@ -90,7 +103,8 @@ class Writer:
         """The lines, and what they need."""
         lines = [line for n, call in enumerate(self._trace.calls) for line in self._write(n, call)]
         flops = sum(FLOPS.get(call.function, 1) for call in self._trace.calls)
-        return Calls(tuple(lines), tuple(self._extras), flops, self._trace.ufunc)
+        extras, arrays = tuple(self._extras), frozenset(self._arrays)
+        return Calls(tuple(lines), extras, flops, self._over, arrays, self._trace.ufunc)
 
     def _write(self, number: int, call: Call) -> Iterator[str]:
         dying = [v for v in call.reads if self._last_read[v] == number and self._is_written(v)]
@@ -100,6 +114,7 @@ class Writer:
             case "where":
                 yield from self._where(number, call, args, out)
             case "normal_cdf":
+                self._read_as_array(call.args[0])
                 yield self._normal_cdf(args[0], out)
             case function if is_ufunc(function):
                 yield f"{function}({', '.join(args)}, out={{{out}}})"
@@ -123,7 +138,7 @@ class Writer:
         is_free = all(
             self._last_read.get(value, -1) <= number
             for value, place in self._places.items()
-            if place in (0, self._out)  # the result may be written over the first operand
+            if place in (*self._over, self._out)
         )
         return self._out if is_free and kind is Extra.ARRAY else self._take(kind)
 
@@ -149,6 +164,8 @@ class Writer:
         if isinstance(arg, Symbol):
             if arg.number in self._trace.zeros:
                 return self._shared(Extra.ZEROS)
+            if arg.suffix:
+                self._read_as_array(arg)
             return f"{{{self._places[arg.number]}}}{arg.suffix}"
         if arg == 0 and copysign(1, arg) > 0 and function in WITH_ZERO:
             return self._shared(Extra.ZERO)
@@ -167,24 +184,35 @@ class Writer:
         The processor guesses each of their branches. Infinite and undefined numbers are bits, too.
         """
         mask, x, y = args
-        condition, first, second = call.args
-        is_last = isinstance(condition, Symbol) and self._last_read[condition.number] == number
-        assert is_last, "a condition is read once, for it is negated in place"
+        _, first, second = call.args
         into = f"{{{out}}}"
         is_over_y = isinstance(second, Symbol) and self._places[second.number] in (
-            (0, out) if out == self._out else (out,)
+            (*self._over, out) if out == self._out else (out,)
         )
         if not isinstance(first, Symbol) and not isinstance(second, Symbol):
             yield f"{into}.fill({y})"
             yield f"copyto({into}, {x}, where={mask})"
         elif not isinstance(first, Symbol) and first == 0:
             bits = self._shared(Extra.BITS)
-            yield f"logical_not({mask}, out={mask})"
+            self._read_as_array(second)
+            yield self._negated(number, call)
             yield f"multiply({y}.view({bits}), {mask}, out={into}.view({bits}))"
         elif not isinstance(first, Symbol) and y == into:
             yield f"copyto({into}, {x}, where={mask})"
         elif is_over_y:
-            yield f"logical_not({mask}, out={mask})"
+            yield self._negated(number, call)
             yield f"special.where({mask}, {y}, {x}, {into})"
         else:
             yield f"special.where({mask}, {x}, {y}, {into})"
+
+    def _read_as_array(self, arg: Symbol | Number) -> None:
+        if isinstance(arg, Symbol) and arg.number < self._trace.operands:
+            self._arrays.add(arg.number)
+
+    def _negated(self, number: int, call: Call) -> str:
+        condition = call.args[0]
+        assert isinstance(condition, Symbol), "a condition is an array"
+        is_own = self._is_written(condition.number) and self._last_read[condition.number] == number
+        assert is_own, "a condition is negated in place: it is computed, and read once"
+        mask = f"{{{self._places[condition.number]}}}"
+        return f"logical_not({mask}, out={mask})"

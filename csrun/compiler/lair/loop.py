@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -14,17 +14,8 @@ from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
-from csrun.compiler.lair import rows
-from csrun.compiler.lair.functions import FORMULAS, Extra, calls_of
-from csrun.compiler.lair.operators import (
-    CAST,
-    IDENTITY,
-    LARGEST,
-    MASKED,
-    OF_LABEL,
-    PICK,
-    WHERE,
-)
+from csrun.compiler.lair import operators, rows
+from csrun.compiler.lair.functions import FORMULAS, Calls, Extra, call_of, calls_of
 from csrun.compiler.lair.scratch import Scratch
 from csrun.compiler.lair.text import Line, LoopText, Place
 from csrun.compiler.lair.tracing import is_ufunc
@@ -113,43 +104,31 @@ class Loop:
         function = call.function.data
         self._count(op, call, summed=bool(summed))
         dying = self._dying(op, step)
-        out = self._result(op, maps[-1], function, dying, step)
-        options = _options(call)
+        out = self._result(op, maps[-1], dying, step)
         match function:
-            case _ if function == LARGEST:
+            case operators.LARGEST:
                 self._needs_special = True
                 self._lines += rows.largest(args[0], out, self._scratch)
-            case _ if function == PICK:
+            case operators.PICK:
                 self._lines += rows.pick(args[0], args[1], out, self._scratch)
-            case _ if function == OF_LABEL:
-                self._lines += rows.of_label(float(options["share"]), args, out, self._scratch)
-            case _ if summed:
+            case operators.OF_LABEL:
+                share = float(_options(call)["share"])
+                self._lines += rows.of_label(share, args, out, self._scratch)
+            case operators.IDENTITY if summed:
                 self._sum(op, args[0], out, tuple(summed), len(maps[-1].results))
-            case _ if function == IDENTITY:
+            case operators.IDENTITY:
                 is_bool = out.array.dtype == "bool"  # a text of a number is of another type
                 how = ', casting="unsafe"' if is_bool else ""
                 self._add(f"copyto({{0}}, {{1}}{how})", out, args[0])
-            case _ if function == CAST:
+            case operators.CAST:
                 self._add('copyto({0}, {1}, casting="unsafe")', out, args[0])
-            case _ if function == WHERE:
-                self._needs_special = True
-                self._add("special.where({1}, {2}, {3}, {0})", out, *args)
-            case _ if function == MASKED:
-                self._add("multiply({1}, {2}, out={0})", out, *args)
-                self._add(f"multiply({{0}}, {options['scale']!r}, out={{0}})", out)
-            case _ if is_ufunc(function):
-                places = ", ".join(f"{{{i + 1}}}" for i in range(len(args)))
-                self._add(f"{function}({places}, out={{0}})", out, *args)
             case _:
-                self._formula(function, options, args, out)
+                self._compute(_calls(call), args, out)
         self._scratch.give_back(*dying)
 
     def _count(self, op: lair.GenericOp, call: lair.ScalarOp, *, summed: bool) -> None:
-        function = call.function.data
-        if function in FORMULAS:
-            each = calls_of(function, tuple(_options(call).items())).flops
-        else:
-            each = int(function != IDENTITY or summed) + (function == MASKED)
+        is_copy = call.function.data == operators.IDENTITY and not summed
+        each = _calls(call).flops if _has_calls(call) else int(not is_copy)
         self.flops += each * prod(shape_of(type_of(op.ins[0] if summed else op.out)))
 
     def _sum(
@@ -177,20 +156,27 @@ class Loop:
         else:
             self._add(text, out, x)
 
-    def _formula(
-        self,
-        function: str,
-        options: Mapping[str, float | str],
-        args: list[Place | str],
-        out: Place,
-    ) -> None:
-        calls = calls_of(function, tuple(options.items()))
+    def _compute(self, calls: Calls, args: list[Place | str], out: Place) -> None:
         self._needs_special |= calls.needs_special
+        filled = {
+            n: self._filled(n, calls, args, out) for n in calls.arrays if isinstance(args[n], str)
+        }
+        args = [filled.get(number, arg) for number, arg in enumerate(args)]
         extras = [self._extra(kind, out) for kind in calls.extras]
         for line in calls.lines:
             self._add(line, *args, out, *extras)
+        extras += [place for place in filled.values() if place != out]
         tiles = [place.array for place in extras if isinstance(place, Place)]
         self._scratch.give_back(*(array for array in tiles if array.name in self._scratch.tiles))
+
+    def _filled(
+        self, number: int, calls: Calls, args: Sequence[Place | str], out: Place
+    ) -> Place | str:
+        """Array of an operand that is a number: the result's, if that may be written over it."""
+        is_free = number in calls.over and out not in args
+        place = out if is_free else self._extra(Extra.ARRAY, out)
+        self._add("copyto({0}, {1})", place, args[number])
+        return place
 
     def _extra(self, kind: Extra, out: Place) -> Place | str:
         """Scratch array like the result's, or a constant of its type."""
@@ -232,7 +218,6 @@ class Loop:
         self,
         op: lair.GenericOp,
         where: AffineMap,
-        function: str,
         dying: list[Array],
         step: int,
     ) -> Place:
@@ -244,7 +229,7 @@ class Loop:
         elif not tiled:
             place = Place(self._scratch.part(shape, dtype), tiled=False)
         else:
-            over = self._writable(op, function, dying, (shape[1:], dtype))
+            over = self._writable(op, dying, (shape[1:], dtype))
             if over is not None:
                 dying.remove(over)
             target = over or self._ahead(op, step) or self._scratch.take(shape[1:], dtype)
@@ -280,25 +265,15 @@ class Loop:
     def _writable(
         self,
         op: lair.GenericOp,
-        function: str,
         dying: list[Array],
         like: tuple[tuple[int, ...], str],
     ) -> Array | None:
-        """The operand that the result may be written over.
-
-        Sums read it to their end; formulas may write over their first one only; a choice is not
-        made over what is chosen last.
-        """
+        """The operand that the result may be written over; sums read theirs to the end."""
         if lair.REDUCTION in op.iterators:
             return None
-        fitting = [a for a in dying if (a.shape[1:], a.dtype) == like]
-        if function in FORMULAS:
-            first = self._places.get(op.ins[0])
-            fitting = [a for a in fitting if first is not None and a == first.array]
-        if function == WHERE:
-            chosen = [self._places.get(value) for value in op.ins]
-            last = chosen[-1].array if chosen and chosen[-1] else None
-            fitting = [a for a in fitting if a != last]
+        places = [self._places[value] for value in _over(op) if value in self._places]
+        over = {place.array for place in places}
+        fitting = [a for a in dying if a in over and (a.shape[1:], a.dtype) == like]
         return next(iter(fitting), None)
 
     def _dying(self, op: lair.GenericOp, step: int) -> list[Array]:
@@ -336,16 +311,34 @@ def _options(call: lair.ScalarOp) -> dict[str, float | str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _has_calls(call: lair.ScalarOp) -> bool:
+    function = call.function.data
+    return function in FORMULAS or is_ufunc(function)
+
+
+def _calls(call: lair.ScalarOp) -> Calls:
+    """NumPy calls of a formula, or of a ufunc."""
+    function = call.function.data
+    if function in FORMULAS:
+        return calls_of(function, tuple(_options(call).items()))
+    return call_of(function, len(call.args))
+
+
+def _over(op: lair.GenericOp) -> list[SSAValue]:
+    """Arrays that the result may be written over, element by element."""
+    call = _call(op)
+    over = _calls(call).over if _has_calls(call) else (0,)
+    args = [call.args[number] for number in over]
+    return [op.ins[arg.index] for arg in args if isinstance(arg, BlockArgument)]
+
+
 def _reader_in_place(value: SSAValue) -> lair.GenericOp | None:
     """The one operator that reads a value, if its result may be written over that."""
     uses = list(value.uses)
     reader = uses[0].operation if len(uses) == 1 else None
     if not isinstance(reader, lair.GenericOp) or reader.out.type != value.type:
         return None
-    function = _call(reader).function.data
-    is_first = not uses[0].index and function != WHERE
-    is_free = is_first or is_ufunc(function)
-    return reader if is_free and lair.REDUCTION not in reader.iterators else None
+    return reader if value in _over(reader) and lair.REDUCTION not in reader.iterators else None
 
 
 def _is_of_rows(where: AffineMap) -> bool:

@@ -4,22 +4,21 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops.arithmetic import AddProductOp, ToCopyOp
-from csrun.cirh.ops.base import ElementwiseOp, ints
-from csrun.cirh.ops.batch import MaskPaddingOp
-from csrun.cirh.ops.comparison import WhereOp
-from csrun.cirh.ops.random import MaskedScaleOp
+from csrun.cirh.ops.arithmetic import ToCopyOp
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp, ints
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
-from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossPartBackwardOp
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.lair.functions import FORMULAS, calls_of
 from csrun.compiler.lair.tracing import Options
 
-IDENTITY, CAST, WHERE, MASKED = "identity", "cast", "where", "masked_scale"
+IDENTITY, CAST = "identity", "cast"
 #: Of rows: their largest number, that at their label's place, and what a loss's gradient takes off.
 LARGEST, PICK, OF_LABEL = "largest", "pick", "of_label"
 Shape = tuple[int, ...]
+
+#: Operators without a formula.
+_BODIES: dict[type[Operation], str] = {SumOp: IDENTITY, CloneOp: IDENTITY, ToCopyOp: CAST}
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,8 @@ class Scalar:
 
 def scalar_of(op: Operation) -> Scalar | None:
     """The body of an operator that `lair` takes, else None."""
-    if isinstance(op, SumOp | CloneOp):
-        return Scalar(IDENTITY)
-    if isinstance(op, ToCopyOp):
-        return Scalar(CAST)
-    if isinstance(op, WhereOp):
-        return Scalar(WHERE)
-    if isinstance(op, MaskedScaleOp):
-        return Scalar(MASKED, (("scale", op.scale.value.data),))
+    if type(op) in _BODIES:
+        return Scalar(_BODIES[type(op)])
     if not isinstance(op, ElementwiseOp) or op.name not in FORMULAS:
         return None
     if not op.KEEPS_INTEGERS and not is_float(type_of(op.results[0])):
@@ -74,24 +67,9 @@ def _repeated(value: SSAValue) -> SSAValue:
 
 
 def changeable_operands(op: Operation) -> list[SSAValue]:
-    """The operands that the result of an operator may be written over, element by element.
-
-    What is more than a lone ufunc may be written over the first one only; a choice over what it
-    takes where the condition holds.
-    """
-    operands = operands_of(op)
-    match op:
-        case SumOp() | CloneOp() | ToCopyOp():
-            return []
-        case MaskPaddingOp() | NllLossPartBackwardOp():
-            return [op.x]
-        case AddProductOp():
-            return [op.before]
-        case EmbeddingPartOp():
-            return list(op.before)
-        case WhereOp():
-            return operands[1:2]
-    scalar = scalar_of(op)
-    if scalar is None:
-        return []
-    return operands[:1] if scalar.function in FORMULAS else operands
+    """The operands that the result of an operator may be written over, element by element."""
+    assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
+    if isinstance(op, ElementwiseOp) and scalar_of(op) is None:
+        return []  # by a kernel of the library, which reads more than one number
+    found = [v for n, v in enumerate(op.operands) if op.operand_name(n) in op.WRITES_OVER]
+    return [_repeated(value) for value in found]

@@ -8,20 +8,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from csrun.cirh.ops.arithmetic import AddmmOp, AddProductOp, MatmulOp, MmOp
-from csrun.cirh.ops.batch import MaskPaddingOp
-from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+from csrun.cirh.ops.base import CirhOp, Reads
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.loss import NllLossBackwardOp
 from csrun.cirh.ops.model import LossOp, OutputOp
-from csrun.cirh.ops.rotary import RotaryEmbeddingOp
-from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewingOp, ViewOp
-from csrun.cirh.ops.table_parts import NllLossPartBackwardOp
+from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.labels import label_ranges
 from csrun.compiler.graph.views import numbers_of, view_of, written_by
-from csrun.compiler.kernels import DENSE
 from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
 
@@ -69,6 +63,7 @@ class _Copying:
 
     def _wanting(self, op: Operation) -> Iterator[int]:
         """The operands that must be copies."""
+        assert isinstance(op, CirhOp), "a module holds operators of CIRH only"
         for index, operand in enumerate(op.operands):
             if operand in self._numbers:
                 takes = _takes_text(op, index)
@@ -128,24 +123,25 @@ def _owner(value: SSAValue) -> Operation:
 def _is_written(update: UpdatingOp) -> bool:
     """Return whether a kernel writes the gradient over the parameter's place in the store."""
     found = written_by(update)
-    return found is not None and (found[1].is_contiguous or not isinstance(found[0].owner, DENSE))
+    if found is None or found[1].is_contiguous:
+        return found is not None
+    owner = found[0].owner
+    return isinstance(owner, CirhOp) and owner.READS is not Reads.CONTIGUOUS
 
 
-def _takes_array(op: Operation, array: Array) -> bool:
+def _takes_array(op: CirhOp, array: Array) -> bool:
     """Return whether an operator takes an array as it lies."""
-    if isinstance(op, MmOp | AddmmOp | AddProductOp | MatmulOp):
-        return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
-    if isinstance(op, DENSE):
-        return array.is_contiguous
-    if isinstance(op, RotaryEmbeddingOp):
-        return array.strides[-1] == 1
-    return not isinstance(op, ViewOp) or view_of(op, array) is not None
+    match op.READS:
+        case Reads.MATRICES:
+            return len(array.shape) < 2 or array.is_matrix  # a bias is no matrix
+        case Reads.CONTIGUOUS:
+            return array.is_contiguous
+        case Reads.LAST_AXIS:
+            return array.strides[-1] == 1
+        case Reads.STRIDED:
+            return not isinstance(op, ViewOp) or view_of(op, array) is not None
 
 
-def _takes_text(op: Operation, index: int) -> bool:
+def _takes_text(op: CirhOp, index: int) -> bool:
     """Return whether an operator takes a number as text."""
-    if isinstance(op, ViewingOp | UpdatingOp | MaskPaddingOp) or scalar_of(op) is not None:
-        return True
-    if isinstance(op, NativeBatchNormOp | NativeBatchNormBackwardOp):
-        return index == len(op.operands) - 1  # how many samples count
-    return isinstance(op, NllLossBackwardOp | NllLossPartBackwardOp) and index == 0
+    return op.operand_name(index) in op.TAKES_TEXT or scalar_of(op) is not None

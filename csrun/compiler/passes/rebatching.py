@@ -19,12 +19,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
 from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp
-from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
-from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Plain, ints
-from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
+from csrun.cirh.ops.base import CirhOp, Plain, ints
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import ConstantOp, FullOp, InputOp, LeafOp, LossOp
-from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.shape import ExpandOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.errors import CompileError, refused
@@ -32,16 +29,6 @@ from csrun.compiler.passes.rewrite import Done, Pass
 
 #: Properties that are the sizes of the first result.
 _SIZES = frozenset({"shape", "input_sizes", "input_size"})
-#: Operators that take what is the same for all samples once for each of them.
-_BY_SAMPLE = (
-    ElementwiseOp,
-    MatmulOp,
-    AttentionOp,
-    AttentionBackwardOp,
-    CatOp,
-    GatherOp,
-    GatherBackwardOp,
-)
 
 
 @dataclass(frozen=True)
@@ -181,7 +168,7 @@ class _Parts:
             if op.operands[number] is op.lhs and right.axis == 0:
                 return right.on(1)
             return left.on(0) if op.operands[number] is op.rhs and left.axis == 1 else None
-        if not isinstance(op, _BY_SAMPLE):
+        if not op.BY_SAMPLE:
             return None
         one = self._found[op.results[0]]
         if one.axis is None:

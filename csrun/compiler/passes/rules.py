@@ -284,7 +284,7 @@ def neutral_operand(op: Operation) -> bool:
     """x + 0, x - 0, x * 1, x / 1 -> x, and 0 + x, 1 * x -> x."""
     assert isinstance(op, BinaryOp), "others have nothing neutral"
     pairs = [(op.operands[0], op.operands[1])]
-    if isinstance(op, AddOp | MulOp):
+    if op.COMMUTES:
         pairs.append((op.operands[1], op.operands[0]))
     for kept, other in pairs:
         if _constant(other) == op.NEUTRAL and kept.type == op.results[0].type:

@@ -241,3 +241,22 @@ def test_a_program_computes_on_floats_and_on_integers(tmp_path):
     constants = [k.loop.text.constants for k in kernels if isinstance(k, Generated)]
     names = [(name, text) for each in constants for name, text in each.items()]
     assert len(dict(names)) == len(set(names)) > 2
+
+
+@pytest.mark.parametrize("function", [nn.relu, nn.relu6, nn.gelu])
+def test_the_gradient_that_comes_back_is_a_number(tmp_path, function):
+    """The loss is a sum, whose gradient is 1 wherever the activation reads it."""
+    weights = np.random.default_rng(3).normal(0, 4, (BATCH, IN)).astype(np.float32)
+    with Tracer("float32") as tracer:
+        x = tracer.input("x", (BATCH,), "float32")
+        tracer.input("labels", (BATCH,), "int32")
+        with tracer.layer("table", "table"):
+            w = tracer.parameter("w", weights.shape, nn.initializers.zeros(weights.shape))
+        loss = nn.sum(function(w), axis=(0, 1)) + nn.sum(x * 0.0, axis=0)
+        module = tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.0).minimize(loss), [])
+    executable = compile_model(module, tmp_path, options_of()).executable
+    machine = Machine(executable, {"table/w": weights})
+    _, gradients = machine.train((np.zeros(BATCH, np.float32), np.zeros(BATCH, np.int32)))
+    leaf = torch.from_numpy(weights).requires_grad_()
+    getattr(torch.nn.functional, function.__name__)(leaf).sum().backward()
+    np.testing.assert_allclose(gradients["table/w"], leaf.grad, rtol=1e-5, atol=1e-6)
