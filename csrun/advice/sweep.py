@@ -18,6 +18,7 @@ from csrun.data import Dataset
 from csrun.executable import Executable
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.ring import slot_bytes
 
 POINT_S = 0.8  # duration of each measurement
@@ -108,10 +109,10 @@ def _wafer_rate(
     """Return the samples/s of this machine's executor with a batch ready, and its spread."""
     machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
-    machine.run(0, 1)
+    machine.run(StepOrder(0, 1))
     step, samples, took_s, started = 1, 0, list[float](), perf_counter()
     while perf_counter() - started < WAFER_S:
-        done = machine.run(step, ORDER_STEPS)
+        done = machine.run(StepOrder(step, ORDER_STEPS))
         step, samples = step + done.done, samples + done.samples
         took_s.append(done.seconds - sum(use.wait_s for use in done.input))
         if done.bad_loss is not None:  # repeating one batch is not a training

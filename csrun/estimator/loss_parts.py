@@ -32,7 +32,7 @@ class LossParts:
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """Term of a loss, and the number of labels it is a mean over; None for samples."""
 
     value: Tensor
@@ -63,7 +63,7 @@ def _mean(values: Iterator[Any]) -> Mean:
     return Mean(value * count if count else 0.0, count)
 
 
-def _terms_of(loss: Tensor) -> list[Term]:
+def _terms_of(loss: Tensor) -> list[LossTerm]:
     """Group the addends of a loss by their labels."""
     ranges = label_ranges(list(loss.tracer.module.walk()))
     addends: dict[frozenset[Hashable], list[Tensor]] = defaultdict(list)
@@ -75,7 +75,7 @@ def _terms_of(loss: Tensor) -> list[Term]:
         counts[kind] = found
     return [
         # An addend with several kinds of labels counts as a mean over samples.
-        Term(
+        LossTerm(
             reduce(add, values),
             Tensor(loss.tracer, counts[kind][0].out) if len(kind) == 1 else None,
         )

@@ -17,6 +17,7 @@ from csrun.executable.bind import total
 from csrun.nn.errors import TraceError
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.step.updates import clipping
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
 
@@ -74,7 +75,7 @@ def test_the_gradient_of_all_minibatches_is_clipped(tmp_path, replicas, minibatc
     machine = CpuMachine(executable, ArrayData(whole.batches(STEPS)), RunSettings(seed=1), 0)
     for name, array in machine.state.items():
         array[...] = whole.parameters().get(name, 0)
-    assert machine.run(0, STEPS).done == STEPS
+    assert machine.run(StepOrder(0, STEPS)).done == STEPS
     for name, value in trained(whole, make)[0].items():
         np.testing.assert_allclose(machine.state[name], value, rtol=1e-9, atol=1e-9)
 

@@ -18,6 +18,7 @@ from csrun.compiler.options import SHARE
 from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of what is cut")
 
@@ -178,7 +179,7 @@ def test_minibatches_of_matrices_in_parts_add_up(tmp_path, mode, how, tied):
     for machine in machines:
         for name, value in machine.state.items():
             value[...] = weights.get(name, 0)
-        machine.run(0, len(batches))
+        machine.run(StepOrder(0, len(batches)))
     for name, value in machines[0].state.items():
         np.testing.assert_allclose(machines[1].state[name], value, rtol=1e-9, atol=1e-11)
 

@@ -14,6 +14,7 @@ from csrun.compiler import compile_model
 from csrun.compiler.graph import accumulate
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of tied weights")
 
@@ -93,7 +94,7 @@ def test_parts_of_a_batch_add_up_to_pytorchs_steps(tmp_path, mode, split, clip_n
     machine = CpuMachine(executable, ArrayData(whole.batches(STEPS)), RunSettings(seed=1), 0)
     for name, array in machine.state.items():
         array[...] = whole.parameters().get(name, 0)
-    assert machine.run(0, STEPS).done == STEPS
+    assert machine.run(StepOrder(0, STEPS)).done == STEPS
     peer = Peer(whole)
     if clip_norm:
         step = peer.optimizer.step

@@ -31,10 +31,10 @@ SLOW_STEPS = """
     import pathlib, time
     from csrun.runtime.chief import step_orders
     begin, index = step_orders.OrderSplitter.begin, pathlib.Path("model_dir", "checkpoint")
-    def slowly(orders, step, *limits):
-        time.sleep(0.5 if step == 5 else 0)
-        order = begin(orders, step, *limits)
-        while step == 4 and "model-ckpt-4" not in index.read_text():
+    def slowly(orders, steps, *limits):
+        time.sleep(0.5 if steps.first == 5 else 0)
+        order = begin(orders, steps, *limits)
+        while steps.first == 4 and "model-ckpt-4" not in index.read_text():
             time.sleep(0.01)
         return order
     step_orders.OrderSplitter.begin = slowly

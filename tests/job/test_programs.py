@@ -27,6 +27,7 @@ from csrun.executable import RunMode
 from csrun.records import checkpoints, model_dir
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.chief.training import LoopOptions, Training
+from csrun.runtime.wire.messages import StepOrder
 
 WAIT_AT, FOLDER = int(sys.argv[1]), sys.argv[2]
 PART, LAST, SAMPLES = 20, 60, 8
@@ -79,11 +80,11 @@ def lead(run):
                     if training.step % PART:
                         continue
                     evaluate.begin()
-                    evaluate.run(0, SAMPLES)
+                    evaluate.run(StepOrder(0, SAMPLES))
                     print("evaluated", training.step, evaluate.losses(SAMPLES), flush=True)
                     while training.step == WAIT_AT and not Path("told").exists():
                         evaluate.begin()
-                        evaluate.run(0, SAMPLES)
+                        evaluate.run(StepOrder(0, SAMPLES))
                 results = training.finish()
             machine.close(results)
     return results

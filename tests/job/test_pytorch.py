@@ -19,6 +19,7 @@ from csrun.executable.bind import gradients_offset
 from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the training")
 
@@ -69,7 +70,7 @@ class Training:
 
     def step(self, index: int) -> float:
         """Run one step; its loss."""
-        done = self.machine.run(index, 1)
+        done = self.machine.run(StepOrder(index, 1))
         assert done.done == 1
         return self.machine.result(0, index).loss
 

@@ -18,9 +18,9 @@ def ordered(request, monkeypatch):
     """The steps of each order, of a program that takes them as a wafer does, as (first, last)."""
     found, order = [], CpuProgram.order
 
-    def noted(self, first, count, *options):
-        found.append((first, first + count))
-        return order(self, first, count, *options)
+    def noted(self, steps):
+        found.append((steps.first, steps.first + steps.count))
+        return order(self, steps)
 
     monkeypatch.setattr(CpuProgram, "runs_apart", True)
     monkeypatch.setattr(CpuProgram, "order", noted)

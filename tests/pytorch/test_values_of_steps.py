@@ -209,9 +209,9 @@ def test_values_that_are_kept_in_each_step_of_a_training_come_with_few_orders(
     """Of each epoch one for every shape of its steps; the first steps are orders of their own."""
     orders, run = [], CpuProgram.run
 
-    def counted(program, first, count, *options):
-        orders.append(count)
-        return run(program, first, count, *options)
+    def counted(program, steps):
+        orders.append(steps.count)
+        return run(program, steps)
 
     def kept(kit):
         found, hits, outs = [], 0, []

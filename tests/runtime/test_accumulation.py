@@ -20,7 +20,7 @@ from support.running import (
 from csrun import nn
 from csrun.compiler import compile_model
 from csrun.runtime.step import weights
-from csrun.runtime.wire.messages import Gathering
+from csrun.runtime.wire.messages import Gathering, StepOrder
 
 #: Of three steps, which have three batches, two and one; orders end amid them.
 ORDERS = (
@@ -41,7 +41,7 @@ def taken(machine, orders=ORDERS):
     """The losses of batches."""
     found = []
     for first, gathering in orders:
-        done = machine.run(first, len(gathering.ends), gathering=gathering)
+        done = machine.run(StepOrder(first, len(gathering.ends), gathering=gathering))
         assert done.done == len(gathering.ends)
         found += machine.losses(done.done)
     return found
@@ -57,7 +57,7 @@ def test_a_step_is_that_of_the_batches_as_one(tmp_path, mode, last):
     batches = small.batches(7)
     of_a_step = [tuple(map(np.concatenate, zip(*batches[i : i + 3], strict=True))) for i in (0, 4)]
     whole = begun(large.compile(tmp_path, mode), ArrayData(of_a_step), small.parameters())
-    assert whole.run(0, 2).done == 2
+    assert whole.run(StepOrder(0, 2)).done == 2
     parts = begun(compiled(small, tmp_path, mode), ArrayData(batches), small.parameters())
     for step, lost in ((0, ()), (1, (False,))):
         taken(parts, [(step, Gathering(0, ends)) for ends in (lost, last) if ends])

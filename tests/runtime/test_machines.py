@@ -16,6 +16,7 @@ from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.remote.ring import SlotSender
 from csrun.runtime.store.first_values import initialize
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import DamagedTransferError
 
@@ -30,7 +31,7 @@ def run_all(machine):
     """Losses and outputs of every step in orders of 7, and the final state."""
     losses, outputs, step = [], [], 0
     while True:
-        done = machine.run(step, 7)
+        done = machine.run(StepOrder(step, 7))
         results = [machine.result(i, step + i) for i in range(done.done)]
         losses += [r.loss for r in results]
         outputs += [r.outputs["y"] for r in results]
@@ -112,7 +113,7 @@ def test_a_loss_that_is_no_number_stops_before_the_update(tmp_path):
     data.all[9][1][0, 0] = np.inf
     machine = CpuMachine(make(tmp_path / "exe", STREAMING), data, SETTINGS, 0)
     initialize(machine.plan, machine.state, SEED)
-    done = machine.run(0, STEPS)
+    done = machine.run(StepOrder(0, STEPS))
     assert (done.done, done.bad_loss, done.finished) == (9, np.inf, False)
     assert all(np.isfinite(a).all() for a in machine.state.values())
 

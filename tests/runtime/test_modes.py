@@ -13,6 +13,7 @@ from csrun.base.run_config import RunSettings
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
 from csrun.runtime.step import weights
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3)
@@ -30,7 +31,7 @@ def run(machine, network=NETWORK):
     """All losses, and the state at the end."""
     for name, array in machine.state.items():
         array[...] = network.parameters().get(name, 0)
-    done = machine.run(0, STEPS)
+    done = machine.run(StepOrder(0, STEPS))
     assert done.done == STEPS
     losses = [machine.result(i, i).loss for i in range(STEPS)]
     return losses, {name: array.copy() for name, array in machine.state.items()}

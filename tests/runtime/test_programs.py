@@ -36,6 +36,7 @@ from csrun.runtime.chief import step_orders
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.step import weights
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.ring import ring_slots_for
 
 
@@ -137,7 +138,7 @@ def test_a_program_that_takes_fewer_samples_than_come_is_told_so(tmp_path):
     machine = begun(whole, data(NETWORK), NETWORK.parameters())
     short = machine.load(replace(NETWORK, batch=5).compile(tmp_path, PIPELINED), machine)
     with pytest.raises(CsrunError, match=r"next batch has 16 samples, this program takes 5: run"):
-        short.run(0, 1)
+        short.run(StepOrder(0, 1))
     alone = begun(whole, data(NETWORK), NETWORK.parameters())
     assert losses_of(machine, 0, 2) == losses_of(alone, 0, 2)  # no batch was lost
 
@@ -165,7 +166,7 @@ def test_a_run_that_goes_on_behind_a_bad_batch_takes_the_next_one(tmp_path, way)
     features, labels = batches[bad]
     batches[bad] = (np.full_like(features, np.nan), labels)
     with opened(way, tmp_path, train, [ArrayData(batches)], NETWORK.parameters()) as machine:
-        done = machine.run(0, STEPS)
+        done = machine.run(StepOrder(0, STEPS))
         assert (done.done, done.finished) == (bad, False)
         assert np.isnan(done.bad_loss)
         losses = machine.losses(bad) + losses_of(machine, bad, STEPS)
@@ -203,12 +204,12 @@ def test_an_evaluation_that_stopped_amid_its_data_begins_anew(tmp_path, way):
         evaluate = machine.load(programs.evaluate, Feed(datasets[1], 1, first=1, last=4))
         assert losses_of(evaluate, 0, 1) == whole[1:2]
         assert losses_of(evaluate, 1, SAMPLES) == whole[2:4]
-        assert evaluate.run(3, 1).finished  # and it is no wait to ask again
+        assert evaluate.run(StepOrder(3, 1)).finished  # and it is no wait to ask again
         for _ in range(4):  # more than a ring holds are left behind
             evaluate.begin()
             assert losses_of(evaluate, 0, 2) == whole[:2]
         evaluate.begin(2, 3)
-        done = evaluate.run(0, SAMPLES)
+        done = evaluate.run(StepOrder(0, SAMPLES))
         assert (done.done, done.finished) == (1, True)
         assert evaluate.result(0, 0).loss == whole[2]
 
@@ -251,10 +252,10 @@ def test_the_outputs_of_all_steps_of_a_training_are_kept_where_they_are_wanted(t
 
     alone, expected = begun(train, data(NETWORK), state), []
     for step in range(PART):
-        alone.run(step, 1)
+        alone.run(StepOrder(step, 1))
         expected += outputs(alone, 1)
     with opened(way, tmp_path, train, [data(NETWORK)], state) as machine:
-        machine.run(0, PART, keeps_all=True)
+        machine.run(StepOrder(0, PART, keeps_all=True))
         found = outputs(machine, PART)
     assert len(expected[0]) == 3
     for one, other in zip(expected, found, strict=True):
@@ -321,7 +322,7 @@ def test_a_pass_that_begins_is_made_ahead_while_others_run(tmp_path, way):
             until(lambda n=number: counted.made == n * slots)
             machine.traced()  # a streamer answers when the batch that it makes is in the ring
             evaluate.begin()
-            machine.run(0, 1)
+            machine.run(StepOrder(0, 1))
 
 
 class Reversed(ArrayData):

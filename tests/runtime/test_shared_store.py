@@ -32,6 +32,7 @@ from csrun.executable import tensors_of
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
+from csrun.runtime.wire.messages import StepOrder
 
 
 def forked(
@@ -77,7 +78,7 @@ def test_a_program_of_some_of_the_parameters_finds_them_where_they_lie_apart(tmp
         assert len(evaluation.plan.groups) == 1
         assert len(evaluate.plan.groups) == 2
         for step in range(0, STEPS, PART):
-            machine.run(step, PART)
+            machine.run(StepOrder(step, PART))
             evaluate.begin()
             alone = begun(evaluation, flat_data(SAMPLES), copied(machine))
             assert losses_of(evaluate, 0, SAMPLES) == losses_of(alone, 0, SAMPLES)
@@ -108,7 +109,7 @@ def test_a_matrix_that_one_of_them_cuts_is_there_for_the_other(tmp_path, mode, w
     first = {p.name: random.standard_normal(p.shape).astype("f") / 4 for p in tensors}
     with opened(way, tmp_path, train, datasets, first) as machine:
         evaluate = machine.load(evaluation, Feed(datasets[1], 1))
-        machine.run(0, PART)
+        machine.run(StepOrder(0, PART))
         evaluate.begin()
         alone = begun(uncut, flat_data(SAMPLES), copied(machine))
         found, expected = losses_of(evaluate, 0, SAMPLES), losses_of(alone, 0, SAMPLES)

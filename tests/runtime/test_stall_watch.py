@@ -19,6 +19,7 @@ from csrun.runtime.remote.store import ChannelPort
 from csrun.runtime.step.engine import Engine
 from csrun.runtime.store.tensors import StoredTensor
 from csrun.runtime.wire import rendezvous, shared
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder
 from csrun.runtime.wire.tcp import TcpChannel, summed
 
@@ -98,7 +99,7 @@ def run(tmp_path, data, mode=PIPELINED, hosts=(None, None)):
         machine = cluster.start(request, lambda: None, lambda text: None)
         for array in machine.state.values():
             array[...] = 0
-        done = machine.run(0, BATCHES)
+        done = machine.run(StepOrder(0, BATCHES))
         machine.close({})
     peers.join()
     assert done.done == BATCHES

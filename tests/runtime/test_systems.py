@@ -26,6 +26,7 @@ from csrun.runtime.roles import memoryx
 from csrun.runtime.store import place
 from csrun.runtime.store.notes import MemoryxEnd
 from csrun.runtime.store.residency import least_bytes, store_bytes
+from csrun.runtime.wire.messages import StepOrder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork((30, 12, 12, 12, 30), dropout=0.2, optimizer=nn.Adam(0.01, clip_norm=0.5))
@@ -44,7 +45,7 @@ def trained(network, folder, systems, batches=None, steps=STEPS, micro_batches=1
     executable = compiled(network, folder, systems, micro_batches=micro_batches)
     first = network.parameters()
     with machine_of(executable, folder, ArrayData(batches), first, servers=servers) as machine:
-        done = machine.run(0, steps)
+        done = machine.run(StepOrder(0, steps))
         assert done.done == steps
         logits = machine.result(steps - 1, steps - 1).outputs["logits"]
         return Trained(machine.losses(steps), copied(machine), logits)
@@ -132,7 +133,7 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
     before = trained(network, tmp_path / "before", 4, batches[:2], 2, micro_batches)
     first = network.parameters()
     with machine_of(executable, tmp_path, ArrayData(batches), first, servers=servers) as machine:
-        done = machine.run(0, 4)
+        done = machine.run(StepOrder(0, 4))
         assert done.done == 2
         assert done.bad_loss is not None
         assert not np.isfinite(done.bad_loss)
@@ -148,7 +149,7 @@ def test_an_evaluation_of_several_systems_has_the_sums_of_all(tmp_path):
         executable = compiled(NETWORK, tmp_path, systems, RunMode.EVAL)
         folder = tmp_path / str(systems)
         with machine_of(executable, folder, ArrayData(batches), NETWORK.parameters()) as machine:
-            done = machine.run(0, 4)
+            done = machine.run(StepOrder(0, 4))
             assert (done.done, done.samples, done.finished) == (3, 37, True)
             found.append([machine.result(step, step) for step in range(3)])
     for one, several in zip(*found, strict=True):
@@ -165,7 +166,7 @@ def test_a_program_that_is_loaded_anew_takes_the_place_of_the_former_one(tmp_pat
     with machine_of(executable, tmp_path / "anew", ArrayData(batches), state) as machine:
         program = machine
         for first in range(0, STEPS, 2):
-            assert program.run(first, 2).done == 2
+            assert program.run(StepOrder(first, 2)).done == 2
             losses += program.losses(2)
             former, program = program, machine.load(executable, program)
             machine.unload(former)
@@ -187,7 +188,7 @@ def test_what_is_of_the_batch_as_a_whole_is_refused(tmp_path):
 
 def trained_on(machine, steps=STEPS):
     """The losses of a machine's steps, and its state then."""
-    machine.run(0, steps)
+    machine.run(StepOrder(0, steps))
     return Trained(machine.losses(steps), copied(machine), np.empty(0))
 
 
@@ -233,7 +234,7 @@ def test_a_checkpoint_beside_the_next_step_holds_the_state_of_its_own(
     expected = []
     with machine_of(executable, tmp_path, ArrayData(batches), network.parameters()) as machine:
         for step in range(STEPS):
-            machine.run(step, 1)
+            machine.run(StepOrder(step, 1))
             expected.append(copied(machine))
     crc32 = tensor_files.zlib.crc32
 

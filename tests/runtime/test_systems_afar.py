@@ -16,6 +16,7 @@ from csrun.base.mode import RunMode
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.step.trace import SpanKind
+from csrun.runtime.wire.messages import StepOrder
 
 NETWORK = Network((12, 40, 30, 5), batch=24, dropout=0.3, optimizer=nn.AdamW(0.01))
 TIED = TiedNetwork(
@@ -102,7 +103,7 @@ def test_a_part_of_the_loss_that_is_no_number_stops_all_before_the_update(
         with machine_of(
             executable, tmp_path / f"{steps}", data, first, "tcp", servers=2
         ) as machine:
-            done = machine.run(0, steps)
+            done = machine.run(StepOrder(0, steps))
             assert done.done == 2
             states.append(copied(machine))
     assert done.bad_loss is not None
@@ -116,7 +117,7 @@ def test_each_task_traces_its_sums(tmp_path):
     settings = msgspec.structs.replace(SETTINGS, trace_steps=(2, 3))
     data, first = [ArrayData(NETWORK.batches(4))], NETWORK.parameters()
     with machine_of(executable, tmp_path, data, first, "tcp", settings=settings) as machine:
-        machine.run(0, 4)
+        machine.run(StepOrder(0, 4))
         traced = dict(machine.traced())
     for name in ("swarmx 2", "swarmx 3"):
         assert traced[name][:, 0].tolist() == [SpanKind.GRADIENTS] * 2 * len(executable.plan.groups)

@@ -13,6 +13,7 @@ from csrun.base.run_config import RunSettings
 from csrun.context import Host
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
@@ -65,7 +66,7 @@ def copied(machine):
 
 
 def losses_of(program, first, count):
-    done = program.run(first, count)
+    done = program.run(StepOrder(first, count))
     return [program.result(i, first + i).loss for i in range(done.done)]
 
 

@@ -18,7 +18,7 @@ from csrun.pytorch.weights.sync import GivenBack
 from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
-from csrun.runtime.wire.messages import Gathering
+from csrun.runtime.wire.messages import Gathering, StepOrder
 
 EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not worth an answer
 
@@ -31,7 +31,6 @@ class _UnderWay:
     program: Program
     steps: list[Queued]
     order: Ordered
-    gathering: Gathering | None
 
 
 class TrainingOrders:
@@ -112,7 +111,7 @@ class TrainingOrders:
         self._users.are_current = False
         keeps_all = any(step.values.wanted() for step in steps[:-1])
         order = training.order(numbers, keeps_all, gathering)
-        self._under_way = _UnderWay(part, program, steps, order, gathering)
+        self._under_way = _UnderWay(part, program, steps, order)
 
     def finish(self, training: Training) -> list[Queued]:
         """Wait for the order; the steps that it did not come to.
@@ -130,7 +129,7 @@ class TrainingOrders:
         under_way = self._under_way
         assert under_way is not None, "begun"
         try:
-            done = training.finish_order(under_way.order, under_way.gathering).done
+            done = training.finish_order(under_way.order).done
         finally:
             self._under_way = None
         self._replay.step = training.step
@@ -163,7 +162,7 @@ class Evaluations:
         """
         orders = part.orders = part.orders or OrderSplitter(program, None)
         while steps:
-            done = orders.give(self._taken, (), len(steps)).done
+            done = orders.give(StepOrder(self._taken, len(steps))).done
             if not done:
                 raise CsrunError(f"the data ended at batch {steps[0].batch}, the loop goes on")
             keep_results(part, program, steps[:done], program.losses(done))

@@ -30,7 +30,7 @@ from csrun.runtime.step.weights import (
     Weights,
 )
 from csrun.runtime.store.first_values import initialize, own_threads
-from csrun.runtime.wire.messages import Gathering, Results, StepsDone
+from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
 @dataclass
@@ -62,8 +62,13 @@ class _BatchFeed:
 class CpuOrder:
     """Steps that are to run in this process."""
 
-    finish: Callable[[], StepsDone]
+    steps: StepOrder
+    run: Callable[[StepOrder], StepsDone]
     is_done = False
+
+    def finish(self) -> StepsDone:
+        """Run them."""
+        return self.run(self.steps)
 
 
 class CpuProgram:
@@ -101,20 +106,16 @@ class CpuProgram:
         """Set the next batch to number `first` of its data set."""
         self.fed.own.begin(first, last)
 
-    def run(
-        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
-    ) -> StepsDone:
-        """Run up to `count` steps from global step `first`."""
+    def run(self, steps: StepOrder) -> StepsDone:
+        """Run steps; committed on return."""
         self._turns.take(self._weights)
         self._recorder.program = self._number
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
-            return self._engine.run(first, count, keeps_all, gathering)
+            return self._engine.run(steps)
 
-    def order(
-        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
-    ) -> CpuOrder:
+    def order(self, steps: StepOrder) -> CpuOrder:
         """The steps run when they are waited for."""
-        return CpuOrder(partial(self.run, first, count, keeps_all, gathering))
+        return CpuOrder(steps, self.run)
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of the last call's step number `slot`."""

@@ -18,7 +18,7 @@ from csrun.records.tensor_files import Blocks
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.step.trace import Spans
-from csrun.runtime.wire.messages import Gathering, Results, StepsDone
+from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class Ordered(Protocol):
     """Steps that were ordered, and may be under way."""
 
     @property
+    def steps(self) -> StepOrder:
+        """The order."""
+
+    @property
     def is_done(self) -> bool:
         """Return whether `finish` will not wait."""
 
@@ -86,21 +90,11 @@ class Program(Protocol):
         with the batches of another begins with that one.
         """
 
-    def run(
-        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
-    ) -> StepsDone:
-        """Run up to `count` ≤ `result_slots(plan)` steps; committed on return.
+    def run(self, steps: StepOrder) -> StepsDone:
+        """Run up to `steps.count` ≤ `result_slots(plan)` steps; committed on return."""
 
-        keeps_all: the outputs of all steps of a training are wanted, not the last one's alone.
-        first: the global step that the first of them is, by which schedules and random draws go.
-        Which batch comes next is another matter: the one after the last that was taken.
-        gathering: they are batches, of a plan that `accumulates`, of which a step takes several.
-        """
-
-    def order(
-        self, first: int, count: int, keeps_all: bool = False, gathering: Gathering | None = None
-    ) -> Ordered:
-        """Have steps run as by `run`, and do not wait for them."""
+    def order(self, steps: StepOrder) -> Ordered:
+        """Start steps as by `run`, without waiting for them."""
 
     def result(self, slot: int, step: int) -> StepResult:
         """The result of its last call's step number `slot`."""

@@ -69,7 +69,7 @@ class PeerChannels:
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
         channel = self._by_name[wafer]
-        overdue = peer_overdue(wafer, f"run step {order.first + 1}")
+        overdue = peer_overdue(wafer, f"run step {order.steps.first + 1}")
         stall_watch = StallWatch.of_reporter(overdue)
         while True:
             self._await(channel, stall_watch)

@@ -83,6 +83,11 @@ class ClusterOrder:
     awaited: Callable[[Awaited], None]
 
     @property
+    def steps(self) -> messages.StepOrder:
+        """The order, without the program's number."""
+        return self.order.steps
+
+    @property
     def is_done(self) -> bool:
         """Return whether `finish` will not wait long: it is done, or a wafer reports a wait."""
         return self.peers.has_answer()
@@ -95,7 +100,7 @@ class ClusterOrder:
         try:
             return self.peers.answer(self.order, self.awaited)
         except PeerLost as lost:
-            lost.step = self.order.first  # a restart for the same cause at the same step is in vain
+            lost.step = self.steps.first  # a restart for the same cause at the same step is in vain
             raise
 
 
@@ -120,32 +125,20 @@ class ClusterProgram:
         """Set the next batch to number `first` of its data set."""
         self._peers.begin(self.own, first, last, told)
 
-    def run(
-        self,
-        first: int,
-        count: int,
-        keeps_all: bool = False,
-        gathering: messages.Gathering | None = None,
-    ) -> messages.StepsDone:
-        """Run up to `count` steps from global step `first`.
+    def run(self, steps: messages.StepOrder) -> messages.StepsDone:
+        """Run steps; committed on return.
 
         Raises: PeerLost when a peer of the run is lost.
         """
-        return self.order(first, count, keeps_all, gathering).finish()
+        return self.order(steps).finish()
 
-    def order(
-        self,
-        first: int,
-        count: int,
-        keeps_all: bool = False,
-        gathering: messages.Gathering | None = None,
-    ) -> ClusterOrder:
+    def order(self, steps: messages.StepOrder) -> ClusterOrder:
         """Have the wafers run them, and do not wait."""
-        order = messages.RunSteps(first, count, self.number, keeps_all, gathering)
+        order = messages.RunSteps(steps, self.number)
         try:
             self._peers.order(order)
         except PeerLost as lost:
-            lost.step = first
+            lost.step = steps.first
             raise
         return ClusterOrder(self._peers, order, self._say_awaited)
 

@@ -8,7 +8,7 @@ from csrun.context import Progress
 from csrun.executable import MOST_STEPS, Plan
 from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.step.results import HostCall, Mean, StepResult, result_slots
-from csrun.runtime.wire.messages import Gathering, Results, StepsDone
+from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 ORDER_S = 0.2  # an order's length: short enough for progress and Ctrl-C, long to its messages
 
@@ -24,42 +24,26 @@ class OrderSplitter:
         self._most = result_slots(machine.plan)
         self._seconds_per_step = 0.0
 
-    def give(
-        self,
-        step: int,
-        boundaries: tuple[int, ...],
-        most: int = MOST_STEPS,
-        keeps_all: bool = False,
-        gathering: Gathering | None = None,
-    ) -> StepsDone:
-        """Run from `step` to the nearest multiple of a boundary, or less; `most` steps at most.
+    def give(self, steps: StepOrder, boundaries: tuple[int, ...] = ()) -> StepsDone:
+        """Run the first of these steps: to the nearest multiple of a boundary, or less."""
+        return self.finish(self.begin(steps, boundaries))
 
-        keeps_all, gathering: as of `Program.run`; with the latter they are `most` batches
-        """
-        return self.finish(self.begin(step, boundaries, most, keeps_all, gathering))
-
-    def begin(
-        self,
-        step: int,
-        boundaries: tuple[int, ...],
-        most: int,
-        keeps_all: bool,
-        gathering: Gathering | None,
-    ) -> Ordered:
-        """Order steps as by `give`, and do not wait for them."""
-        steps = [every - step % every for every in boundaries]
+    def begin(self, steps: StepOrder, boundaries: tuple[int, ...]) -> Ordered:
+        """Order steps as by `give`, without waiting for them."""
+        first, gathering = steps.first, steps.gathering
+        counts = [every - first % every for every in boundaries]
         if gathering is not None:
-            steps = [gathering.batches_of(each) for each in steps]
-        count = min([self._most, most, *steps])
+            counts = [gathering.batches_of(each) for each in counts]
+        count = min([self._most, steps.count, *counts])
         if self._last is not None:
-            count = min(count, self._last - step)
+            count = min(count, self._last - first)
         if self._seconds_per_step:
             count = min(count, max(1, int(ORDER_S / self._seconds_per_step)))
         else:
             count = min(count, 1)  # nobody knows yet how long a step takes
         if gathering is not None:
             gathering = gathering.first(count)
-        return self._machine.order(step, count, keeps_all, gathering)
+        return self._machine.order(StepOrder(first, count, steps.keeps_all, gathering))
 
     def finish(self, order: Ordered) -> StepsDone:
         """Wait for what `begin` has ordered."""
@@ -93,7 +77,7 @@ def evaluate(
     """
     orders, index, loss = OrderSplitter(machine, batches), 0, Mean()
     while batches is None or index < batches:
-        done = orders.give(index, ())
+        done = orders.give(StepOrder(index, MOST_STEPS))
         for slot in range(done.done):
             result = machine.result(slot, index + slot)
             loss += Mean(result.loss_sum, result.count)
@@ -121,7 +105,7 @@ def predict(
     """Run `batches` batches forward (all when None), give each result to `take`; the samples."""
     orders, index, samples = OrderSplitter(machine, batches), 0, 0
     while batches is None or index < batches:
-        done = orders.give(index, ())
+        done = orders.give(StepOrder(index, MOST_STEPS))
         for slot in range(done.done):
             take(machine.result(slot, index + slot))
         index, samples = index + done.done, samples + done.samples

@@ -25,7 +25,7 @@ from csrun.runtime.input_log import InputLog
 from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
 from csrun.runtime.step.trace import SpanKind
-from csrun.runtime.wire.messages import Gathering, Results, StepsDone
+from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
 
 log = logging.getLogger("csrun")
 
@@ -178,27 +178,25 @@ class Training:
         """Return whether no step follows: last step done, data ended, or the run is to end."""
         return self.step == self._options.last or self._is_at_end or self._is_asked
 
-    def advance(
+    def advance(self) -> StepsDone:
+        """Take some steps, up to the next log line or checkpoint; write what is due after them.
+
+        Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
+        """
+        return self.finish_order(self.order())
+
+    def order(
         self,
         numbers: Sequence[Sequence[float]] = (),
         keeps_all: bool = False,
         gathering: Gathering | None = None,
-    ) -> StepsDone:
-        """Take some steps, up to the next log line or checkpoint; write what is due after them.
+    ) -> Ordered:
+        """Order steps as by `advance`, without waiting for them: `finish_order` must come next.
 
         numbers: those of the steps from `step` on, where numbers come with steps; no more steps
-        are taken than there are rows, which are no more than MOST_STEPS. keeps_all: their outputs
-        are wanted, not the last one's alone. gathering: they are batches, of which a step may take
-        several; its loss is the sum of theirs, as its gradients are.
-
-        Raises: CsrunError when the loss is not finite; what a signal that told the run to end does.
+        are taken than there are rows, which are no more than MOST_STEPS. keeps_all, gathering: as
+        of `StepOrder`; a step's loss is the sum of its batches', as its gradients are.
         """
-        return self.finish_order(self.order(numbers, keeps_all, gathering), gathering)
-
-    def order(
-        self, numbers: Sequence[Sequence[float]], keeps_all: bool, gathering: Gathering | None
-    ) -> Ordered:
-        """Order steps as by `advance`, and do not wait for them: `finish_order` must come next."""
         options = self._options
         if numbers:
             self._numbers.put(self.step, numbers)
@@ -208,9 +206,10 @@ class Training:
         boundaries = options.log_steps, options.checkpoint_steps
         self._ledger.mark(Row.SCRIPT)
         self._ordered_ns = perf_counter_ns()
-        return self._orders[self._program].begin(self.step, boundaries, most, keeps_all, gathering)
+        steps = StepOrder(self.step, most, keeps_all, gathering)
+        return self._orders[self._program].begin(steps, boundaries)
 
-    def finish_order(self, order: Ordered, gathering: Gathering | None) -> StepsDone:
+    def finish_order(self, order: Ordered) -> StepsDone:
         """Wait for the steps that were ordered; write what is due after them, as by `advance`."""
         options = self._options
         behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script has come late, or waits
@@ -219,7 +218,7 @@ class Training:
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
-        first, steps = self.step, self._steps_of(done, gathering)
+        first, steps = self.step, self._steps_of(done, order.steps.gathering)
         self.step += steps
         self._taken(first, done.done)
         self._samples += done.samples

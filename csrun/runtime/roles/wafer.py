@@ -127,7 +127,7 @@ class _Wafer:
         if self._turns.take(program.weights):
             self._use_threads(program.plan)
         self._recorder.program = order.program
-        return program.engine.run(order.first, order.count, order.keeps_all, order.gathering)
+        return program.engine.run(order.steps)
 
     def _load(self, request: messages.LoadWafer, store_parts: list[int]) -> None:
         started = perf_counter()

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from csrun.runtime.wire.messages import Gathering
+from csrun.runtime.wire.messages import StepOrder
 
 
-def places(first: int, count: int, gathering: Gathering | None) -> Iterator[tuple[int, int, bool]]:
+def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
     """Return for each batch its global step, its number in that, and whether it is the last."""
+    first, count, gathering = order.first, order.count, order.gathering
     if gathering is None:
         yield from ((first + number, 0, True) for number in range(count))
         return

@@ -24,7 +24,7 @@ from csrun.runtime.step.swarmx import ALONE, Verdict
 from csrun.runtime.step.timed import TimedWeights
 from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.step.weights import Weights
-from csrun.runtime.wire.messages import Gathering, StepsDone
+from csrun.runtime.wire.messages import StepOrder, StepsDone
 
 
 class Compute(Protocol):
@@ -252,30 +252,21 @@ class Engine:
         self._step = StepState()
 
     @np.errstate(all="ignore")  # the step's loss tells what is not finite
-    def run(
-        self,
-        first: int,
-        count: int,
-        keeps_all: bool = False,
-        gathering: Gathering | None = None,
-    ) -> StepsDone:
-        """Run up to `count` steps, the first of which is global step `first`.
-
-        keeps_all: keep the outputs of each of them. gathering: they are batches of steps.
+    def run(self, order: StepOrder) -> StepsDone:
+        """Run the steps of an order.
 
         Stops early at the end of the data, and before the update of a step whose loss is not
         finite. On return every update is committed.
         """
         started = perf_counter()
-        keeps_all = keeps_all or not self._trains
+        keeps_all = order.keeps_all or not self._trains
         step, samples = self._step, 0
         bad_loss: float | None = None
         uncounted: int | None = None
         finished = False
-        if gathering is not None and not gathering.ends:
-            self._deliver(first)
-        batches = places(first, count, gathering)
-        for done, (step.index, step.batch, step.is_last) in enumerate(batches):
+        if order.gathering is not None and not order.gathering.ends:
+            self._deliver(order.first)
+        for done, (step.index, step.batch, step.is_last) in enumerate(places(order)):
             taken = self._take(step.index)
             if taken is None:
                 finished = True
@@ -288,14 +279,14 @@ class Engine:
                 uncounted = step.counts.index(0) if 0 in step.counts else None
                 self._source.release()
                 break
-            last = done == count - 1
+            last = done == order.count - 1
             self._results.record(done, loss_sum, self._counted(), step.rows)
             if last or keeps_all:
                 self._results.record_outputs(done, self._compute.outputs)
             self._source.release()
             samples += step.rows
         else:
-            done = count
+            done = order.count
         if finished and done and self._trains:  # the last step's are still there
             self._results.record_outputs(done - 1, self._compute.outputs)
         self._weights.settle()

@@ -290,18 +290,25 @@ class Gathering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return len(self.ends)
 
 
-class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """Chief → wafer: run `count` steps, the first of which is global step `first`.
+class StepOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to `count` steps, the first of which is global step `first`.
 
-    keeps_all: the outputs of each of them are wanted, in a training too, not the last one's alone.
-    gathering: they are batches, of which a step may take several.
+    Schedules and random draws go by `first`; the next batch is the one after the last that was
+    taken. keeps_all: keep the outputs of each step of a training, not only the last one's.
+    gathering: the steps are batches, of a plan that `accumulates`, of which a step takes several.
     """
 
     first: int
     count: int
-    program: int = 0
     keeps_all: bool = False
     gathering: Gathering | None = None
+
+
+class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → wafer: run these steps of a program, by its number."""
+
+    steps: StepOrder
+    program: int = 0
 
 
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):

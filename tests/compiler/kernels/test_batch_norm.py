@@ -13,6 +13,7 @@ from csrun.compiler.errors import CompileError
 from csrun.executable import state_layout
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 
@@ -158,7 +159,7 @@ def test_by_minibatch_each_has_statistics_of_its_own(tmp_path, peer, split):
         machine.state[name][...] = value
     optimizer = torch.optim.SGD(peer.parameters(), 0.1, momentum=0.9)
     for step, (features, labels) in enumerate(given):
-        assert machine.run(step, 1).bad_loss is None
+        assert machine.run(StepOrder(step, 1)).bad_loss is None
         optimizer.zero_grad()
         loss, following = in_parts(peer, features, labels, B // count)
         optimizer.step()
@@ -180,7 +181,7 @@ def test_a_minibatch_of_padding_alone_gives_nothing(tmp_path, peer):
     machine = CpuMachine(executable, ArrayData(given), RunSettings(seed=1), 0)
     for name, value in peer.named().items():
         machine.state[name][...] = value
-    assert machine.run(0, 1).bad_loss is None
+    assert machine.run(StepOrder(0, 1)).bad_loss is None
     loss, following = in_parts(peer, *given[0], 2)
     assert machine.result(0, 0).loss == pytest.approx(loss, rel=1e-11)
     mean = machine.state["first/running_mean"]
@@ -224,7 +225,7 @@ def test_a_loss_that_is_no_number_leaves_the_state_as_it_was(tmp_path):
     features[0, 0, 0, 0] = np.nan
     machine = CpuMachine(executable, ArrayData([(features, labels)]), RunSettings(seed=1), 0)
     before = {name: value.copy() for name, value in machine.state.items()}
-    assert np.isnan(machine.run(0, 1).bad_loss)
+    assert np.isnan(machine.run(StepOrder(0, 1)).bad_loss)
     for name, value in before.items():
         np.testing.assert_array_equal(machine.state[name], value)
 

@@ -13,6 +13,7 @@ from csrun.compiler import compile_model
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 
@@ -107,7 +108,7 @@ def test_minibatches_compute_what_the_batch_does(tmp_path):
         executable = compile_model(network(8 // minibatches), tmp_path, options).executable
         machine = CpuMachine(executable, ArrayData(data), RunSettings(seed=1), 0)
         initialize(executable.plan, machine.state, 1)
-        assert machine.run(0, 3).done == 3
+        assert machine.run(StepOrder(0, 3)).done == 3
         found.append({name: value.copy() for name, value in machine.state.items()})
     assert found[0].keys() == found[1].keys()
     for name, value in found[0].items():

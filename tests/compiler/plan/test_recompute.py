@@ -22,6 +22,7 @@ from csrun.compiler.plan.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 B, T, D, BLOCKS, CLASSES = 4, 6, 8, 3, 7
@@ -123,7 +124,7 @@ def test_micro_batches_of_it_and_matrices_in_parts_have_the_bits_of_a_large_wafe
 
 def _run(machine):
     machine.initialize()
-    machine.run(0, STEPS)
+    machine.run(StepOrder(0, STEPS))
     return [machine.result(i, i).loss for i in range(STEPS)], machine.state
 
 

@@ -16,6 +16,7 @@ from csrun.compiler.plan.gradient_order import first_group_before_last
 from csrun.compiler.plan.visits import GroupUse, functions_of, with_frees
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 NOTHING, STEPS = GroupUse(), 3
 READ, OTHER = Array("activation", (1,), "float32"), Array("other", (1,), "float32")
@@ -250,7 +251,7 @@ def test_bits_are_those_of_the_other_order(tmp_path):
         executable = network.compile(tmp_path / mode, mode, 1)
         machine = CpuMachine(executable, ArrayData(network.batches(STEPS)), RunSettings(seed=1), 0)
         machine.initialize()
-        assert machine.run(0, STEPS).done == STEPS
+        assert machine.run(StepOrder(0, STEPS)).done == STEPS
         states.append({name: np.array(array) for name, array in machine.state.items()})
     for name, array in states[0].items():
         np.testing.assert_array_equal(states[1][name], array, err_msg=name)

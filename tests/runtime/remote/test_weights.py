@@ -30,7 +30,7 @@ from csrun.runtime.step.engine import make_compute
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.store.tensors import stored_state
 from csrun.runtime.wire.channel import channel_pair
-from csrun.runtime.wire.messages import LoadStore, ReadState, Stop, StoreReady
+from csrun.runtime.wire.messages import LoadStore, ReadState, StepOrder, Stop, StoreReady
 from csrun.runtime.wire.shared import Waiter
 from csrun.runtime.wire.tcp import SUM, ConnectionPurpose, DamagedTransferError
 
@@ -177,7 +177,7 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes
             for index, batch in enumerate(batches)
         ]
         weights.settle()
-        assert here.run(0, len(batches)).done == len(batches)
+        assert here.run(StepOrder(0, len(batches))).done == len(batches)
         assert sent == dict.fromkeys(plan.deliveries, len(batches))
         assert losses == [here.result(i, i).loss * network.batch for i in range(len(batches))]
         for name, array in here.state.items():
@@ -210,7 +210,7 @@ def test_running_statistics_are_the_same_bits_afar(tmp_path):
         for index, batch in enumerate(batches):
             compute.run(batch, step_of(plan, batch, 16, index))
         weights.settle()
-        assert here.run(0, len(batches)).done == len(batches)
+        assert here.run(StepOrder(0, len(batches))).done == len(batches)
         for name, array in here.state.items():
             np.testing.assert_array_equal(np.asarray(state[name]), array, err_msg=name)
             assert not np.array_equal(array, first[name])

@@ -27,6 +27,7 @@ from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.remote import state as state_afar
 from csrun.runtime.step.copying import UpdateGate, copying_order
+from csrun.runtime.wire.messages import StepOrder
 
 LAST = 5
 EACH_ALONE = 1  # bytes of a group: each layer is one
@@ -97,7 +98,7 @@ def test_it_holds_the_state_of_its_step(
     alone = begun(executable, data(network), first)
     expected = [copied(alone)]
     for step in range(LAST):
-        alone.run(step, 1)
+        alone.run(StepOrder(step, 1))
         expected.append(copied(alone))
     crc32 = tensor_files.zlib.crc32
 

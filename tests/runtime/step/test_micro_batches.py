@@ -13,6 +13,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import CompileError, compile_model
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 B = 12
@@ -67,7 +68,7 @@ def trained(root, mode, momentum=0.9, **split):
     machine.initialize()
     losses = []
     for step in range(STEPS):
-        assert machine.run(step, 1).done == 1
+        assert machine.run(StepOrder(step, 1)).done == 1
         losses.append(machine.result(0, step).loss)
     return losses, {name: array.copy() for name, array in machine.state.items()}
 

@@ -14,6 +14,7 @@ from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn.functions import view
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.wire.messages import StepOrder
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the valid rows")
 
@@ -186,9 +187,9 @@ def test_an_incomplete_batch_is_refused_where_padding_would_count(tmp_path, mode
     case = Case(model, features(B), run_mode=RunMode.EVAL)
     data = ArrayData([tuple(features(B)), tuple(features(3))])
     machine = CpuMachine(case.compile(tmp_path), data, RunSettings(), 0)
-    assert machine.run(0, 1).done == 1
+    assert machine.run(StepOrder(0, 1)).done == 1
     with pytest.raises(CsrunError) as caught:
-        machine.run(1, 1)
+        machine.run(StepOrder(1, 1))
     assert str(caught.value) == (
         f"step 2: the batch has 3 of 8 samples and {where} would count its "
         "padding: use .batch(..., drop_remainder=True)"
@@ -205,7 +206,7 @@ def test_a_batch_of_ignored_labels_ends_a_training(tmp_path):
     data = ArrayData([(*features(B), labels), (*features(B), labels - 100)])
     case = Case(model, [*features(B), labels])
     machine = CpuMachine(case.compile(tmp_path), data, RunSettings(), 0)
-    done = machine.run(0, 2)
+    done = machine.run(StepOrder(0, 2))
     assert done.done == 1
     assert np.isnan(done.bad_loss)
     assert done.uncounted == 0

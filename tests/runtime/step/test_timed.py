@@ -14,6 +14,7 @@ from csrun.runtime.step import copying, timed
 from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.store import notes
 from csrun.runtime.store.notes import MemoryxEnd
+from csrun.runtime.wire.messages import StepOrder
 
 
 class Clock:
@@ -140,17 +141,17 @@ def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
     monkeypatch.setattr(copying.UpdateGate, "hold", slowly)
     executable = NETWORK.compile(tmp_path / "exe", STREAMING, 1)
     with opened(way, tmp_path, executable, [data(NETWORK)], NETWORK.parameters()) as machine:
-        assert machine.run(0, 1).checkpoint_s == 0.0
+        assert machine.run(StepOrder(0, 1)).checkpoint_s == 0.0
         held = machine.hold_updates()
         waits.clear()
-        ordered = machine.order(1, 1)
+        ordered = machine.order(StepOrder(1, 1))
         for name in held.order:
             held.copied(1)
             if held.sent is not None:
                 list(held.sent[name].make())
         held.end()
         assert ordered.finish().checkpoint_s == 3.0
-        assert machine.run(2, 1).checkpoint_s == 0.0
+        assert machine.run(StepOrder(2, 1)).checkpoint_s == 0.0
 
 
 @pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
@@ -158,9 +159,9 @@ def test_updates_that_wait_for_copies_are_the_checkpoints(tmp_path, clock: Clock
     """Each tensor is copied in a second, and nothing else takes any time."""
     machine = CpuMachine(NETWORK.compile(tmp_path, mode, 1), data(NETWORK), SETTINGS, 0)
     fill(machine, NETWORK.parameters())
-    assert machine.run(0, 1).checkpoint_s == 0.0
+    assert machine.run(StepOrder(0, 1)).checkpoint_s == 0.0
     machine._memory.gate.hold(lambda: clock.passes(1.0))
-    done = machine.run(1, 1)
+    done = machine.run(StepOrder(1, 1))
     assert done.checkpoint_s == len(machine.state)
     assert (done.weights_s, done.first_group_s) == (0.0, 0.0)
-    assert machine.run(2, 1).checkpoint_s == 0.0
+    assert machine.run(StepOrder(2, 1)).checkpoint_s == 0.0

@@ -15,6 +15,7 @@ from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.step import trace
 from csrun.runtime.step.trace import RING_BYTES, SpanKind, SpanRecorder, spans_in
+from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.shared import SharedMemory
 
 STEPS = (1, 9)
@@ -75,7 +76,7 @@ def test_a_second_programs_visits_have_their_own_names(tmp_path, monkeypatch):
     for one in executables:
         machine, written = CpuMachine(one, data(NETWORK), settings, 0), Written(monkeypatch)
         machine.initialize()
-        machine.run(0, 1)
+        machine.run(StepOrder(0, 1))
         ChiefTrace(machine, STEPS, tmp_path).look(9)
         names.append(written.computed())
     assert len(names[0]) < len(names[1])
@@ -83,7 +84,7 @@ def test_a_second_programs_visits_have_their_own_names(tmp_path, monkeypatch):
     machine.initialize()
     other = machine.load(executables[1], Feed(data(NETWORK)))
     for step, program in enumerate((machine, other, machine)):
-        program.run(step, 1)
+        program.run(StepOrder(step, 1))
     ChiefTrace(machine, STEPS, tmp_path).look(9)
     assert written.computed() == [*names[0], *names[1], *names[0]]
 

@@ -32,7 +32,7 @@ from csrun.runtime.store.pages import FilePages
 from csrun.runtime.store.place import StoreShare, make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
-from csrun.runtime.wire.messages import CheckpointSpace
+from csrun.runtime.wire.messages import CheckpointSpace, StepOrder
 from csrun.runtime.wire.rendezvous import RunFolder, memoryx_names
 from csrun.runtime.wire.shared import SharedMemory
 
@@ -65,7 +65,7 @@ def settings_of(folder: Path, plan, memory_bytes: int | None = None) -> RunSetti
 
 def run(machine):
     machine.initialize()
-    done = machine.run(0, STEPS)
+    done = machine.run(StepOrder(0, STEPS))
     losses = [machine.result(i, i).loss for i in range(done.done)]
     return losses, {name: np.array(array) for name, array in machine.state.items()}
 
