@@ -1,4 +1,4 @@
-"""docs/design.md tells the tree as it is: its table of packages, its files, its walks."""
+"""docs/design.md describes the tree: packages, nouns, files, walks."""
 
 import ast
 import re
@@ -71,6 +71,13 @@ def test_the_table_of_packages_is_that_of_the_import_test() -> None:
 def test_the_nouns_are_the_layer_of_that_name() -> None:
     layers = {package.strip("`"): layer for package, layer, _, _ in rows("Packages")}
     assert {package for package, layer in layers.items() if layer == "nouns"} == NOUNS
+
+
+def test_the_nouns_of_the_page_are_classes_of_the_files_beside_them() -> None:
+    for nouns, files, _ in rows("Nouns"):
+        text = "".join((CHECKOUT / path).read_text() for path in re.findall(r"`([^`]+)`", files))
+        for noun in nouns.split(", "):
+            assert not noun[0].isupper() or f"class {noun}" in text, noun
 
 
 @pytest.mark.parametrize("title", LIMITS)
