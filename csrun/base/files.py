@@ -297,7 +297,7 @@ def refuse_foreign_link(path: Path) -> None:
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
         raise UsageError(
-            f"{path}: is a link that {account_name(found.st_uid)} has made; remove it, csrun"
+            f"{path}: is a link created by {account_name(found.st_uid)}; remove it, csrun"
             " writes there"
         )
 

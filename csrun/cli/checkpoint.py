@@ -29,9 +29,9 @@ def checkpoint() -> None:
 @a_path
 @frame.in_format
 def list_checkpoints(path: Path, output: str) -> int:
-    """List the checkpoints of a model_dir: steps, sizes, dates, which are kept, of which run.
+    """List the checkpoints of a model_dir: steps, sizes, dates, which are kept, and their run.
 
-    What all of them have in common of their run is printed once, below the table.
+    Properties of the run that all of them share are printed once, below the table.
     """
     from csrun.cli import tables
     from csrun.records.checkpoints import listing
@@ -45,7 +45,7 @@ def list_checkpoints(path: Path, output: str) -> int:
         headings = ("step", "size", "written", "index", "")
         tables.show(headings, rows, cut="")
         if common:
-            click.echo(f"all of them: {_of(common)}")
+            click.echo(f"common to all: {_of(common)}")
     return 0
 
 
@@ -77,9 +77,10 @@ def _row(found: "Listed", common: dict[str, str]) -> tuple[str, ...]:
 @a_path
 @frame.in_format
 def verify(path: Path, output: str) -> int:
-    """Read a checkpoint, or all of a model_dir, and say what is damaged; exit code 1 if any is.
+    """Verify a checkpoint, or all of a model_dir; exit code 1 if one is damaged.
 
-    Checked are the index, the checksum of each manifest, and by that the checksum of each tensor.
+    The index, the checksum of each manifest, and through it the checksum of each tensor are
+    checked.
     """
     from csrun.records import checkpoints
 

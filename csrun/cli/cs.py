@@ -26,8 +26,8 @@ NAME = "cs"
 def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login: bool) -> int:
     """Show and change the CS systems of a site: one COMMAND, or the cs> prompt.
 
-    When standard input is not a terminal, it is read as commands, one a line; the first that fails
-    ends it, with its exit code.
+    If standard input is not a terminal, commands are read from it, one per line, up to the first
+    that fails, whose exit code is returned.
     """
     from csrun.context.environment import LoginRole
 

@@ -13,7 +13,7 @@ NAME = "cs_input_analyzer"
     "--available-nodes",
     type=frame.WholeNumber(min=1),
     metavar="N",
-    help="Nodes that a job may take; else all of the site.",
+    help="Nodes that a job may use; else all of the site.",
 )
 @click.option(
     "--target",
@@ -47,8 +47,8 @@ def cs_input_analyzer(
 ) -> int:
     """Measure the input pipeline of CMD, a training with --compile_only or --validate_only.
 
-    CMD runs on a CPU node, and its input pipeline alone is timed: each stage, and one task and
-    several. From the law that fits, the smallest job is found that feeds the target rate.
+    CMD runs on a CPU node, where only its input pipeline is measured: each stage, with one task and
+    with several. A scaling law fitted to the rates gives the smallest job that reaches the target.
     """
     from pathlib import Path
 

@@ -68,7 +68,7 @@ def get() -> None:
 def get_jobs(
     site: str | None, all_states: bool, since: str | None, until: str | None, output: str
 ) -> int:
-    """Jobs that wait or run, and the last ones that ended; with --since all of that time."""
+    """Waiting and running jobs, and the latest ended ones; with --since, all of that period."""
     from csrun.jobs.period import period_of
 
     period = period_of(since, until)
@@ -86,7 +86,7 @@ def get_jobs(
 @frame.in_format
 @click.pass_obj
 def get_job(site: str | None, job_id: int, output: str) -> int:
-    """All that is known of one job."""
+    """Details of one job."""
     (job,) = _backend(site).jobs(job_id)
     if output == "json":
         _print_json(job)
@@ -104,7 +104,7 @@ def get_job(site: str | None, job_id: int, output: str) -> int:
 def get_usage(
     site: str | None, since: str | None, until: str | None, each: bool, output: str
 ) -> int:
-    """Hours for which jobs had CS systems, by user, account and system."""
+    """Hours of CS system use, per user, account and system."""
     from csrun.jobs.period import period_of
     from csrun.jobs.usage import totals, uses_of
 
@@ -118,7 +118,7 @@ def get_usage(
 @frame.in_format
 @click.pass_obj
 def get_nodes(site: str | None, output: str) -> int:
-    """Nodes, and the jobs that have them."""
+    """Nodes, and the jobs on them."""
     return _show(_backend(site).nodes(), output, NODE_HEADINGS, _node_row)
 
 
@@ -126,7 +126,7 @@ def get_nodes(site: str | None, output: str) -> int:
 @frame.in_format
 @click.pass_obj
 def get_systems(site: str | None, output: str) -> int:
-    """CS systems, the jobs that have them, and those that wait for them."""
+    """CS systems, with their running and waiting jobs."""
     return _show(_backend(site).systems(), output, SYSTEM_HEADINGS, _system_row)
 
 
@@ -152,7 +152,7 @@ def cancel_group() -> None:
 @JOB_ID
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
-    """End a job that waits or runs, in order, and wait until it has ended."""
+    """End a waiting or running job gracefully, and wait until it has ended."""
     click.echo(f"job {job_id}: {_backend(site).cancel(job_id)}")
     return 0
 
@@ -167,7 +167,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the job ends.")
 @click.pass_obj
 def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
-    """Show the output of a job's tasks, each line after its rank where there are several."""
+    """Show the output of a job's tasks; with several tasks, lines are prefixed with the rank."""
     from csrun.context import Role
 
     _backend(site).logs(job_id, None if role is None else Role(role), follow, _write)

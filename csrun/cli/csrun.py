@@ -14,7 +14,7 @@ NAME = "csrun"
 @click.group(NAME, context_settings=frame.SETTINGS)
 @frame.version
 def csrun() -> None:
-    """Make a project, inspect the results of a run. To start one: csrun_wse, csrun_cpu."""
+    """Create a project, inspect the results of a run. Start runs with csrun_wse or csrun_cpu."""
 
 
 csrun.add_command(checkpoint)

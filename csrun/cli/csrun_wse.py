@@ -24,7 +24,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--single-task-nodes",
     type=frame.WholeNumber(min=0),
-    help="Nodes that carry one task only, S: the job has S + (N-S) x T tasks.",
+    help="Nodes with a single task, S: the job has S + (N-S) x T tasks.",
 )
 @click.option(
     "--num-wgt-servers",
@@ -35,7 +35,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
 )
-@click.option("--label", is_flag=True, help="Show all tasks' output, each line after its rank.")
+@click.option(
+    "--label", is_flag=True, help="Show all tasks' output, each line prefixed with its rank."
+)
 @click.option(
     "--max-restarts",
     type=frame.WholeNumber(min=0),
@@ -51,7 +53,9 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what 
 @click.option(
     "--detach", is_flag=True, help="Run the job in the background, also after log-out; see csctl."
 )
-@click.option("--dry-run", is_flag=True, help="Show the layout of the tasks, and run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the layout of the tasks without running anything."
+)
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
@@ -81,9 +85,9 @@ def csrun_wse(
     The interpreter decides the execution mode: python-ws streams weights; python and python-pt,
     that of PyTorch scripts, are layer pipelined. Defaults are the site's.
 
-    Standard output gets what the tasks write, to standard output and standard error alike: for
-    csrun's interpreters the chief's, for another CMD all tasks'. Standard error gets csrun_wse's
-    own lines and the reason of a failure.
+    Standard output and standard error of the tasks go to standard output: of the chief for csrun's
+    interpreters, of all tasks for another CMD. Lines of csrun_wse and the reason of a failure go to
+    standard error.
     """
     from csrun.launch import JobRequest, launch
     from csrun.site import load, resolve

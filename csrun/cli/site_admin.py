@@ -33,7 +33,7 @@ def site() -> None:
 def check(site: str | None, output: str) -> int:
     """Check versions, folders, clocks, network, memory and limits on each node; exit code 0 or 1.
 
-    On Slurm a job of one task a node is run for it, on the nodes that are idle.
+    On Slurm this runs as a job with one task per node, on the idle nodes.
     """
     import msgspec
 

@@ -22,7 +22,7 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
     """
     if options.parts == 1:
         return
-    assert samples % options.parts == 0, "the caller has seen to it"
+    assert samples % options.parts == 0, "checked by the caller"
     part = Rebatching(samples // options.parts, _in_parts(options))
     passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
     run_passes(module, passes, Watch(verify=False))

@@ -205,7 +205,7 @@ def _check_streaming(
         raise UsageError(
             f"--single-task-nodes must be at least {least} for {interpreter} (one for the chief,"
             f" {each}), got {single}: use --single-task-nodes {least} with --total-nodes"
-            f" {max(nodes, least + 1)}, or leave the option out"
+            f" {max(nodes, least + 1)}, or drop the option"
         )
     if nodes < least + 1:
         raise UsageError(
@@ -241,7 +241,7 @@ def _check_node_fits(tasks: int, cpus: int, have: int) -> None:
     possible += [f"--cpus-per-task {have // tasks}"] if tasks <= have else []
     possible = possible or [f"--tasks-per-node {have} --cpus-per-task 1"]
     raise UsageError(
-        f"--tasks-per-node {tasks} with --cpus-per-task {cpus} needs {tasks * cpus} CPUs a node,"
+        f"--tasks-per-node {tasks} with --cpus-per-task {cpus} needs {tasks * cpus} CPUs per node,"
         f" the site's nodes have {have}: use {' or '.join(possible)}"
     )
 

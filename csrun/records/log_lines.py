@@ -174,9 +174,7 @@ def synchronizations(count_by_line: Counter[str]) -> str:
     """How often a PyTorch loop waited for its own steps, and the lines that read most."""
     most = count_by_line.most_common(MOST_LINES)
     lines = ", ".join(f"{line} ({count})" for line, count in most)
-    return (
-        f"The loop waited {count_by_line.total()} times for a value of a step that it read: {lines}"
-    )
+    return f"The loop waited {count_by_line.total()} times for values of steps, at {lines}"
 
 
 def training_finished(samples: int, seconds: float) -> str:

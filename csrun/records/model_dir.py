@@ -50,7 +50,7 @@ def prepare(model_dir: Path) -> None:
         probe.unlink()
     except FileExistsError as error:
         raise UsageError(
-            f"model_dir {model_dir}: is no folder; choose another model_dir"
+            f"model_dir {model_dir}: is not a folder; choose another model_dir"
         ) from error
     except (OSError, ValueError) as error:  # the second of a name with a NUL
         why = error.strerror if isinstance(error, OSError) else error
@@ -115,8 +115,8 @@ def _lock_file(path: Path) -> IO[str]:
         descriptor = files.open_regular(path, flags, 0o600)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be locked: {error.strerror}; remove it when no training runs in this "
-            "folder, or give another with --model_dir"
+            f"{path}: cannot be locked: {error.strerror}; remove it if no training runs in this "
+            "folder, or choose another --model_dir"
         ) from error
     with suppress(OSError):  # another account's
         os.fchmod(descriptor, 0o600)  # who may read a file may hold a shared lock of it

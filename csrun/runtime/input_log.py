@@ -109,7 +109,7 @@ class InputLog:
         if not self._feeding.streamers:  # one process makes a batch, then computes its step
             many = "1 streamer" if needed == 1 else f"{needed} streamers"
             return f"{many} in a csrun_wse run would overlap this with the steps"
-        return f"{needed} streamers would feed it ({self._feeding.options(needed)})"
+        return f"{needed} streamers are needed ({self._feeding.options(needed)})"
 
     def _is_in_vain(self, verdict: InputVerdict) -> bool:
         """Return whether the streamers that would be needed would not help."""
@@ -123,7 +123,7 @@ def _stage_text(stage: str | None, stage_s: float, batch_s: float) -> str:
     """Text on a streamer's slowest stage."""
     if stage is None:
         return f"a batch takes {batch_s * 1e3:.3g} ms to make"
-    return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms a batch"
+    return f"its stage '{stage}' takes {stage_s * 1e3:.3g} ms per batch"
 
 
 def _rate(value: float) -> str:

@@ -88,8 +88,8 @@ def _refuse_what_is_slurms(site: Site, path: Path) -> None:
     for key in ("slurm_options", "slurm_options_by_role", "prolog"):
         if getattr(site, key) and site.scheduler is not Scheduler.SLURM:
             raise UsageError(
-                f"{path}: {key} must be left out where scheduler is {site.scheduler}:"
-                f" it is for {Scheduler.SLURM} only"
+                f"{path}: {key} must be omitted with scheduler {site.scheduler}:"
+                f" it applies to {Scheduler.SLURM} only"
             )
 
 

@@ -70,7 +70,7 @@ def others_like(
         why = "; ".join(f"{name} {obstacle}" for name, obstacle in obstacles if obstacle)
         raise UsageError(
             f"num_csx must be at most {1 + len(fitting)}, got {1 + count}: "
-            f"{'the job was given' if given else f'site {site.name} has'} "
+            f"{'the job has' if given else f'site {site.name} has'} "
             f"{1 + len(others)} CS systems{': ' if why else ''}{why}"
         )
     return tuple(sorted(fitting, key=lambda system: users(site, system))[:count])

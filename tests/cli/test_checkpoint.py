@@ -53,7 +53,7 @@ def test_list_shows_steps_sizes_and_which_are_kept(
     (folder / "model-ckpt-50.json").write_bytes(b"rubbish")
     head, *rows = said(capsys, 0, "list", folder).splitlines()
     assert head.split() == ["STEP", "SIZE", "WRITTEN", "INDEX"]
-    assert rows.pop() == "all of them: seed 7, optimizer_state momentum"
+    assert rows.pop() == "common to all: seed 7, optimizer_state momentum"
     assert [row.split()[0] for row in rows] == ["50", "200", "300"]  # keeps two
     assert "not in the index  damaged: " in rows[0]
     assert "kept" in rows[1]
@@ -75,7 +75,7 @@ def test_list_shows_in_each_row_what_differs(
         ["kept", "threads", "4"],
         ["latest", "threads", "8"],
     ]
-    assert common == "all of them: seed 7, optimizer_state momentum"
+    assert common == "common to all: seed 7, optimizer_state momentum"
 
 
 def test_verify_says_every_damage_and_the_newest_good_one(
@@ -217,7 +217,7 @@ def test_damage_is_refused_before_a_file_is_there(
     ("target", "words"),
     [
         ("model_dir", "has checkpoints already: choose another model_dir"),
-        ("weights.safetensors", "is no folder; choose another model_dir"),
+        ("weights.safetensors", "is not a folder; choose another model_dir"),
     ],
 )
 def test_no_checkpoint_is_made_over_what_is_there(

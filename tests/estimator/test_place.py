@@ -119,7 +119,7 @@ def test_a_job_that_was_given_systems_has_no_others() -> None:
         taken(num_csx=3)
     site = load("streaming-8")
     save_state(site, site.systems[4], SystemState(Power.STANDBY, STREAMING))
-    said = "at most 1, got 2: the job was given 2 CS systems: cs2-05 is in STANDBY"
+    said = "at most 1, got 2: the job has 2 CS systems: cs2-05 is in STANDBY"
     with pytest.raises(UsageError, match=said):
         taken(num_csx=2)
 

@@ -47,7 +47,7 @@ def test_one_slow_streamer_is_named(place: FcMnist) -> None:
     (*_, line), record = run(place, ("3",))
     pattern = (
         r"streamer 3 delivered ([\d.]+) batches/s \(the others ([\d.]+)\), the wafer asked for "
-        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms a batch; check its node and its shard"
+        r"([\d.]+): its stage 'map load' takes ([\d.]+) ms per batch; check its node and its shard"
     )
     delivered, others, asked, stage_ms = numbers(pattern, line)
     assert delivered <= 1 / SLEEP_S
@@ -64,7 +64,7 @@ def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
     assert all("each of 3 streamers delivered" in each for each in lines)
     delivered, _ = numbers(
         r"each of 3 streamers delivered ([\d.]+) batches/s, the wafer asked for ([\d.]+): its "
-        r"stage 'map load' takes [\d.]+ ms a batch; ",
+        r"stage 'map load' takes [\d.]+ ms per batch; ",
         line,
     )
     assert delivered <= 1 / SLEEP_S
@@ -74,7 +74,7 @@ def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
     if needed > MOST_ADVISED:  # on a fast machine a step is that short
         assert "a step takes only" in line
     else:  # one node has them all
-        assert f"{needed} streamers would feed it (--tasks-per-node {needed})" in line
+        assert f"{needed} streamers are needed (--tasks-per-node {needed})" in line
 
 
 def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> None:

@@ -160,13 +160,13 @@ def test_a_trace_that_cannot_be_written_is_a_warning(place: FcMnist) -> None:
 def test_a_run_that_goes_on_leaves_the_trace_of_the_steps_before(place: FcMnist) -> None:
     configure(place, runconfig__trace_steps=[FIRST, LAST])
     for last in (LAST - 1, STEPS):
-        assert "no trace is made" not in place.cpu("--max_steps", str(last)).stderr
+        assert "were not traced" not in place.cpu("--max_steps", str(last)).stderr
     traces = place.model_dir / "trace"
     before = {path.name: path.read_bytes() for path in traces.iterdir()}
     assert set(before) == {f"steps_{FIRST}_{LAST - 1}.json", f"steps_{LAST}_{LAST}.json"}
     done = place.cpu("--max_steps", str(STEPS + 2))
     assert done.returncode == 0, done.stderr
-    assert f"this run had {STEPS + 1} to " in done.stderr
+    assert f"this run computed {STEPS + 1} to " in done.stderr
     assert {path.name: path.read_bytes() for path in traces.iterdir()} == before
 
 

@@ -83,7 +83,7 @@ def test_a_model_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         UsageError, match=r"file/x: cannot be written: Not a directory.*choose another model_dir"
     ):
         model_dir.prepare(tmp_path / "file" / "x")
-    with pytest.raises(UsageError, match="file: is no folder; choose another model_dir"):
+    with pytest.raises(UsageError, match="file: is not a folder; choose another model_dir"):
         model_dir.prepare(tmp_path / "file")
 
 

@@ -89,7 +89,7 @@ def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path, name: str) ->
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    wrong_ones = {"file": "is no folder", "file/below": "cannot be written"}
+    wrong_ones = {"file": "is not a folder", "file/below": "cannot be written"}
     for name, message in wrong_ones.items():
         wrong = tmp_path / name
         with pytest.raises(UsageError, match=f"model_dir {wrong}: {message}"):

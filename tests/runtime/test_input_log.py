@@ -45,8 +45,9 @@ def test_the_line_has_the_numbers_and_the_remedy(caplog):
     (line,) = caplog.messages
     assert line == (
         "Input bound: the steps waited 80% of their time for batches: streamer 2 delivered 10 "
-        "batches/s, the wafer asked for 50: its stage 'map load' takes 50 ms a batch; 6 streamers "
-        "would feed it (--tasks-per-node 6); see cs_input_analyzer"
+        "batches/s, the wafer asked for 50: its stage 'map load' takes 50 ms per batch; 6 "
+        "streamers "
+        "are needed (--tasks-per-node 6); see cs_input_analyzer"
     )
     assert record.verdict == "bound"
     assert record.wait_share == pytest.approx(0.8)

@@ -177,7 +177,7 @@ def test_a_run_that_goes_on_behind_a_bad_batch_takes_the_next_one(tmp_path, way)
 def test_a_program_takes_no_more_rows_than_another_has(tmp_path, way):
     train = NETWORK.compile(tmp_path, PIPELINED)
     larger = replace(NETWORK, batch=17).compile(tmp_path, PIPELINED)
-    message = r"features float32\[16, 2, 6\].*: give it its own batches"
+    message = r"features float32\[16, 2, 6\].*: use separate batches"
     with opened(way, tmp_path, train, [data(NETWORK)], {}) as machine:
         with pytest.raises(CsrunError, match=message):
             machine.load(larger, machine)

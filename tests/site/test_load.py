@@ -52,10 +52,10 @@ WRONG = [
     ({"systems": []}, "systems: ", "[]"),
     (
         {"slurm_options": {"qos": "low"}},
-        "slurm_options must be left out where scheduler is",
+        "slurm_options must be omitted with scheduler",
         "local",
     ),
-    ({"prolog": ["module load x"]}, "prolog must be left out where scheduler", "local"),
+    ({"prolog": ["module load x"]}, "prolog must be omitted with scheduler", "local"),
     ({"scheduler": None}, "missing required field scheduler", ""),
     ({"systems.1.name": "cs2-01"}, "systems[1].name must differ from systems[0].name", "cs2-01"),
     ({"systems.1.address": "127.0.0.1"}, "systems[1].address must differ", "127.0.0.1"),

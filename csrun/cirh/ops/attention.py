@@ -159,7 +159,7 @@ def require_attention(
         )
     if values[2] != keys[2]:
         raise VerifyException(
-            f"key and value must have one length, got {text_of(key)} and {text_of(value)}"
+            f"key and value must have equal lengths, got {text_of(key)} and {text_of(value)}"
         )
     if "dropout" in properties:
         rate, kept = number(properties, "dropout"), tensor_type((*outer, length, keys[2]), "bool")

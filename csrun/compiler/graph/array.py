@@ -38,7 +38,7 @@ class Array:
     @property
     def base(self) -> "Array":
         """Array that owns the memory of this view."""
-        assert self.whole is not None, "set when it was made"
+        assert self.whole is not None, "set by the constructor"
         return Array(self.name, self.whole, self.dtype, is_weight=self.is_weight)
 
     @property

@@ -100,7 +100,7 @@ class Graph:
             return self._arrays[value]
         if isinstance(value.owner, VIEWS):
             found = view_of(value.owner, self.placed(value.owner.x))
-            assert found is not None, "a copy stands before it"
+            assert found is not None, "a copy was inserted before it"
             return found
         kind = type_of(value)
         place = self._copied_place(value)
@@ -170,7 +170,9 @@ class Graph:
         assert isinstance(owner, Operation), "CIRH has no block arguments"
         if isinstance(owner, VIEWS):
             found = view_of(owner, self.array(owner.x))
-            assert found is not None, f"{owner.name} of {owner.where}: a copy stands before it"
+            assert found is not None, (
+                f"{owner.name} of {owner.where}: a copy was inserted before it"
+            )
             return found
         kind = type_of(value)
         shape, dtype = shape_of(kind), dtype_of(kind)

@@ -48,7 +48,7 @@ def view_of(op: Operation, x: Array) -> Array | None:
         case SelectOp():
             return x.selected(*index_of(op.properties, type_of(op.x)))
         case _:
-            raise TypeError(f"{op.name} is no view")
+            raise TypeError(f"{op.name} is not a view")
 
 
 def undone(op: Operation, out: Array) -> Array | None:

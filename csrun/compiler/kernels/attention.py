@@ -162,7 +162,7 @@ def match_attention(operation: Operation, graph: Graph) -> Kernel:
     masks, dropout = list(operation.mask), None
     if operation.dropout is not None:
         drawn = masks.pop().owner
-        assert isinstance(drawn, DropoutMaskOp), "dropout is by a mask that is drawn"
+        assert isinstance(drawn, DropoutMaskOp), "dropout uses a drawn mask"
         dropout = Dropout(operation.dropout.value.data, drawn.stream.value.data)
     return Attention(
         graph.layer_of(operation),

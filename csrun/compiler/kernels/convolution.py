@@ -268,7 +268,7 @@ def match_convolution(operation: Operation, graph: Graph) -> Kernel:
 
 def _viewed(array: Array, shape: Shape) -> Array:
     found = array.reshaped(shape)
-    assert found is not None, "a copy stands before an array whose rows are no view"
+    assert found is not None, "a copy was inserted before an array whose rows are not a view"
     return found
 
 

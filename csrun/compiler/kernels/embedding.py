@@ -153,7 +153,7 @@ def rows_of(array: Array, row: tuple[int, ...]) -> Array:
     """Merge all leading axes; the array has been copied if strides forbid that."""
     size = prod(array.shape) // max(prod(row), 1) if prod(row) else prod(array.shape[:-1])
     found = array.reshaped((size, *row))
-    assert found is not None, "a copy stands before an array whose rows are no view"
+    assert found is not None, "a copy was inserted before an array whose rows are not a view"
     return found
 
 

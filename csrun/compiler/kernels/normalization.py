@@ -139,7 +139,7 @@ def _flat(name: str, array: Array, weight: Shape) -> Array:
     else:
         shape = (size,) if name.startswith(("weight", "bias")) else (rows,)
     found = array.reshaped(shape)
-    assert found is not None, "a copy stands before an array whose rows are no view"
+    assert found is not None, "a copy was inserted before an array whose rows are not a view"
     return found
 
 

@@ -168,7 +168,7 @@ def _planes(array: Array) -> Array:
     """[N, C, H, W] -> [N C, H, W]."""
     samples, channels, *plane = array.shape
     found = array.reshaped((samples * channels, *plane))
-    assert found is not None, "a copy stands before an array whose rows are no view"
+    assert found is not None, "a copy was inserted before an array whose rows are not a view"
     return found
 
 

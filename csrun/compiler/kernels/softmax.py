@@ -90,7 +90,7 @@ def match_softmax(operation: Operation, graph: Graph) -> Kernel | None:
     arrays = []
     for value in (*operation.operands, operation.results[0]):
         array = graph.array(value).reshaped(shape)
-        assert array is not None, "an axis of size 1 more is a view"
+        assert array is not None, "adding an axis of size 1 is a view"
         arrays.append(array)
     return Softmax(
         graph.layer_of(operation),

@@ -291,7 +291,7 @@ class LossPartBackward(Kernel):
 def column_of(array: Array) -> Array:
     """A number a row, as the loops have it: [N] -> [N, 1]."""
     found = array.reshaped((*array.shape, 1))
-    assert found is not None, "any strides give it"
+    assert found is not None, "a view exists for any strides"
     return found
 
 

@@ -202,8 +202,8 @@ def formula_loop(
 def _check(key: str, read: lair.ReadOp, value: Value) -> None:
     """Check that an array is overwritten after the last operator that reads it."""
     made = value.value.owner
-    assert isinstance(made, Operation), "an operator makes it"
+    assert isinstance(made, Operation), "it is the result of an operator"
     for use in read.out.uses:
         reader = use.operation
         is_before = reader is made or reader.is_before_in_block(made)
-        assert is_before, f"{key} is read after its next value is there"
+        assert is_before, f"{key} is read after its next value was assigned"

@@ -64,7 +64,7 @@ class Lowering:
 
     def _write(self, op: Operation) -> None:
         array = self._graph.array(op.results[0]).reshaped(self._spaces[op].result)
-        assert array is not None, "what is written has rows"
+        assert array is not None, "results have rows"
         self.writes[array.stem] = array
         self._region.block.add_op(
             lair.WriteOp(
@@ -89,7 +89,7 @@ class Lowering:
 
     def _read(self, value: SSAValue, shape: Shape) -> SSAValue:
         array = self._graph.array(value).reshaped(shape)
-        assert array is not None, "what is read has rows"
+        assert array is not None, "operands have rows"
         if array not in self._reads:
             read = lair.ReadOp.of(array, _shaped(value, shape))
             self._region.block.add_op(read)
@@ -142,7 +142,7 @@ def _number(block: Block, text: str, value: SSAValue) -> SSAValue:
 
 def _body(block: Block, op: Operation, args: Sequence[SSAValue]) -> None:
     scalar = scalar_of(op)
-    assert scalar is not None, f"{op.name} is none of lair's"
+    assert scalar is not None, f"{op.name} is not an operator of lair"
     options = {name: attribute(value) for name, value in scalar.options}
     call = lair.ScalarOp(
         operands=[args],

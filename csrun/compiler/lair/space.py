@@ -77,7 +77,7 @@ class Space:
     def operand(self, own: Shape) -> Shape:
         """The shape of an operand with one axis of rows, or without rows."""
         rows = self.rows_of(own)
-        assert rows is not None, "it was looked at before"
+        assert rows is not None, "visited before"
         tail = own[max(self.leading - len(self.shape) + len(own), 0) :]
         return (rows, *tail) if rows and self.leading else tail
 

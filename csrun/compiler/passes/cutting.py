@@ -233,7 +233,7 @@ class _Cut:
         for part in self._each(builder):
             total = _plus(builder, total, _slice(builder, op.lhs, 1, part), part.out)
             self._make_beside(builder, op, part)
-        assert total is not None, "there are parts"
+        assert total is not None, "there are shards"
         replace_by_value(op, total)
 
     def _side_by_side(self, op: MmOp) -> None:
@@ -263,8 +263,8 @@ class _Cut:
     def _loss_backward(self, loss: Loss) -> None:
         """The logits again, part by part, and what their gradient is read for."""
         gradient, back = loss.gradient, loss.backward
-        assert gradient is not None, "it has a way back"
-        assert back is not None, "it has a way back"
+        assert gradient is not None, "it has a backward operator"
+        assert back is not None, "it has a backward operator"
         reader = next((op for op in self._uses.sums if op.lhs is gradient.out), None)
         builder, total = _before(gradient), None
         sums = dict[Part, SSAValue]()

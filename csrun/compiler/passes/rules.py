@@ -229,7 +229,7 @@ def statistics_without_training(op: Operation) -> bool:
 
 def _trains(op: Operation) -> bool:
     module = op.parent_op()
-    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    assert isinstance(module, ModuleOp), "CIRH operators are in a module"
     return run_mode_of(module) is RunMode.TRAIN
 
 
@@ -237,7 +237,7 @@ def attention_without_training(op: Operation) -> bool:
     """Attention with dropout -> without, in a module that does not train, or at rate 0."""
     assert isinstance(op, AttentionOp)
     module = op.parent_op()
-    assert isinstance(module, ModuleOp), "operators of CIRH stand in a module"
+    assert isinstance(module, ModuleOp), "CIRH operators are in a module"
     if op.dropout is None or (run_mode_of(module) is RunMode.TRAIN and op.dropout.value.data > 0):
         return False
     options = {name: value for name, value in op.properties.items() if name != "dropout"}
@@ -268,7 +268,7 @@ def arithmetic(op: Operation) -> bool:
     values = [_constant(operand) for operand in op.operands]
     if None in values:
         return False
-    assert isinstance(op, CirhOp), "it is one that folds"
+    assert isinstance(op, CirhOp), "it is a foldable operator"
     with np.errstate(all="ignore"):
         value = float(op.compute(*map(np.float64, values)))
     return math.isfinite(value) and _replace_by_constant(op, value)
@@ -282,7 +282,7 @@ def moved_constant(op: Operation) -> bool:
 
 def neutral_operand(op: Operation) -> bool:
     """x + 0, x - 0, x * 1, x / 1 -> x, and 0 + x, 1 * x -> x."""
-    assert isinstance(op, BinaryOp), "others have nothing neutral"
+    assert isinstance(op, BinaryOp), "other operators have no neutral element"
     pairs = [(op.operands[0], op.operands[1])]
     if op.COMMUTES:
         pairs.append((op.operands[1], op.operands[0]))

@@ -45,7 +45,7 @@ def turned_if_wide(op: ParameterOp) -> ParameterOp:
     op.out.replace_all_uses_with(builder.emit(TransposeOp, turned))
     Rewriter.erase_op(op)
     found = turned.owner
-    assert isinstance(found, ParameterOp), "it has just been made"
+    assert isinstance(found, ParameterOp), "it was just created"
     return found
 
 

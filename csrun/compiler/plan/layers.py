@@ -148,7 +148,7 @@ def _check_parts(parameters: Sequence[Parameter]) -> None:
     for p in parameters:
         if p.part is not None:
             end = ends.get(p.part.tensor, p.offset_bytes)
-            assert p.offset_bytes == end, f"{p.name} lies apart from the rows before it"
+            assert p.offset_bytes == end, f"{p.name} is not adjacent to the preceding rows"
             ends[p.part.tensor] = end + nbytes_of(p.shape, p.dtype)
 
 

@@ -56,9 +56,7 @@ class Limit:
     @property
     def total(self) -> str:
         """Sentence that relates the kernels' rates to the model's."""
-        whose = (
-            "all kernels, one after the other" if self.work.is_streaming else "the slowest kernel"
-        )
+        whose = "all kernels in sequence" if self.work.is_streaming else "the slowest kernel"
         return (
             f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, plus "
             f"{_ms(self.work.overhead_s(self.constants))} of overhead: "
@@ -74,7 +72,7 @@ class Limit:
         size = work.batch_size // work.micro_batches
         text = f"A batch is computed in {work.micro_batches} micro-batches of {size:,} samples"
         if not work.is_streaming:
-            return text + ", one after the other."
+            return text + ", in sequence."
         weights = si(sum(map(work.streamed_bytes, work.layers)), "B")
         return text + f": weights in and gradients out of each make {weights} per batch."
 

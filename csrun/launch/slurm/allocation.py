@@ -100,7 +100,7 @@ def lacks(found: Sequence[JobComponent], needs: Sequence[tuple[int, int]]) -> st
         if part.nodes < nodes:
             return f"has {part.nodes} nodes{where}, the layout needs {nodes}"
         if part.cpus // part.nodes < cpus:
-            return f"has {part.cpus // part.nodes} CPUs a node{where}, the tasks need {cpus}"
+            return f"has {part.cpus // part.nodes} CPUs per node{where}, the tasks need {cpus}"
     return ""
 
 

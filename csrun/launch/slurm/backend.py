@@ -109,8 +109,8 @@ def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
     if systems > 1 and site.gres is not None and not site.gres_names_systems:
         raise UsageError(
             f"--num_csx must be 1 on site {site.name}, got {systems}: gres {site.gres} does not"
-            " name the CS system; put {system} for its name, as in cs:{system}:1, there and the"
-            " names in slurm.conf"
+            " name the CS system: add {system} to it, as in cs:{system}:1, and the names to"
+            " slurm.conf"
         )
 
 

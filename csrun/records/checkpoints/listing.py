@@ -46,7 +46,7 @@ def listing(model_dir: Path) -> list[Listed]:
     """
     names = [parts.name_of(step) for step in reversed(parts.steps_in(model_dir))]
     if not names:
-        raise UsageError(f"{model_dir}: no checkpoint; give a model_dir, or a file of one")
+        raise UsageError(f"{model_dir}: no checkpoint; pass a model_dir, or a checkpoint file")
     try:
         index = parts.read_index(model_dir)
     except CsrunError:  # whoever verifies hears of it

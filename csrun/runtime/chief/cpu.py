@@ -183,7 +183,7 @@ class CpuMachine(CpuProgram):
             of = feed.fed
             return replace(of, source=FirstRows(of.source, plan.inputs, feed.plan.inputs))
         if not isinstance(feed, Feed):
-            raise TypeError("a program takes batches of another one of its own machine")
+            raise TypeError("a program can only take batches of a program on the same machine")
         source = InProcessSource(feed.dataset, plan.inputs, feed.first, self._settings, feed.last)
         stage = partial(_stage, source)
         return _BatchFeed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))

@@ -55,7 +55,7 @@ class ChiefTrace:
             asked = " to ".join(map(str, self._steps))
             done = f"{self._done + 1} to {step}" if step > self._done else "none"
             log.warning(
-                f"runconfig.trace_steps: no trace is made of steps {asked}: this run had {done}"
+                f"runconfig.trace_steps: steps {asked} were not traced: this run computed {done}"
             )
             return
         path = trace_file.path_of(self._model_dir, first, last)

@@ -297,7 +297,7 @@ class Engine:
 
     def _deliver(self, index: int) -> None:
         """End a step whose batches are computed."""
-        assert isinstance(self._compute, MicroBatches), "which alone takes such orders"
+        assert isinstance(self._compute, MicroBatches), "only micro-batches receive such orders"
         self._step.index = index
         self._compute.deliver(self._step)
 

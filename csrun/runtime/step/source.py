@@ -164,8 +164,8 @@ def require_first_rows(inputs: Sequence[InputSpec], whole: Sequence[InputSpec]) 
     if not are_first_rows(inputs, whole):
         ours, theirs = (", ".join(map(_text, specs)) for specs in (inputs, whole))
         raise CsrunError(
-            f"a program with inputs {ours} cannot take the first rows of batches {theirs}: give "
-            "it its own batches"
+            f"a program with inputs {ours} cannot take the first rows of batches {theirs}: use "
+            "separate batches"
         )
 
 

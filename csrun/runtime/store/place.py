@@ -214,10 +214,13 @@ def _folder(wanted: str | None) -> Path:
     if found is None:
         folder, kind = next(iter(kinds.items()))
         raise UsageError(
-            f"runconfig.weight_store_dir: {folder} is in memory ({kind}): name a folder on a disk"
+            f"runconfig.weight_store_dir: {folder} is on a memory file system ({kind}): choose a "
+            "folder on disk"
         )
     if not found.is_dir():
-        raise UsageError(f"runconfig.weight_store_dir: {found} is no folder: make it, or name one")
+        raise UsageError(
+            f"runconfig.weight_store_dir: {found} is not a folder: create it, or choose another"
+        )
     return found
 
 

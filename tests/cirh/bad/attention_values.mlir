@@ -1,4 +1,4 @@
-// expect: key and value must have one length, got [2, 2, 4, 3] and [2, 2, 5, 3]
+// expect: key and value must have equal lengths, got [2, 2, 4, 3] and [2, 2, 5, 3]
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %q = cirh.input "q" : tensor<2x2x4x3xf32>
   %v = cirh.input "v" : tensor<2x2x5x3xf32>

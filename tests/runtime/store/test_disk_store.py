@@ -314,10 +314,12 @@ def test_no_room_is_said_in_bytes(tmp_path, disk):
 def test_a_folder_in_memory_is_no_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "_memory_kind", lambda folder: "tmpfs")
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
-    with pytest.raises(UsageError, match=r"is in memory \(tmpfs\).*name a folder on a disk"):
+    with pytest.raises(
+        UsageError, match=r"is on a memory file system \(tmpfs\): choose a folder on disk"
+    ):
         make_store(plan, RunSettings(weight_store="disk"))
     monkeypatch.setattr(place, "_memory_kind", lambda folder: None)
-    with pytest.raises(UsageError, match="is no folder: make it"):
+    with pytest.raises(UsageError, match="is not a folder: create it"):
         make_store(plan, settings_of(tmp_path / "none", plan))
 
 

@@ -74,7 +74,7 @@ def software(shell: Shell, output_format: str) -> None:
 
 
 @leaf("telemetry")
-@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option("--once", is_flag=True, help="Show it once and exit.")
 def telemetry(shell: Shell, output_format: str, once: bool) -> None:
     """Show power state, holder, step rate and arena; at a terminal live, until Ctrl-C."""
     if once or output_format == reply.JSON or not shell.asking.is_terminal:
