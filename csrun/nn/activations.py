@@ -12,6 +12,7 @@ from csrun.cirh.ops.activation import (
     SigmoidOp,
     SiluOp,
     SoftplusOp,
+    SoftshrinkOp,
     TanhOp,
 )
 from csrun.cirh.ops.base import CirhOp, Plain
@@ -29,6 +30,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "softplus",
+    "softshrink",
     "tanh",
 ]
 
@@ -92,6 +94,11 @@ def softplus(x: Tensor) -> Tensor:
     return _apply("softplus", SoftplusOp, x)
 
 
+def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
+    """x - lambd above lambd, x + lambd below -lambd, else 0; lambd >= 0."""
+    return _apply("softshrink", SoftshrinkOp, x, lambd=float(lambd))
+
+
 def _apply(name: str, kind: type[CirhOp], x: Tensor, **options: Plain) -> Tensor:
     """Emit an activation; only those that PyTorch promotes integers for take integers."""
     x = require_tensor(name, x)
@@ -112,6 +119,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "tanh": tanh,
     "silu": silu,
     "softplus": softplus,
+    "softshrink": softshrink,
 }
 
 

@@ -99,6 +99,14 @@ ELEMENTWISE = {
     "pow of a number": case(lambda m, a: 2.0**a, normal(3, 4)),
     "pow of both": case(lambda m, a, b: a**b, positive(2, 3, 2), normal(3, 1)),
     "pow of zero": case(lambda m, a, b: a**b, np.zeros((2, 2)), [[2.0, 0.0], [1.0, 3.0]]),
+    "softshrink": case(
+        lambda m, a: m.softshrink(a, 0.5),
+        [
+            [0.5, -0.5, INF, -INF],
+            [0.0, -0.0, 1.0, -2.0],
+        ],  # PyTorch's slope at NaN depends on the type
+        peer=lambda m, a: m.nn.functional.softshrink(a, 0.5),
+    ),
     "one value": case(lambda m, a: m.clamp(m.abs(a), 0.25), normal(1)),
     "none": case(lambda m, a: m.where(m.abs(a) > 1, a, 0.0), normal(0, 3)),
     "strided": case(lambda m, a: m.clamp(a[:, 1::2], -0.5, 0.5) * m.abs(a[:, ::2]), normal(3, 6)),

@@ -61,7 +61,7 @@ def arithmetic(x, w):
 def activations(x, w):
     y = f.relu(x) + f.gelu(x) + f.gelu(w * x, approximate="tanh") + f.silu(x) + torch.tanh(w)
     y = y + torch.sigmoid(x) + f.softplus(x) + f.elu(x) + f.leaky_relu(x, 0.1)
-    return y + f.hardtanh(x) + f.logsigmoid(w).abs()
+    return y + f.hardtanh(x) + f.logsigmoid(w).abs() + f.softshrink(x * w, 0.1)
 
 
 def reductions(x, w):

@@ -52,6 +52,7 @@ ACTIVATIONS = {
     "sigmoid": "",
     "tanh": "",
     "softplus": "",
+    "softshrink": "out = nn.softshrink(x, lambd=0.1)  # [8, 16]",
 }
 
 _UNARY = (

@@ -370,6 +370,40 @@ class HardtanhBackwardOp(BackwardOp):
         return np.where(saved >= max_val, 0, above)
 
 
+@irdl_op_definition
+class SoftshrinkOp(UnaryOp):
+    """x - lambd above lambd, x + lambd below -lambd, else 0."""
+
+    name = "cirh.softshrink"
+    lambd = prop_def(FloatAttr)
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        lambd = number(properties, "lambd")
+        if not lambd >= 0:
+            raise VerifyException(f"lambd must be >= 0, got {lambd}")
+        return super().infer(types, properties)
+
+    def gradients(self, back: Backward) -> Gradients:
+        return [back.emit(SoftshrinkBackwardOp, back.grad, self.x, **back.options())]
+
+    @staticmethod
+    def formula(x: Any, lambd: float) -> Any:
+        return x - np.minimum(np.maximum(x, -lambd), lambd)
+
+
+@irdl_op_definition
+class SoftshrinkBackwardOp(BackwardOp):
+    """0 where |x| is at most `lambd`, else the gradient; saved is the input x."""
+
+    name = "cirh.softshrink_backward"
+    lambd = prop_def(FloatAttr)
+
+    @staticmethod
+    def formula(grad: Any, x: Any, lambd: float) -> Any:
+        return np.where(np.abs(x) <= lambd, 0, grad)
+
+
 def _cdf(x: Any, approximate: str) -> Any:
     """P(N(0, 1) < x), or 1 / 2 + 1 / 2 tanh(...)."""
     if approximate == "none":
@@ -403,4 +437,6 @@ OPS = (
     LeakyReluBackwardOp,
     HardtanhOp,
     HardtanhBackwardOp,
+    SoftshrinkOp,
+    SoftshrinkBackwardOp,
 )

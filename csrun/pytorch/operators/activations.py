@@ -117,6 +117,14 @@ def hardtanh_backward(
     return e.emit(ops.HardtanhBackwardOp, grad, saved, min_val=float(low), max_val=float(high))
 
 
+def softshrink(e: Emission, x: SSAValue, lambd: float = 0.5) -> SSAValue:
+    return e.emit(ops.SoftshrinkOp, x, lambd=float(lambd))
+
+
+def softshrink_backward(e: Emission, grad: SSAValue, x: SSAValue, lambd: float) -> SSAValue:
+    return e.emit(ops.SoftshrinkBackwardOp, grad, x, lambd=float(lambd))
+
+
 #: PyTorch's slope of a hardsigmoid, which it rounds to float32 for float64 as well.
 _SIXTH = float(np.float32(1 / 6))
 
@@ -149,4 +157,6 @@ EMITTERS: dict[str, Emitter] = {
     "aten.hardtanh.default": hardtanh,
     "aten.hardtanh_backward.default": hardtanh_backward,
     "aten.hardsigmoid_backward.default": hardsigmoid_backward,
+    "aten.softshrink.default": softshrink,
+    "aten.softshrink_backward.default": softshrink_backward,
 }

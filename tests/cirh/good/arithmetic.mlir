@@ -36,5 +36,7 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %32 = cirh.gelu_cdf %30 {approximate = "none"} : (tensor<4x4xf64>) -> tensor<4x4xf64>
   %33 = cirh.mul %30, %32 : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %34 = cirh.gelu_slope %30, %32, %33 {approximate = "none"} : (tensor<4x4xf64>, tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %35 = cirh.softshrink %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
+  %36 = cirh.softshrink_backward %35, %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

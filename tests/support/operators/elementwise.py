@@ -226,6 +226,12 @@ FORWARD: Sequence[Case] = (
         negative_slope=0.1,
     ),
     case(
+        activation.SoftshrinkOp,
+        lambda torch, x: torch.nn.functional.softshrink(x, 0.4),
+        WITH_ZERO,
+        lambd=0.4,
+    ),
+    case(
         activation.HardtanhOp,
         lambda torch, x: torch.nn.functional.hardtanh(x, -0.5, 1.0),
         WITH_ZERO,
@@ -346,6 +352,13 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         normal(2, 3),
         WITH_ZERO,
         negative_slope=0.1,
+    ),
+    case(
+        activation.SoftshrinkBackwardOp,
+        lambda torch, g, x: torch.ops.aten.softshrink_backward(g, x, 0.5),
+        normal(2, 3),
+        WITH_ZERO,
+        lambd=0.5,
     ),
     case(
         activation.HardtanhBackwardOp,
