@@ -10,7 +10,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loop.patches import TakenOver
+from csrun.pytorch.loop.patches import Patches
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.backward import backward_as_method
@@ -99,7 +99,7 @@ class Session:
             opened.enter_context(inference_as_no_grad())
             opened.enter_context(backward_as_method())
             loop = SessionLoop(run, self.line, self._model, optimization, self._model.forward)
-            opened.enter_context(TakenOver(loop, self._model, optimization))
+            opened.enter_context(Patches(loop, self._model, optimization))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)
             self._loop, self._run = loop, run

@@ -278,9 +278,9 @@ def read_decoded(folder: Path) -> Any:
 def make_loop_values(folder: Path) -> None:
     import torch
 
-    from csrun.pytorch.step.value_log import KeptValues
+    from csrun.pytorch.step.value_log import ValueLog
 
-    kept = KeptValues(folder, 0)
+    kept = ValueLog(folder, 0)
     kept.add_losses([0, 1, 2], [1, 2, 3], [6.25, 5.5, 0.125])
     kept.add(1, 7, 2, torch.arange(4.0))
     kept.add_losses([3], [4], [0.5])
@@ -288,9 +288,9 @@ def make_loop_values(folder: Path) -> None:
 
 
 def read_loop_values(folder: Path) -> Any:
-    from csrun.pytorch.step.value_log import KeptValues
+    from csrun.pytorch.step.value_log import ValueLog
 
-    kept = KeptValues(folder, 4)
+    kept = ValueLog(folder, 4)
     value = kept.value(1, 7)
     return [*map(kept.loss, range(4)), None if value is None else value.tolist()]
 

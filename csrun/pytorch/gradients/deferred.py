@@ -21,8 +21,8 @@ from csrun.pytorch.record.recording import Recording
 from csrun.pytorch.record.torch_modes import outside
 from csrun.pytorch.step.expected_calls import is_write
 from csrun.pytorch.step.mutation_counters import ParameterSets
-from csrun.pytorch.step.snapshots import Given
-from csrun.pytorch.step.tokens import Numbers, Slot, StepValues, Token
+from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -163,7 +163,7 @@ class Gradients:
         self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
-    def begin(self, names: Mapping[str, Any], step: StepValues) -> None:
+    def begin(self, names: Mapping[str, Any], step: StepOutputs) -> None:
         """`backward()` is called in a step that is not recorded: these parameters get gradients."""
         if names is not self._names:
             self._of(names)
@@ -338,7 +338,7 @@ class Gradients:
         if isinstance(leaf, Numbers):
             return self._slot_of(leaf)
         if type(leaf) is torch.Tensor:
-            return Given(leaf, self._name_of(leaf))
+            return Snapshot(leaf, self._name_of(leaf))
         return leaf
 
     def _slot_of(self, value: Numbers) -> Slot:

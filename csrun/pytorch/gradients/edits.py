@@ -16,8 +16,8 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Operator, Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
-from csrun.pytorch.step.snapshots import Given
-from csrun.pytorch.step.tokens import Slot, StepValues, Token
+from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Edits:
         self._kept = KeptEdits(())
         self._made = 0
         self._is_other = False
-        self.step: StepValues | None = None
+        self.step: StepOutputs | None = None
 
-    def begin(self, step: StepValues) -> None:
+    def begin(self, step: StepOutputs) -> None:
         """Another step's edits begin."""
         self._made, self._is_other, self.step = 0, False, step
 
@@ -90,7 +90,7 @@ class Edits:
     def _is_again(self, known: Any, leaf: Any) -> bool:
         if type(known) is Place:
             return self.all[known.edit].result(known.leaf) is leaf
-        if type(known) is Given:
+        if type(known) is Snapshot:
             return known.is_still(leaf)
         if type(known) is Slot:
             return isinstance(leaf, Token) and leaf.slot is known and leaf.step is self.step
@@ -153,7 +153,7 @@ class KeptEdits:
         def traced(leaf: Any) -> Any:
             if isinstance(leaf, Place):
                 return results[leaf.edit][leaf.leaf]
-            if isinstance(leaf, Given):
+            if isinstance(leaf, Snapshot):
                 return leaf.tensor
             if isinstance(leaf, Slot):
                 return recorder.known(leaf.value)
@@ -216,8 +216,8 @@ def with_edits_of(recording: Recording, other: Recording) -> Recording | None:
         return None
 
     def moved(op: Operator) -> Operator:
-        parts = {"arguments": op.arguments, "keywords": dict(op.keywords), "results": op.results}
-        found: dict[str, Any] = tree_map(lambda x: own[x] if isinstance(x, Ref) else x, parts)
+        variants = {"arguments": op.arguments, "keywords": dict(op.keywords), "results": op.results}
+        found: dict[str, Any] = tree_map(lambda x: own[x] if isinstance(x, Ref) else x, variants)
         return replace(op, **found)
 
     return replace(

@@ -5,9 +5,9 @@ from typing import Any
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.order import Orders
-from csrun.pytorch.loop.recorded_step import Step
+from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.step.variant import StepVariant
 
 
 def require_block(is_over: bool) -> None:
@@ -46,22 +46,22 @@ def other_modes() -> UsageError:
     )
 
 
-def require_followed(step: Step, accumulates: bool) -> None:
+def require_followed(step: LoopStep, accumulates: bool) -> None:
     """The loop leaves a batch. accumulates: it may do so between backward() and optimizer.step().
 
     Raises: UsageError where a value was read of it, so that it has run, and that is missing
     """
-    was_read = step.early is not None and step.part is not None and step.part.trains
+    was_read = step.state.is_queued and step.trains
     if was_read and not (step.has_gradients and accumulates):
         needed = "backward()" if accumulates else "optimizer.step()"
         raise UsageError(
             f"{user_line()}: {needed} must follow where a value was read before it, as step "
-            f"{step.values.number + 1} has run: read the value behind it; a step cannot be skipped "
-            "by its own loss"
+            f"{step.outputs.number + 1} has run: read the value behind it; a step cannot be "
+            "skipped by its own loss"
         )
 
 
-def step_of(step: Step | None, closure: Any) -> Step:
+def step_of(step: LoopStep | None, closure: Any) -> LoopStep:
     """The step whose optimizer.step() is called.
 
     Raises: UsageError where it has none
@@ -71,7 +71,7 @@ def step_of(step: Step | None, closure: Any) -> Step:
             f"{user_line()}: optimizer.step() takes no closure, which would compute the loss "
             "anew: call loss.backward() before it"
         )
-    if step is None or step.is_over:
+    if step is None or step.state.is_over:
         raise UsageError(
             f"{user_line()}: optimizer.step() must be called once for each batch, "
             f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
@@ -81,27 +81,27 @@ def step_of(step: Step | None, closure: Any) -> Step:
     return step
 
 
-def require_same_numbers(step: Step, numbers: tuple[float, ...]) -> None:
+def require_same_numbers(step: LoopStep, numbers: tuple[float, ...]) -> None:
     """Raises: UsageError where others were there when a value was read, and the step has run"""
-    if step.early != numbers:
+    if step.numbers != numbers:
         raise UsageError(
             f"{user_line()}: lr or weight_decay changed between the value that was read and "
             "optimizer.step(), and the step has run: read values after optimizer.step()"
         )
 
 
-def require_same_place(step: Step, place: int) -> None:
+def require_same_place(step: LoopStep, place: int) -> None:
     """Raises: UsageError where gradients were cleared since a value was read, and it has run"""
-    if step.early is not None and step.place != place:
+    if step.state.is_queued and step.place != place:
         raise UsageError(
             f"{user_line()}: gradients were cleared between a value that was read and "
             "backward(), and the batch's were added by then: read values behind backward()"
         )
 
 
-def require_same_edits(step: Step, part: Part) -> None:
+def require_same_edits(step: LoopStep, variant: StepVariant) -> None:
     """Raises: UsageError where the step's gradients make it another part, and it has run"""
-    if part is not step.part and step.early is not None:
+    if variant is not step.variant and step.state.is_queued:
         raise UsageError(
             f"{user_line()}: gradients are edited in another way than in the steps before, and "
             "this one has run, as a value of it was read: read values after optimizer.step()"

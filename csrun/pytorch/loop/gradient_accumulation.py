@@ -7,16 +7,16 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.deferred import Gradients, edited_too_early
-from csrun.pytorch.loop.recorded_step import Step
+from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.lower.clipping import is_of_sum
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.recording import Recording
-from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")
 
 
-class SeveralBatches:
+class GradientAccumulation:
     """What they must be, so that what is added up is what PyTorch adds up."""
 
     def __init__(
@@ -28,10 +28,10 @@ class SeveralBatches:
         optimized = set(map(id, optimization.parameters if optimization else ()))
         self._optimized = [n for n, p in model.named_parameters() if id(p) in optimized]
         self._gradients = gradients
-        self._known: dict[Part, bool] = {}
-        self._left: Step | None = None
+        self._known: dict[StepVariant, bool] = {}
+        self._left: LoopStep | None = None
 
-    def leave(self, step: Step) -> None:
+    def leave(self, step: LoopStep) -> None:
         """The loop takes another batch before `optimizer.step()`.
 
         Raises: UsageError where the gradients were edited, or cannot be added to
@@ -46,14 +46,14 @@ class SeveralBatches:
         self.require(step)
         self._left = step
 
-    def take_left(self) -> Step | None:
+    def take_left(self) -> LoopStep | None:
         """The last batch of a pass that is over, if its gradients wait for `optimizer.step()`."""
         if not self._gradients.added_to():
             return None
         self._gradients.batches = 0
         return self._left
 
-    def end_recorded(self, step: Step) -> None:
+    def end_recorded(self, step: LoopStep) -> None:
         """The step of a recorded batch is over."""
         assert step.recorded is not None, "asked of one"
         self._appear(step, step.recorded.recording, 0)
@@ -66,17 +66,17 @@ class SeveralBatches:
                 "has followed before the end of the block"
             )
 
-    def _appear(self, step: Step, now: Recording, batches: int) -> None:
+    def _appear(self, step: LoopStep, now: Recording, batches: int) -> None:
         if step.place:
             self._gradients.require_same(now.first_gradients)
         is_gone = step.recorded is not None and step.recorded.is_cleared
         self._gradients.appear({} if is_gone else now.first_gradients)
         self._gradients.batches = batches
 
-    def require(self, step: Step) -> None:
+    def require(self, step: LoopStep) -> None:
         """Raises: UsageError for a batch whose gradients cannot be added up with others"""
-        assert step.part is not None, "known by now"
-        recording = step.part.recording
+        assert step.variant is not None, "known by now"
+        recording = step.variant.recording
         if odd := sorted({*recording.written, *recording.counters}):
             raise UsageError(
                 f"{user_line()}: forward writes the buffer {odd[0]}, as the statistics of a norm "
@@ -84,20 +84,20 @@ class SeveralBatches:
                 "to eval(), use LayerNorm or GroupNorm, or a larger batch_size without "
                 "accumulation"
             )
-        if not self.are_of_sums(step.part):
+        if not self.are_of_sums(step.variant):
             raise UsageError(
                 f"{user_line()}: gradients that are added up over batches are edited: they can be "
                 "clipped together by clip_grad_norm_ of all that the optimizer has; divide the "
                 "loss to scale them"
             )
 
-    def are_of_sums(self, *parts: Part) -> bool:
+    def are_of_sums(self, *variants: StepVariant) -> bool:
         """Whether updates take the gradients as they are, or clip them alone."""
-        return all(map(self._is_of_sum, parts))
+        return all(map(self._is_of_sum, variants))
 
-    def _is_of_sum(self, part: Part) -> bool:
-        if part not in self._known:
-            recording = part.recording
+    def _is_of_sum(self, variant: StepVariant) -> bool:
+        if variant not in self._known:
+            recording = variant.recording
             trained = [name for name in self._optimized if name in recording.gradients]
-            self._known[part] = is_of_sum(recording, trained)
-        return self._known[part]
+            self._known[variant] = is_of_sum(recording, trained)
+        return self._known[variant]

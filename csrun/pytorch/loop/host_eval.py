@@ -1,6 +1,7 @@
-"""What the loop computes of its steps' values beside what step 1 computed: when it is read.
+"""Lazy evaluation on the host of what the loop computes from its steps' values.
 
-A computation is as it was called: what the loop writes into afterwards does not change it.
+Only what step 1 did not compute comes here. Arguments are copied at the call: later writes of the
+loop do not change them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,10 +34,10 @@ class Computation:
         self.results: list[Any] | None = None
         self.is_settled = False
         for leaf in self._leaves():
-            if isinstance(leaf, InStep) and not leaf.step.is_over:
+            if isinstance(leaf, InStep) and not leaf.step.state.has_values:
                 leaf.step.waiting.append(ref(self))
         if self.is_of_recorded:
-            owner.settle_later(self)
+            owner.readback.settle_later(self)
 
     def _leaves(self) -> list[Any]:
         return list(tree_leaves((self._args, self._kwargs)))
@@ -98,7 +99,7 @@ class Computation:
         """Its results; of a sum over many steps, one after the other."""
         if self.results is not None:
             return self.results
-        self.owner.want(self.places())
+        self.owner.readback.want(self.places())
         waiting = [self]
         with on_one_thread():  # sums must not depend on how many CPUs a task has
             while waiting:
@@ -119,7 +120,7 @@ class Computation:
 
     def _number(self, leaf: Any) -> Any:
         if isinstance(leaf, InStep):
-            return self.owner.read(leaf.step, leaf.slot)
+            return self.owner.readback.read(leaf.step, leaf.slot)
         if isinstance(leaf, Result):
             assert leaf.of.results is not None, "computed before"
             return leaf.of.results[leaf.number]
@@ -167,7 +168,7 @@ class Lazy(Numbers):
     def tensor(self) -> Any:
         """The numbers."""
         if self.viewed:
-            self._owner.require_current(self.viewed)
+            self._owner.readback.require_current(self.viewed)
         return self.result.numbers()
 
     def detach(self) -> "Lazy":
@@ -226,7 +227,7 @@ def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
         for place in leaf.viewed
     )
     if found:
-        owner.require_current(found)
+        owner.readback.require_current(found)
     return found
 
 

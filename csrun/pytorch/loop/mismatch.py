@@ -7,12 +7,12 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.host_eval import Computation, Lazy
-from csrun.pytorch.loop.recorded_step import Step
+from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import MODEL, Expected
-from csrun.pytorch.step.tokens import InStep, Numbers, StepValues, Token
+from csrun.pytorch.step.tokens import InStep, Numbers, StepOutputs, Token
 
 LONGEST = 40  # characters of an argument in a message
 CALLED_AGAIN = (
@@ -21,14 +21,14 @@ CALLED_AGAIN = (
 )
 
 
-def require_open(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def require_open(step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises: UsageError for a call of the model that a recorded step cannot take"""
-    if step.is_over:
+    if step.state.is_over:
         raise UsageError(f"{user_line()}: {CALLED_AGAIN}")
     require_current(leaves_of(args, kwargs), None)
 
 
-def require_current(leaves: list[Any], step: StepValues | None) -> None:
+def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
     """Raises: UsageError where one of some arguments is of another step
 
     step: this one, if it runs on tokens
@@ -38,19 +38,21 @@ def require_current(leaves: list[Any], step: StepValues | None) -> None:
             raise UsageError(f"{user_line()}: {reason}")
 
 
-def another_call(step: Step | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UsageError:
+def another_call(
+    step: LoopStep | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> UsageError:
     """Error for a call of the model that step 1 has not made in this place."""
     leaves = leaves_of(args, kwargs)
-    require_current(leaves, step.values if step else None)
+    require_current(leaves, step.outputs if step else None)
     return UsageError(f"{user_line()}: {_difference(step, leaves, tuple(kwargs))}")
 
 
-def another_loss(step: Step | None, loss: Numbers) -> UsageError:
+def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
     """Error for backward() of a value that is not the loss of step 1."""
-    if isinstance(loss, Token) and (step is None or loss.step is not step.values):
+    if isinstance(loss, Token) and (step is None or loss.step is not step.outputs):
         return UsageError(f"{user_line()}: {LATE_BACKWARD}")
     sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
-    require_current(sources, step.values if step else None)
+    require_current(sources, step.outputs if step else None)
     return UsageError(
         f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
         f"another value{step.strayed if step else ''}: compute it in the same way in each step; "
@@ -58,7 +60,7 @@ def another_loss(step: Step | None, loss: Numbers) -> UsageError:
     )
 
 
-def _stale_reason(leaf: Any, step: StepValues | None) -> str | None:
+def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
     """Why the step cannot compute with a value; step: None where no value of tokens is its own."""
     if isinstance(leaf, Traced):
         return None if leaf.recorder.is_open else leaf.stale_reason
@@ -73,7 +75,7 @@ def _stale_reason(leaf: Any, step: StepValues | None) -> str | None:
     return None
 
 
-def _difference(step: Step | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
+def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
     if not any(isinstance(leaf, Numbers | Traced) for leaf in leaves):
         return (
             "the model is called on tensors that are not of the Session's batch: iterate over the "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from csrun.pytorch.loop.session_loop import SessionLoop
 
 
-class TakenOver:
+class Patches:
     """Methods of the user's objects are the Session's until it is left.
 
     state_dict, of both, has the weights as they are in the store.

@@ -13,7 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.tokens import InStep, OfRecorded, Owner, Slot, StepValues
+from csrun.pytorch.step.tokens import Deferred, InStep, Owner, Slot, StepOutputs
 
 CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said
@@ -32,19 +32,19 @@ def view_is_stale(weight: str) -> UsageError:
 class Loop(Owner, Protocol):
     """The Session, as it is asked for the step that the loop is in."""
 
-    def run_early(self, values: StepValues) -> None:
+    def run_early(self, values: StepOutputs) -> None:
         """Have it run before `optimizer.step()`, if it is this one."""
 
 
-class Reading:
+class Readback:
     """The values of a loop's steps that run on the wafer."""
 
     def __init__(self, loop: Loop, run: ScriptRun) -> None:
         self._loop, self._run = loop, run
         self._in_a_row, self._last = 0, -1
-        self._waiting: list[ReferenceType[OfRecorded]] = []
+        self._waiting: list[ReferenceType[Deferred]] = []
 
-    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
+    def read(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
         """The numbers of a value."""
         if slot.is_loss:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
@@ -53,7 +53,7 @@ class Reading:
         self._run.replay.keep(step, slot.value, found)
         return found
 
-    def loss(self, step: StepValues) -> float:
+    def loss(self, step: StepOutputs) -> float:
         """The loss of a step, which has run then."""
         if step.loss is None:
             self._run_through(step)
@@ -73,7 +73,7 @@ class Reading:
         if not wanted:
             return
         for place in wanted:
-            if place.step.is_over:
+            if place.step.state.has_values:
                 raise UsageError(
                     f"{user_line()}: step {place.step.number + 1} has already run without this "
                     "output: read it before the loss in the same step, or once in steps 1 to "
@@ -97,7 +97,7 @@ class Reading:
             if place.step.updates != self._run.updates:
                 raise view_is_stale(place.slot.weight)
 
-    def settle_later(self, computation: OfRecorded) -> None:
+    def settle_later(self, computation: Deferred) -> None:
         """It is to be settled behind the recorded step that the loop is in."""
         self._waiting.append(ref(computation))
 
@@ -123,7 +123,7 @@ class Reading:
         if slot.is_loss:
             return
         found = None
-        if step.is_over and slot.is_input and step.batch is not None:
+        if step.state.has_values and slot.is_input and step.batch is not None:
             with suppress(LookupError):  # of a pass whose order nobody knows any more
                 tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
                 found = list(tensors)[slot.value.number]
@@ -132,7 +132,7 @@ class Reading:
         if found is not None:
             step.outputs[slot.value] = found
 
-    def _run_through(self, values: StepValues) -> None:
+    def _run_through(self, values: StepOutputs) -> None:
         """Run up to a step, and that one, too."""
         self._loop.run_early(values)
         self._run.flush_for_read()

@@ -1,4 +1,4 @@
-"""A step of the loop while it is recorded, and what is learned from it."""
+"""A step of the loop that is recorded, and the variant that it makes."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -14,7 +14,6 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.loop.readback import view_is_stale
-from csrun.pytorch.loop.revalidation import Recheck
 from csrun.pytorch.lower.dropout_masks import Draw
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
@@ -26,10 +25,10 @@ from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.compiled_step import Batches, Part
-from csrun.pytorch.step.expected_calls import MODEL, Calls, Expected, LoopShape
+from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape
 from csrun.pytorch.step.snapshots import Constant
-from csrun.pytorch.step.tokens import Numbers, Slot, StepValues
+from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs
+from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.weights.sync import Before
 
 
@@ -38,7 +37,7 @@ class ReadBefore:
     """What an earlier run has read of a step, and what this one reads of it."""
 
     run: ScriptRun
-    values: StepValues
+    values: StepOutputs
 
     def number_of(
         self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
@@ -168,19 +167,19 @@ class RecordedStep:
         """What it is, once it is over."""
         return self._recording
 
-    def part(
+    def variant(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
-    ) -> Part:
+    ) -> StepVariant:
         """A new part of the loop. inputs: the batch's, if another part has such batches."""
         recording = self._recording
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
-        part = Part(recording, self._shape(inputs), batches, mode, self._goals())
+        variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
         if recording.loss is not None:
             self._require_returned(recording, recording.loss)
-        part.outputs = self._read_of(part)
-        part.constants = self._constants()
-        return part
+        variant.outputs = self._read_of(variant)
+        variant.constants = self._constants()
+        return variant
 
     def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
         refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
@@ -190,7 +189,7 @@ class RecordedStep:
         found = self._recorder.constants
         return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
 
-    def _read_of(self, part: Part) -> tuple[Ref, ...]:
+    def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
         """What it gives for the loop: for what that reads, and computes beside the loss."""
         recording, calls = self._recording, self.calls.found
         read = [read.value for read in recording.reads]
@@ -200,7 +199,7 @@ class RecordedStep:
             loss = ancestors(recording, [recording.loss])
             results = [c.results for c in calls if loss.isdisjoint(_refs(c.results))]
         read += [ref for ref in _refs(results) if _is_of_forward(recording, ref)]
-        return part.shape.bases_of(recording, read)
+        return variant.shape.bases_of(recording, read)
 
     def _goals(self) -> list[Ref]:
         """The values that the step is there for."""
@@ -210,42 +209,42 @@ class RecordedStep:
         results = [call.results for call in self.calls.found if call.name == MODEL]
         return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
 
-    def compare(self, part: Part, are_edits_apart: bool) -> None:
+    def compare(self, variant: StepVariant, are_edits_apart: bool) -> None:
         """Raises: UsageError where the step is not what the part's first one was
 
         are_edits_apart: what is done to its gradients may be another thing
         """
-        if what := self._difference(part, are_edits_apart):
+        if what := self._difference(variant, are_edits_apart):
             raise UsageError(
                 f"{what}: a loop must compute the same in each step, as forward's Python runs in "
                 "the first ones only"
             )
-        part.wanted.update(dict.fromkeys(self._read_of(part)))
+        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
 
-    def is_same(self, part: Part, are_edits_apart: bool) -> bool:
+    def is_same(self, variant: StepVariant, are_edits_apart: bool) -> bool:
         """Return whether the step computes what a part does."""
         trains = self._recording.loss is not None
-        return part.trains == trains and self._difference(part, are_edits_apart) is None
+        return variant.trains == trains and self._difference(variant, are_edits_apart) is None
 
-    def _difference(self, part: Part, are_edits_apart: bool) -> str | None:
-        goals, own = part.goals, self._goals()
-        if are_edits_apart and part.trains and self._recording.loss is not None:
-            goals, own = part.recording.before_edits, self._recording.before_edits
-        return difference(part.recording, goals, self._recording, own)
+    def _difference(self, variant: StepVariant, are_edits_apart: bool) -> str | None:
+        goals, own = variant.goals, self._goals()
+        if are_edits_apart and variant.trains and self._recording.loss is not None:
+            goals, own = variant.recording.before_edits, self._recording.before_edits
+        return difference(variant.recording, goals, self._recording, own)
 
-    def takes_over(self, part: Part, inputs: Mapping[Ref, Slot] | None) -> bool:
+    def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
         """Have a part of an earlier Session be one of this, if it computes the same."""
         recording, goals = self._recording, self._goals()
-        if difference(part.recording, part.goals, recording, goals):
+        if difference(variant.recording, variant.goals, recording, goals):
             return False
-        if not _are_numbered_alike(part.recording, recording):
+        if not _are_numbered_alike(variant.recording, recording):
             return False
-        part.recording, part.goals, part.shape = recording, goals, self._shape(inputs)
-        part.constants = self._constants()
-        part.wanted.update(dict.fromkeys(self._read_of(part)))
+        variant.recording, variant.goals, variant.shape = recording, goals, self._shape(inputs)
+        variant.constants = self._constants()
+        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
         return True
 
-    def answer(self, part: Part, loss: Callable[[], torch.Tensor | None]) -> None:
+    def answer(self, variant: StepVariant, loss: Callable[[], torch.Tensor | None]) -> None:
         """Have what the loop still holds of the step answer with numbers.
 
         What is asked for now will be asked for in other steps.
@@ -255,7 +254,7 @@ class RecordedStep:
         run.users.before.add(before)
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
-            if run.users.is_in_file and self._before.values.is_over:
+            if run.users.is_in_file and self._before.values.state.has_values:
                 raise GoneError(
                     f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
                     "step are read before its loss in the first steps: read this one above it"
@@ -270,7 +269,7 @@ class RecordedStep:
             if weight and self._before.values.updates != run.updates:
                 raise view_is_stale(weight)
             self._require_returned(recording, traced.value)
-            part.wanted.update(dict.fromkeys(part.shape.bases_of(recording, [traced.value])))
+            variant.wanted.update(dict.fromkeys(variant.shape.bases_of(recording, [traced.value])))
             return self._before.number_of(traced.value, lambda: computed(traced.value))
 
         self._recorder.reader, self._recorder.later = number_of, self._later
@@ -282,53 +281,6 @@ class RecordedStep:
         if any(map(self._recorder.name_of, own)):
             return None
         return self.calls.later(func, args, kwargs)
-
-
-@dataclass(eq=False, slots=True)
-class Step:
-    """The step that the loop is in. batch: its number in the loader's batches.
-
-    part: None while it is recorded for the first time. calls: how many of the expected ones were
-    made. place: how many batches of its `optimizer.step()` came before it, once backward() is
-    called, or a value is read. early: the numbers that it ran with when a value was read before
-    `optimizer.step()`. strayed: a call of the same function as the expected one, with other
-    arguments. again: where it is compared with step 1 once more. state: of the guards, at the
-    batch.
-    """
-
-    values: StepValues
-    batches: Batches
-    batch: int
-    part: Part | None = None
-    recorded: RecordedStep | None = None
-    calls: int = 0
-    place: int = 0
-    is_backward: bool = False
-    is_over: bool = False
-    early: tuple[float, ...] | None = None
-    strayed: str = ""
-    again: Recheck | None = None
-    state: int = 0
-
-    @property
-    def expected(self) -> Expected | None:
-        """The call that comes next as step 1 has made it; None where all were made, or none is."""
-        if self.is_over or self.part is None or self.recorded is not None or self.is_rechecking:
-            return None
-        calls = self.part.shape.calls
-        return None if self.calls == len(calls) else calls[self.calls]
-
-    @property
-    def is_rechecking(self) -> bool:
-        """Whether the user's code runs to be compared, not for the loop."""
-        return self.again is not None and self.again.is_recording
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether the loop is between `backward()` and `optimizer.step()`."""
-        if self.is_over:
-            return False
-        return self.is_backward or (self.recorded is not None and self.recorded.has_loss)
 
 
 def _are_numbered_alike(one: Recording, other: Recording) -> bool:

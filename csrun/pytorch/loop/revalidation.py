@@ -19,16 +19,16 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import outside
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.compiled_step import Part
 from csrun.pytorch.step.expected_calls import MODEL, Expected, LoopShape
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
-from csrun.pytorch.step.snapshots import Given
+from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.tokens import Slot, Token
+from csrun.pytorch.step.variant import StepVariant
 
 SETS_EVERY = 8  # steps, between two comparisons behind what a loop sets
 
 
-class Rechecks:
+class Revalidations:
     """Which steps these are: the first one of each part of the loop behind each checkpoint, and
     behind what the loop sets in a module; of what it sets in each step, one in `SETS_EVERY`.
     """
@@ -40,25 +40,25 @@ class Rechecks:
         self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
         self._required: dict[LoopShape, str] = {}
-        self._unseen: dict[LoopShape, tuple[Part, int]] = {}  # and the state of the last step
+        self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards then
 
-    def saw(self, part: Part) -> Part:
+    def saw(self, variant: StepVariant) -> StepVariant:
         """Forward's Python has run for a part, which was recorded."""
-        self._set[part.shape], self._steps[part.shape] = self._sets.seen, SETS_EVERY
-        self._unseen.pop(part.shape, None)
-        return part
+        self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, SETS_EVERY
+        self._unseen.pop(variant.shape, None)
+        return variant
 
-    def require(self, part: Part, changed: str) -> None:
+    def require(self, variant: StepVariant, changed: str) -> None:
         """Have the step that begins be compared: the loop has changed what forward reads."""
-        self._required[part.shape] = changed
+        self._required[variant.shape] = changed
 
-    def begun(self, part: Part, state: int) -> "Recheck | None":
+    def begun(self, variant: StepVariant, state: int) -> "Revalidation | None":
         """A step of a part begins: what compares it, unless an earlier run has taken it.
 
         state: of the guards
         """
-        shape, now = part.shape, self._replay.made // self._every
-        self._unseen[shape] = part, state
+        shape, now = variant.shape, self._replay.made // self._every
+        self._unseen[shape] = variant, state
         is_behind = self._at.setdefault(shape, now) != now
         is_set, changed = self._is_set(shape), self._required.pop(shape, "")
         if not (is_behind or is_set or changed) or self._replay.is_on:
@@ -71,7 +71,7 @@ class Rechecks:
         elif is_set:
             where = f"before which the loop has set {self._sets.last}"
         where = f"{self._replay.made + 1}, {where}"
-        return Recheck(self._model, part, where, remedy, self._saw_again)
+        return Revalidation(self._model, variant, where, remedy, self._saw_again)
 
     def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
         """The block is left: compare forward of the parts whose last steps have not run it.
@@ -82,17 +82,17 @@ class Rechecks:
         """
         if self._replay.is_on:
             return
-        for part, last in list(self._unseen.values()):
-            own = part.shape.modes
-            if part.trains and last == state and own and modes.have_same_gradients(own):
+        for variant, last in list(self._unseen.values()):
+            own = variant.shape.modes
+            if variant.trains and last == state and own and modes.have_same_gradients(own):
                 where = f"{self._replay.made}, the last one of the block"
-                again = Recheck(self._model, part, where, _REMEDY, self._saw_again)
+                again = Revalidation(self._model, variant, where, _REMEDY, self._saw_again)
                 with modes.trained_as(own):
                     again.run_forward(forward)
 
-    def _saw_again(self, part: Part) -> None:
-        self._set[part.shape], self._steps[part.shape] = self._sets.seen, 0
-        self._unseen.pop(part.shape, None)
+    def _saw_again(self, variant: StepVariant) -> None:
+        self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, 0
+        self._unseen.pop(variant.shape, None)
 
     def _is_set(self, shape: LoopShape) -> bool:
         self._steps[shape] += 1
@@ -108,7 +108,7 @@ _REMEDY_OF_CHANGED = (
 )
 
 
-class Recheck:
+class Revalidation:
     """One step on traced tensors: the loop's calls are made again on these as they come.
 
     step: its number and what is behind it; remedy: said where it is refused. saw: is told that its
@@ -118,17 +118,17 @@ class Recheck:
     def __init__(
         self,
         model: torch.nn.Module,
-        part: Part,
+        variant: StepVariant,
         step: str,
         remedy: str,
-        saw: Callable[[Part], None],
+        saw: Callable[[StepVariant], None],
     ) -> None:
-        self._part, self._step, self._remedy, self._saw = part, step, remedy, saw
+        self._variant, self._step, self._remedy, self._saw = variant, step, remedy, saw
         self._recorder = Recorder(model)
         self._recorder.reader = reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
         self.is_recording = False
-        arrays = part.shape.arrays
+        arrays = variant.shape.arrays
         batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
         self._values: dict[Slot, Traced] = dict(zip(arrays, batch, strict=True))
 
@@ -145,12 +145,12 @@ class Recheck:
             if isinstance(slot, Slot):
                 self._values[slot] = value
                 self._results += [value.value] if expected.name == MODEL else []
-        if not self._part.trains and expected is self._part.shape.calls[-1]:
+        if not self._variant.trains and expected is self._variant.shape.calls[-1]:
             self._finish()
 
     def backward(self) -> None:
         """The loop has called it on the loss."""
-        loss = self._part.shape.loss
+        loss = self._variant.shape.loss
         assert loss is not None, "of a training"
         with self._recording():
             self._values[loss].backward()
@@ -161,7 +161,7 @@ class Recheck:
 
         Raises: UsageError where they compute something else than in step 1
         """
-        calls = [call for call in self._part.shape.calls if call.name == MODEL]
+        calls = [call for call in self._variant.shape.calls if call.name == MODEL]
         for expected in calls:
             slots = {o for o in expected.operands if isinstance(o, Slot)}
             if expected.spec is None or not slots <= self._values.keys():
@@ -169,21 +169,21 @@ class Recheck:
             args, kwargs = tree_unflatten(map(self._operand, expected.operands), expected.spec)
             with torch.enable_grad():
                 self.call(expected, forward, args, kwargs)
-        self._saw(self._part)
+        self._saw(self._variant)
         results = (leaf for call in calls for leaf in tree_leaves(call.results))
         goals = [leaf.value for leaf in results if isinstance(leaf, Slot)]
-        first, again = self._part.recording, self._recorder.finish()
+        first, again = self._variant.recording, self._recorder.finish()
         if what := difference(first, goals, again, self._results):
             raise self._refused(what)
 
     def _finish(self) -> None:
         """Raises: UsageError where it computes something else than step 1 did"""
-        self._saw(self._part)
-        first, again = self._part.recording, self._recorder.finish()
-        if self._part.trains:
+        self._saw(self._variant)
+        first, again = self._variant.recording, self._recorder.finish()
+        if self._variant.trains:
             what = difference(first, first.before_edits, again, again.before_edits)
         else:
-            what = difference(first, self._part.goals, again, self._results)
+            what = difference(first, self._variant.goals, again, self._results)
         if what:
             raise self._refused(what)
 
@@ -205,7 +205,7 @@ class Recheck:
     def _operand(self, operand: Any) -> Any:
         if isinstance(operand, Slot):
             return self._values[operand]
-        return operand.tensor if isinstance(operand, Given) else operand
+        return operand.tensor if isinstance(operand, Snapshot) else operand
 
     def _refused(self, what: str) -> UsageError:
         return UsageError(f"{what}, as is seen in step {self._step}: {self._remedy}")

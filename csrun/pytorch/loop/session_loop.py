@@ -1,6 +1,9 @@
-"""The steps of a Session's loop: each is recorded, or its batch is tokens and it is queued."""
+"""The loop of a Session: each step is recorded, or its batch is handed out as tokens.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+Where a step is says `csrun.pytorch.step.step_state`; this is the shell that changes it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,35 +15,31 @@ from csrun.pytorch.errors import CaptureError, call_for_user, failure_of, user_l
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order, mismatch
-from csrun.pytorch.loop.gradient_accumulation import SeveralBatches
+from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
 from csrun.pytorch.loop.host_eval import later, now
-from csrun.pytorch.loop.readback import Reading
-from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep, Step
-from csrun.pytorch.loop.revalidation import Rechecks
-from csrun.pytorch.loop.step_cache import KnownParts
-from csrun.pytorch.loop.weight_guard import ParameterWatch, WeightCalls
+from csrun.pytorch.loop.loop_step import LoopStep
+from csrun.pytorch.loop.readback import Readback
+from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
+from csrun.pytorch.loop.revalidation import Revalidations
+from csrun.pytorch.loop.variant_cache import VariantCache
+from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.lower.dropout_masks import Draw
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState, written
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.compiled_step import Batches, Part, Queued
 from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.step.mutation_counters import Modes
-from csrun.pytorch.step.tokens import (
-    InStep,
-    Numbers,
-    OfRecorded,
-    Slot,
-    StepValues,
-    Token,
-)
+from csrun.pytorch.step.queued_step import QueuedStep, Work
+from csrun.pytorch.step.step_state import Phase, Progress, StepState
+from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
+from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.user import Loader
 
 
 class SessionLoop:
-    """What the loop of a Session meets: its batches, `optimizer.step()`, and all that tokens ask.
+    """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens.
 
     line: of the Session; another one of that line has the same parts. forward: the model's own.
     watch: of what the loop does with the model beside its steps.
@@ -56,13 +55,13 @@ class SessionLoop:
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
         self._trainable = list(model.parameters())
-        self._parts = KnownParts(
+        self._variants = VariantCache(
             run, (line, optimization is not None), model, lambda: self._guards.changed
         )
-        self._step: Step | None = None
+        self._step: LoopStep | None = None
         self.optimizer_state: WatchedState | None = None  # of a block that trains
         self.has_begun = self._is_over = False
-        self.watch = ParameterWatch(
+        self.watch = WeightGuard(
             model,
             lambda: self.is_apart,
             lambda: self.is_apart or run.replay.has_lost_weights,
@@ -76,9 +75,9 @@ class SessionLoop:
         self._gradients = Gradients(
             model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
         )
-        self._several = SeveralBatches(model, optimization, self._gradients)
-        self._reading = Reading(self, run)
-        self._rechecks = Rechecks(model, run, self.watch.module_sets)
+        self._accumulation = GradientAccumulation(model, optimization, self._gradients)
+        self.readback = Readback(self, run)
+        self._revalidations = Revalidations(model, run, self.watch.module_sets)
         self._weight_calls = WeightCalls(self._called)
 
     def end(self) -> None:
@@ -86,10 +85,10 @@ class SessionLoop:
         self._end_step()
         if self.has_begun:
             self.watch.require_in_place()
-            self._rechecks.end(self._forward, self._modes, self._guards.state())
+            self._revalidations.end(self._forward, self._modes, self._guards.state())
         if self.optimizer_state is not None:
             self.optimizer_state.look()
-        self._several.say_rest()
+        self._accumulation.say_rest()
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
@@ -144,15 +143,17 @@ class SessionLoop:
         if self.optimizer_state is not None:
             self.optimizer_state.look()
         key = (loader, rows, self._modes(), self._guards.state())
-        part = self._parts.at(*key)
+        variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
-        values = StepValues(run.count, batch=batch, updates=run.updates)
-        self._step = step = Step(values, batches, number, part, state=key[-1])
+        is_known = variant is not None and self._variants.is_checked(variant)
+        state = StepState(Phase.TOKENS if is_known else Phase.RECORDING)
+        outputs = StepOutputs(run.count, state, batch=batch, updates=run.updates)
+        self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1])
         run.count += 1
-        if part is not None and self._parts.is_checked(part):
-            if part.shape.takes_weights:
+        if variant is not None and is_known:
+            if variant.shape.takes_weights:
                 self._weight_calls.begin()
-            return part.shape.tokens_of_batch(self, step.values)
+            return variant.shape.tokens_of_batch(self, outputs)
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
@@ -163,7 +164,7 @@ class SessionLoop:
             key,
             self._later,
             draw,
-            ReadBefore(run, step.values),
+            ReadBefore(run, outputs),
             self._begin_gradients,
         )
         return step.recorded.batch
@@ -171,26 +172,32 @@ class SessionLoop:
     def _end_step(self) -> None:
         """The loop asks for the next batch, or for none."""
         self._leave_step()
-        self._reading.settle()
+        self.readback.settle()
 
     def _leave_step(self) -> None:
         self._weight_calls.end()
         step, self._step = self._step, None
-        if step is None or step.is_over:
+        if step is None or step.state.is_over:
             return
-        recorded = step.recorded
         call_order.require_followed(step, self._run.accumulates)
         if step.has_gradients:
             self._leave_open(step)
-        elif recorded is not None and not recorded.calls.found:
+        else:
+            self._leave_evaluation(step)
+
+    def _leave_evaluation(self, step: LoopStep) -> None:
+        """The loop takes another batch, and has not called `backward()`."""
+        step.state.enter(Phase.OVER)
+        recorded = step.recorded
+        if recorded is not None and not recorded.calls.found:
             recorded.close()  # nothing was done with the batch
         elif recorded is not None:
             self._learn(step, recorded, RunMode.EVAL)
             self._queue(step, ())
-        elif step.calls and step.part is not None and not step.part.trains and not step.early:
+        elif step.calls and not step.trains and not step.state.is_queued:
             self._queue(step, ())
 
-    def _leave_open(self, step: Step) -> None:
+    def _leave_open(self, step: LoopStep) -> None:
         """The loop takes another batch behind `backward()`: both are of one `optimizer.step()`."""
         recorded = step.recorded
         if recorded is not None:
@@ -200,70 +207,68 @@ class SessionLoop:
         if recorded is not None:
             recorded.is_left = True
             self._learn(step, recorded, RunMode.TRAIN)
-        self._several.leave(step)
-        step.is_over = True
-        if step.early is None:
-            self._queue(step, (), ends=False)
+        self._accumulation.leave(step)
+        step.state.enter(Phase.OVER)
+        if not step.state.is_queued:
+            self._queue(step, (), Work.BATCH)
 
     def optimizer_step(self, closure: Any = None) -> None:
         """The loop calls `optimizer.step()`."""
         optimization = self._optimization
         assert optimization is not None, "taken over of a training"
         self._run.updates += 1
-        if self._step is None and closure is None and (left := self._several.take_left()):
-            self._queue(left, optimization.numbers(), is_computed=True)
+        if self._step is None and closure is None and (left := self._accumulation.take_left()):
+            self._queue(left, optimization.numbers(), Work.UPDATE)
             return
         step = call_order.step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
         if recorded is not None:
             self._learn(step, recorded, RunMode.TRAIN)
-            assert step.part is not None, "learned"
+            assert step.variant is not None, "learned"
             if self._run.accumulates:
-                step.part = self._parts.ended(step.part, recorded)
-            self._several.end_recorded(step)
+                step.variant = self._variants.ended(step.variant, recorded)
+            self._accumulation.end_recorded(step)
         else:
             self._edit(step)
         if step.place:
-            self._several.require(step)
-        step.is_over = True
-        if step.early is None:
+            self._accumulation.require(step)
+        step.state.enter(Phase.OVER)
+        if not step.state.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:  # its gradients are computed
-            self._queue(step, numbers, is_computed=True)
+            self._queue(step, numbers, Work.UPDATE)
         else:
             call_order.require_same_numbers(step, numbers)
 
-    def _edit(self, step: Step) -> None:
+    def _edit(self, step: LoopStep) -> None:
         """Have the step be one with the gradients as the loop has edited them."""
-        assert step.part is not None, "known by now"
-        part = self._parts.edited(step.part, self._gradients.end())
-        if not (self._run.accumulates and self._several.are_of_sums(step.part, part)):
-            call_order.require_same_edits(step, part)
-        step.part = part
+        assert step.variant is not None, "known by now"
+        variant = self._variants.edited(step.variant, self._gradients.end())
+        if not (self._run.accumulates and self._accumulation.are_of_sums(step.variant, variant)):
+            call_order.require_same_edits(step, variant)
+        step.variant = variant
 
-    def _learn(self, step: Step, recorded: RecordedStep, mode: RunMode) -> None:
+    def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """A recorded step is over: it is a new part of the loop, or is compared with its part."""
         recorded.finish()
-        part = step.part = self._rechecks.saw(self._parts.learn(step, recorded, mode))
-        values = step.values
+        variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
+        outputs = step.outputs
 
         def loss() -> torch.Tensor | None:
-            slot = part.shape.loss
-            return None if slot is None else self.read(values, slot)
+            slot = variant.shape.loss
+            return None if slot is None else self.readback.read(outputs, slot)
 
-        recorded.answer(part, loss)
+        recorded.answer(variant, loss)
 
-    def _queue(
-        self,
-        step: Step,
-        numbers: tuple[float, ...],
-        ends: bool = True,
-        is_computed: bool = False,
-    ) -> None:
-        assert step.part is not None, "known by now"
-        place = step.place + is_computed
-        queued = Queued(step.part, step.values, step.batch, numbers, place, ends, is_computed)
-        self._run.queue(queued)
+    def _queue(self, step: LoopStep, numbers: tuple[float, ...], work: Work = Work.STEP) -> None:
+        assert step.variant is not None, "known by now"
+        place = step.place
+        if work is Work.UPDATE:
+            place += 1
+        else:
+            step.state.advance(Progress.QUEUED)
+            step.numbers = numbers
+        self._run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work))
 
     def _begin_gradients(self) -> frozenset[str]:
         """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
@@ -276,6 +281,7 @@ class SessionLoop:
         assert step is not None, "it is"
         assert step.recorded is not None, "it is"
         step.place = self._gradients.added_to()
+        step.state.enter(Phase.BACKWARD)
         step.recorded.draw_as(step.place)
         self._gradients.vanish()
         return self._gradients.zeros if not step.place else frozenset()
@@ -289,40 +295,42 @@ class SessionLoop:
             mismatch.require_open(step, args, kwargs)
             modes, state = self._modes(), self._guards.state()
             return step.recorded.call(self._forward, args, kwargs, modes, state)
-        if step is not None and step.is_rechecking:  # by its own forward
+        if step is not None and step.is_revalidating:  # by its own forward
             return call_for_user(self._forward, args, kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
         if found is None:
             raise mismatch.another_call(step, args, kwargs)
         return found
 
-    def _called_model(self, step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called_model(self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         modes, state = self._modes(), self._guards.state()
-        if step.part is not None and not step.calls and not step.is_over:
-            self._switch(step, step.part, modes, state)
-            step.state = state
-        how = (tuple(kwargs), modes, None if state == step.state else state)
+        if step.variant is not None and not step.calls and not step.state.is_over:
+            self._switch(step, step.variant, modes, state)
+            step.guards = state
+        how = (tuple(kwargs), modes, None if state == step.guards else state)
         found = self._called(MODEL, self._forward, args, kwargs, how)
-        if found is None and state != step.state:
+        if found is None and state != step.guards:
             raise call_order.changed_between_calls(self._guards.changed)
         return found
 
-    def _switch(self, step: Step, part: Part, modes: tuple[bool, ...], state: int) -> None:
+    def _switch(
+        self, step: LoopStep, variant: StepVariant, modes: tuple[bool, ...], state: int
+    ) -> None:
         """Have the step be of the part with these modes and what forward reads now, which may have
         changed since its batch.
         """
-        expected = part.shape.modes
-        if expected is None or (modes == expected and state == step.state):
+        expected = variant.shape.modes
+        if expected is None or (modes == expected and state == step.guards):
             return
         loader = step.batches.loader
         rows = loader.orders.rows(*divmod(step.batch, len(loader)))
-        found = self._parts.switched(loader, rows, modes, state)
+        found = self._variants.switched(loader, rows, modes, state)
         if found is not None:
-            step.part = found
+            step.variant = found
         elif modes != expected:
             raise call_order.other_modes()
         else:
-            self._rechecks.require(part, self._guards.changed)
+            self._revalidations.require(variant, self._guards.changed)
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
@@ -348,77 +356,59 @@ class SessionLoop:
         """The results of a call that step 1 made in this place, too; None for another."""
         step = self._step
         expected = None if step is None else step.expected
-        if step is None or step.part is None or expected is None:
+        if step is None or step.variant is None or expected is None:
             return None
         if not expected.is_called(name, leaves_of(args, kwargs), how):
             if name == expected.name and name != MODEL:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
         if not step.calls:
-            step.part.require_constants()
-            step.again = self._rechecks.begun(step.part, step.state)
+            step.variant.require_constants()
+            step.revalidation = self._revalidations.begun(step.variant, step.guards)
         step.calls += 1
-        if step.again is not None:
-            step.again.call(expected, func, args, kwargs)
-        return expected.tokens(self, step.values)
+        if step.revalidation is not None:
+            step.revalidation.call(expected, func, args, kwargs)
+        return expected.tokens(self, step.outputs)
 
     def backward(self, token: Numbers) -> None:
         """The loop calls `backward()`."""
         step = self._step
-        loss = step.part.shape.loss if step is not None and step.part is not None else None
+        loss = step.variant.shape.loss if step is not None and step.variant is not None else None
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
-        if step is None or not is_loss or token.step is not step.values:
+        if step is None or not is_loss or token.step is not step.outputs:
             raise mismatch.another_loss(step, token)
-        if step.is_backward:
+        if step.has_gradients:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
-        assert step.part is not None, "it has the loss"
-        step.part.require_constants()  # one may be written between two calls
+        assert step.variant is not None, "it has the loss"
+        step.variant.require_constants()  # one may be written between two calls
         self._weight_calls.end()
         place = self._gradients.added_to()
         call_order.require_same_place(step, place)
         step.place = place
-        self._gradients.require_same_zeros(step.part.recording)
+        self._gradients.require_same_zeros(step.variant.recording)
         if place:
-            self._gradients.require_same(step.part.recording.first_gradients)
-        if step.again is not None:
+            self._gradients.require_same(step.variant.recording.first_gradients)
+        if step.revalidation is not None:
             self._gradients.vanish()
-            step.again.backward()
-        self._gradients.begin(step.part.recording.first_gradients, step.values)
-        step.is_backward = True
+            step.revalidation.backward()
+        self._gradients.begin(step.variant.recording.first_gradients, step.outputs)
+        step.state.enter(Phase.BACKWARD)
 
-    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
-        """The numbers of a value."""
-        return self._reading.read(step, slot)
-
-    def loss(self, step: StepValues) -> float:
-        """The loss of a step, which has run then."""
-        return self._reading.loss(step)
-
-    def settle_later(self, computation: OfRecorded) -> None:
-        """It is to be settled behind the recorded step that the loop is in."""
-        self._reading.settle_later(computation)
-
-    def want(self, places: Sequence[InStep]) -> None:
-        """Have values; where the program does not give them so far, it is compiled once more."""
-        self._reading.want(places)
-
-    def require_current(self, places: Sequence[InStep]) -> None:
-        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
-        self._reading.require_current(places)
-
-    def run_early(self, values: StepValues) -> None:
+    def run_early(self, outputs: StepOutputs) -> None:
         """Have the step that the loop is in run before `optimizer.step()`, if it is this one."""
-        step = self._step
-        if step is not None and step.values is values and not step.is_over and step.early is None:
-            trains = self._optimization is not None and step.part is not None and step.part.trains
-            if trains and self._run.accumulates:
-                if not step.is_backward:
-                    step.place = self._gradients.added_to() if self._gradients.batches else 0
-                step.early = ()
-                self._queue(step, (), ends=False)
-                return
-            step.early = self._optimization.numbers() if trains and self._optimization else (0.0,)
-            self._queue(step, step.early)
+        step, optimization = self._step, self._optimization
+        if step is None or step.outputs is not outputs:
+            return
+        if step.state.is_over or step.state.is_queued:
+            return
+        if optimization is None or not step.trains:
+            self._queue(step, ())
+        elif self._run.accumulates:
+            if not step.has_gradients:
+                step.place = self._gradients.added_to() if self._gradients.batches else 0
+            self._queue(step, (), Work.BATCH)
+        else:
+            self._queue(step, optimization.numbers())
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""
@@ -436,7 +426,7 @@ class SessionLoop:
     def is_apart(self) -> bool:
         """Whether what happens to the user's own Parameters is none of a step that is recorded."""
         step = self._step
-        return self.has_begun and (step is None or step.recorded is None or step.is_over)
+        return self.has_begun and (step is None or step.recorded is None or step.state.is_over)
 
     def give_back(self) -> None:
         """Have the user's own objects be as the store is."""

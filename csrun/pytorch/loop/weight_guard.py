@@ -25,7 +25,7 @@ _MEMORY = torch.Tensor.data_ptr
 LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
 
 
-class ParameterWatch(TorchDispatchMode):
+class WeightGuard(TorchDispatchMode):
     """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
 
     What writes into them is refused, as the store would not have it. is_apart: whether the store

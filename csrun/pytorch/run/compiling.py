@@ -12,11 +12,11 @@ from csrun.estimator.compilation import Tracing, compile_fitting, compile_option
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.place import Target
 from csrun.estimator.progress import compile_display
-from csrun.estimator.run import EstimatorRun
+from csrun.estimator.run import Run
 from csrun.estimator.trace import share_of
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import GivenBack
 from csrun.records.checkpoints import Checkpoint
 
@@ -30,7 +30,7 @@ class Compiling:
     users: GivenBack
     target: Target
     accumulates: bool = False
-    trained: Part | None = None
+    trained: StepVariant | None = None
     seconds: float = 0.0
 
     def accumulate(self) -> None:
@@ -46,77 +46,77 @@ class Compiling:
             )
         self.accumulates, self.trained = True, None
 
-    def asked(self, run: EstimatorRun, part: Part) -> tuple[Tracing, CompileOptions]:
+    def asked(self, run: Run, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """A part for its compile, and what it is compiled with."""
         systems = len(self.target.systems)
-        tracing = tracing_of(part, self.users.optimization, run.config, systems)
-        accumulates = self.accumulates and part.trains
-        return tracing, options_of(tracing, part, self.target, accumulates)
+        tracing = tracing_of(variant, self.users.optimization, run.config, systems)
+        accumulates = self.accumulates and variant.trains
+        return tracing, options_of(tracing, variant, self.target, accumulates)
 
-    def compile(self, run: EstimatorRun, part: Part, begins: Checkpoint | None) -> None:
+    def compile(self, run: Run, variant: StepVariant, begins: Checkpoint | None) -> None:
         """Compile a part with the values that are asked of it.
 
         begins: a checkpoint which the run is to begin with, if the part trains
         """
-        tracing, options = self.asked(run, part)
+        tracing, options = self.asked(run, variant)
         traced = tracing.trace(options)
-        if begins is not None and part.trains:
+        if begins is not None and variant.trains:
             begins.require_same(traced.weights())
         with compile_display(run.context) as begin:
             compiled = compile_fitting(tracing, traced, run.model_dir, options, begin)
         self.seconds += compiled.seconds
-        part.executable = compiled.executable
-        if part not in part.batches.parts:
-            part.batches.parts.append(part)
-        if part.trains:
-            self.users.learn(part.recording)
-            self.trained = self.trained or part
+        variant.executable = compiled.executable
+        if variant not in variant.batches.variants:
+            variant.batches.variants.append(variant)
+        if variant.trains:
+            self.users.learn(variant.recording)
+            self.trained = self.trained or variant
 
-    def is_current(self, part: Part) -> bool:
+    def is_current(self, variant: StepVariant) -> bool:
         """Whether a part is compiled, for steps of as many batches as they may have now."""
-        found = part.executable
-        return found is not None and found.plan.accumulates == (self.accumulates and part.trains)
+        found = variant.executable
+        return found is not None and found.plan.accumulates == (self.accumulates and variant.trains)
 
 
 def tracing_of(
-    part: Part, optimization: Optimization | None, config: CSRunConfig, systems: int
+    variant: StepVariant, optimization: Optimization | None, config: CSRunConfig, systems: int
 ) -> Tracing:
     """A part of the loop in micro-batches of at most as many samples as were asked for.
 
     A batch of no more is one. Of a batch which they need not divide, one of an evaluation or with
     fewer samples than the others of its loader, it is the largest number that does.
     """
-    share, asked = part.samples // systems, config.micro_batch_size
-    loader = part.batches.loader.loader
+    share, asked = variant.samples // systems, config.micro_batch_size
+    loader = variant.batches.loader.loader
     if asked != AUTO and share <= asked:
         asked = max(share, 1)
-    elif asked != AUTO and not (part.trains and part.samples == loader.batch_size):
+    elif asked != AUTO and not (variant.trains and variant.samples == loader.batch_size):
         asked = max(size for size in range(1, asked + 1) if share % size == 0)
     config = msgspec.structs.replace(config, micro_batch_size=asked)
-    return Tracing(config, part.samples, partial(part.traced, optimization))
+    return Tracing(config, variant.samples, partial(variant.traced, optimization))
 
 
 def options_of(
-    tracing: Tracing, part: Part, target: Target, accumulates: bool = False
+    tracing: Tracing, variant: StepVariant, target: Target, accumulates: bool = False
 ) -> CompileOptions:
     """What a part of the loop is compiled with. accumulates: its steps may take several batches.
 
     Raises: UsageError, with the user's line, for a batch that cannot be cut into such parts
     """
     try:
-        _require_shares(part, len(target.systems))
-        options = compile_options(tracing.config, part.run_mode, target)
+        _require_shares(variant, len(target.systems))
+        options = compile_options(tracing.config, variant.run_mode, target)
         return tracing.asked(msgspec.structs.replace(options, accumulates=accumulates))
     except UsageError as error:
         raise UsageError(f"{user_line()}: {error}") from error
 
 
-def _require_shares(part: Part, systems: int) -> None:
+def _require_shares(variant: StepVariant, systems: int) -> None:
     """See that systems share each batch equally, that which ends a pass, and comes late, too."""
-    share_of(part.samples, systems)
-    loader = part.batches.loader
+    share_of(variant.samples, systems)
+    loader = variant.batches.loader
     last = loader.orders.rows(loader.orders.begun - 1, len(loader) - 1)
-    if last is not None and last < part.samples and last % systems:
+    if last is not None and last < variant.samples and last % systems:
         raise UsageError(
             f"num_csx must divide each batch, got {systems}, and the last of a pass has {last} "
             "samples: give the DataLoader drop_last=True, or another batch_size"

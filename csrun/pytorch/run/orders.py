@@ -13,10 +13,11 @@ from itertools import count, takewhile
 from csrun.base.errors import CsrunError
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import keep_results
-from csrun.pytorch.step.compiled_step import Numbers, Part, Queued, gathering_of
+from csrun.pytorch.step.queued_step import Numbers, QueuedStep, gathering_of
+from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import GivenBack
 from csrun.runtime.chief.machine import Ordered, Program
-from csrun.runtime.chief.step_orders import OrderSplitter
+from csrun.runtime.chief.step_orders import Orders
 from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Gathering, StepOrder
 
@@ -27,9 +28,9 @@ EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not 
 class _UnderWay:
     """Steps of a part, of which some at least are ordered."""
 
-    part: Part
+    variant: StepVariant
     program: Program
-    steps: list[Queued]
+    steps: list[QueuedStep]
     order: Ordered
 
 
@@ -38,7 +39,7 @@ class TrainingOrders:
 
     def __init__(self, users: GivenBack, replay: Replay) -> None:
         self._users, self._replay = users, replay
-        self._running: Part | None = None
+        self._running: StepVariant | None = None
         self._program: Program | None = None
         self._under_way: _UnderWay | None = None
 
@@ -48,7 +49,7 @@ class TrainingOrders:
         return self._under_way is not None
 
     @property
-    def steps(self) -> Sequence[Queued]:
+    def steps(self) -> Sequence[QueuedStep]:
         """Those that are under way."""
         return self._under_way.steps if self._under_way is not None else ()
 
@@ -60,60 +61,62 @@ class TrainingOrders:
     def run(
         self,
         training: Training,
-        part: Part,
+        variant: StepVariant,
         program: Program,
-        steps: list[Queued],
+        steps: list[QueuedStep],
         accumulates: bool,
     ) -> None:
         """Run steps of a part by its program; accumulates: they are batches of steps."""
-        self._running, self._program = part, program
+        self._running, self._program = variant, program
         training.use(program)
         while steps:
             self.begin(training, steps, gathering_of(steps) if accumulates else None)
             steps = self.finish(training)
 
-    def update(self, training: Training, part: Part, program: Program, step: Queued) -> None:
+    def update(
+        self, training: Training, variant: StepVariant, program: Program, step: QueuedStep
+    ) -> None:
         """End a step of which all batches are computed."""
         training.use(program)
         self._running = self._program = None
-        self._begin(training, part, program, [], [step.numbers], Gathering(step.place))
+        self._begin(training, variant, program, [], [step.numbers], Gathering(step.place))
         self._finish(training)
 
-    def ready(self, queued: list[Queued]) -> int:
+    def ready(self, queued: list[QueuedStep]) -> int:
         """How many of the next steps may be ordered early; the newest may still be read."""
-        part, program = self._running, self._program
-        if part is None or program is None or part.program is not program:
+        variant, program = self._running, self._program
+        if variant is None or program is None or variant.program is not program:
             return 0
-        if not program.runs_apart or not queued or queued[0].batch != part.batches.next:
+        if not program.runs_apart or not queued or queued[0].batch != variant.batches.next:
             return 0
         follow = zip(queued[:-1], count(queued[0].batch), strict=False)
-        return sum(1 for _ in takewhile(lambda each: _is_ready(part, *each), follow))
+        return sum(1 for _ in takewhile(lambda each: _is_ready(variant, *each), follow))
 
     def begin(
-        self, training: Training, steps: list[Queued], gathering: Gathering | None = None
+        self, training: Training, steps: list[QueuedStep], gathering: Gathering | None = None
     ) -> None:
         """Order steps of the part that has run last. gathering: which batches end one."""
-        part, program = self._running, self._program
-        assert part is not None, "run before"
+        variant, program = self._running, self._program
+        assert variant is not None, "run before"
         assert program is not None, "run before"
-        numbers = [step.numbers for step in steps if step.ends]
-        self._begin(training, part, program, steps, numbers, gathering)
+        numbers = [step.numbers for step in steps if step.ends_step]
+        self._begin(training, variant, program, steps, numbers, gathering)
 
     def _begin(
         self,
         training: Training,
-        part: Part,
+        variant: StepVariant,
         program: Program,
-        steps: list[Queued],
+        steps: list[QueuedStep],
         numbers: list[Numbers],
         gathering: Gathering | None,
     ) -> None:
         self._users.are_current = False
-        keeps_all = any(step.values.wanted() for step in steps[:-1])
+        keeps_all = any(step.outputs.wanted() for step in steps[:-1])
         order = training.order(numbers, keeps_all, gathering)
-        self._under_way = _UnderWay(part, program, steps, order)
+        self._under_way = _UnderWay(variant, program, steps, order)
 
-    def finish(self, training: Training) -> list[Queued]:
+    def finish(self, training: Training) -> list[QueuedStep]:
         """Wait for the order; the steps that it did not come to.
 
         Raises: CsrunError where it took none, as the data has ended
@@ -121,7 +124,7 @@ class TrainingOrders:
         under_way, done = self._finish(training)
         if not done:
             raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
-        under_way.part.batches.next = under_way.steps[0].batch + done
+        under_way.variant.batches.next = under_way.steps[0].batch + done
         return under_way.steps[done:]
 
     def _finish(self, training: Training) -> tuple[_UnderWay, int]:
@@ -145,8 +148,8 @@ class TrainingOrders:
         its = self._under_way
         if taken := its.steps[:count]:
             losses = its.program.losses(count)
-            self._replay.keep_losses([step.values for step in taken], losses)
-            keep_results(its.part, its.program, taken, losses)
+            self._replay.keep_losses([step.outputs for step in taken], losses)
+            keep_results(its.variant, its.program, taken, losses)
 
 
 class Evaluations:
@@ -155,21 +158,21 @@ class Evaluations:
     def __init__(self) -> None:
         self._taken = 0
 
-    def run(self, part: Part, program: Program, steps: list[Queued]) -> None:
+    def run(self, variant: StepVariant, program: Program, steps: list[QueuedStep]) -> None:
         """Run steps of a part.
 
         Raises: CsrunError where the data has ended
         """
-        orders = part.orders = part.orders or OrderSplitter(program, None)
+        orders = variant.orders = variant.orders or Orders(program, None)
         while steps:
             done = orders.give(StepOrder(self._taken, len(steps))).done
             if not done:
                 raise CsrunError(f"the data ended at batch {steps[0].batch}, the loop goes on")
-            keep_results(part, program, steps[:done], program.losses(done))
+            keep_results(variant, program, steps[:done], program.losses(done))
             steps, self._taken = steps[done:], self._taken + done
 
 
-def _is_ready(part: Part, step: Queued, batch: int) -> bool:
+def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
     """Whether a step is that batch's by the part, which gives all that may be read of it."""
-    is_next = step.part is part and step.batch == batch and step.ends and not step.place
-    return is_next and step.values.asks_for(part.outputs)
+    is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
+    return is_next and step.outputs.asks_for(variant.outputs)

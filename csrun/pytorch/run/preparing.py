@@ -12,7 +12,8 @@ from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import TrainingOrders
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.compiled_step import Batches, KnownBatches, Part, Queued
+from csrun.pytorch.step.queued_step import QueuedStep
+from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
 from csrun.pytorch.user import Loader
 from csrun.runtime.wire.rendezvous import announce_done
 
@@ -27,7 +28,7 @@ class Prepared(ScriptRun):
     """
 
     only: Preparation = Preparation.COMPILE_ONLY
-    _prepared: set[Part] = field(default_factory=set)
+    _prepared: set[StepVariant] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         target = compile_target(self.run.context, self.run.config)
@@ -46,23 +47,23 @@ class Prepared(ScriptRun):
         batches.most = 1
         return batches
 
-    def queue(self, step: Queued) -> None:
+    def queue(self, step: QueuedStep) -> None:
         """A step is made, and not run."""
-        if step.part not in self._prepared:
-            self.compile(step.part)
+        if step.variant not in self._prepared:
+            self.compile(step.variant)
 
-    def compile(self, part: Part) -> None:
+    def compile(self, variant: StepVariant) -> None:
         """Compile or validate a part of the loop; end the script with exit code 0 at what it is of.
 
         That is the training's first part, or an evaluation where there is no training.
         """
-        self._prepared.add(part)
-        data = part.batches.loader.dataset_of_batches
+        self._prepared.add(variant)
+        data = variant.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
-        tracing, options = self._compiling.asked(run, part)
+        tracing, options = self._compiling.asked(run, variant)
         prepare_traced(run, tracing, options, self.only)
-        say_prepared(self.only, part.run_mode)
-        if self.users.optimization is not None and not part.trains:
+        say_prepared(self.only, variant.run_mode)
+        if self.users.optimization is not None and not variant.trains:
             return
         if run.folder is not None:
             announce_done(run.folder, {})

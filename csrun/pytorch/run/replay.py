@@ -12,9 +12,10 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.step.compiled_step import Queued
-from csrun.pytorch.step.tokens import StepValues
-from csrun.pytorch.step.value_log import KeptValues
+from csrun.pytorch.step.queued_step import QueuedStep, Work
+from csrun.pytorch.step.step_state import Progress
+from csrun.pytorch.step.tokens import StepOutputs
+from csrun.pytorch.step.value_log import ValueLog
 from csrun.pytorch.weights.sync import GivenBack
 from csrun.records import checkpoints, log_lines
 from csrun.records.checkpoints import Checkpoint
@@ -40,7 +41,7 @@ class Replay:
     resumed: int = 0
     step: int = 0
     _made: int = 0  # training steps of the loops
-    _kept: KeptValues | None = None
+    _kept: ValueLog | None = None
     _is_held: bool = False
 
     @contextmanager
@@ -61,7 +62,7 @@ class Replay:
             self._is_held = False
             kept.close()
 
-    def _begun(self) -> KeptValues:
+    def _begun(self) -> ValueLog:
         log.info(log_lines.saving_to(self.model_dir))
         self.found = checkpoints.latest(self.model_dir)
         if self.found is not None:
@@ -72,7 +73,7 @@ class Replay:
             )
         elif self.users.optimization is not None:
             self.users.optimization.require_new()
-        return KeptValues(self.model_dir, self.resumed)
+        return ValueLog(self.model_dir, self.resumed)
 
     def _require_own(self) -> None:
         """Raises: UsageError where the newest checkpoint is not that of the last Session"""
@@ -126,40 +127,42 @@ class Replay:
             "true, or have initialize(keep_checkpoint_max=...) keep more"
         )
 
-    def takes(self, step: Queued) -> bool:
+    def takes(self, step: QueuedStep) -> bool:
         """Whether a step that the loop has made is an earlier run's: it has that one's loss."""
-        values, is_on = step.values, self.is_on
-        self._made += step.part.trains and step.ends
-        values.trained = self._made
+        outputs, is_on = step.outputs, self.is_on
+        self._made += step.variant.trains and step.ends_step
+        outputs.trained = self._made
         if is_on:
             self.users.are_current = False
-            values.is_over = values.is_taken = True
-            if self._kept is not None and step.part.trains:
-                values.loss = self._kept.loss(values.number)
+            if step.work is not Work.UPDATE:
+                outputs.state.advance(Progress.REPLAYED)
+            if self._kept is not None and step.variant.trains:
+                outputs.loss = self._kept.loss(outputs.number)
         return is_on
 
-    def value(self, values: StepValues, ref: Ref) -> torch.Tensor | None:
+    def value(self, values: StepOutputs, ref: Ref) -> torch.Tensor | None:
         """What an earlier run has read of a step, if it has and there was one.
 
         Raises: GoneError for what it has not read, of a step that is not taken again
         """
-        if self._kept is None or (self._made > self.resumed and not values.is_taken):
+        is_replayed = values.state.progress is Progress.REPLAYED
+        if self._kept is None or (self._made > self.resumed and not is_replayed):
             return None
         found = self._kept.value(values.number, ref.number)
-        if found is None and (self.is_on or values.is_taken):
+        if found is None and (self.is_on or is_replayed):
             raise GoneError(
                 f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
                 "not read this value: begin in a new model_dir, or read what that one read"
             )
         return found
 
-    def keep(self, values: StepValues, ref: Ref, tensor: torch.Tensor) -> None:
+    def keep(self, values: StepOutputs, ref: Ref, tensor: torch.Tensor) -> None:
         """Keep a value that the loop reads; behind its block nobody goes on from there."""
         if self._kept is not None and self._is_held:
             trained = self._made if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
-    def keep_losses(self, steps: Sequence[StepValues], losses: Sequence[float]) -> None:
+    def keep_losses(self, steps: Sequence[StepOutputs], losses: Sequence[float]) -> None:
         """Keep those of training steps that were taken."""
         if self._kept is not None:
             trained = [step.trained or 0 for step in steps]

@@ -9,9 +9,11 @@ import torch
 
 from csrun.context import Progress
 from csrun.estimator.place import Target, machine_for
-from csrun.estimator.run import EstimatorRun
+from csrun.estimator.run import Run
 from csrun.pytorch.lower.to_cirh import output_name
-from csrun.pytorch.step.compiled_step import Part, Queued
+from csrun.pytorch.step.queued_step import QueuedStep
+from csrun.pytorch.step.step_state import Progress as StepProgress
+from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Feed, Machine, Program
 from csrun.runtime.chief.training import LoopOptions, Training
@@ -26,11 +28,11 @@ class ScriptMachine:
     """
 
     def __init__(
-        self, run: EstimatorRun, target: Target, loaders: Sequence[Loader], owner: Part, step: int
+        self, run: Run, target: Target, loaders: Sequence[Loader], owner: StepVariant, step: int
     ) -> None:
         assert owner.executable is not None, "compiled before"
         self.owner, self._run = owner, run
-        self._parts: list[Part] = []
+        self._variants: list[StepVariant] = []
         self._training: Training | None = None
         self._open, self._in_block = ExitStack(), ExitStack()
         self._is_in_block, self._begun_at = False, step
@@ -49,52 +51,52 @@ class ScriptMachine:
         self._take(owner, self.machine)
         batches.fed = self.machine
 
-    def _take(self, part: Part, program: Program) -> None:
-        part.program, part.orders = program, None
-        if part not in self._parts:
-            self._parts.append(part)
+    def _take(self, variant: StepVariant, program: Program) -> None:
+        variant.program, variant.orders = program, None
+        if variant not in self._variants:
+            self._variants.append(variant)
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, variant: StepVariant) -> bool:
         """Whether a part's program has what it needs in the store."""
-        return self.owner.trains or not part.trains
+        return self.owner.trains or not variant.trains
 
-    def load(self, part: Part) -> None:
+    def load(self, variant: StepVariant) -> None:
         """Have a part's program beside those that are there.
 
         A part that is compiled anew takes its batches where its old program took them, as the other
         parts do: there is one order of them. Where it looks at them in another way, all take its.
         Programs that no part has any more are let go.
         """
-        assert part.executable is not None, "compiled before"
-        batches, whole = part.batches, part.batches.whole(part)
-        former = [part]
-        if batches.fed is not None and not batches.may_feed(part):
-            former = [part, *(one for one in self._parts if one.batches is batches)]
+        assert variant.executable is not None, "compiled before"
+        batches, whole = variant.batches, variant.batches.whole(variant)
+        former = [variant]
+        if batches.fed is not None and not batches.may_feed(variant):
+            former = [variant, *(one for one in self._variants if one.batches is batches)]
             batches.fed = None
         unused = [one.program for one in former if one.program is not None]
         for one in former:
             one.program = None
-        if batches.fed is None and whole is not part:
+        if batches.fed is None and whole is not variant:
             self.load(whole)
         if batches.fed is None:
             data, told = batches.loader.dataset_of_batches, batches.loader.told()
             feed = Feed(data, batches.number, batches.upcoming, batches.last, told)
-            batches.fed = program = self.machine.load(part.executable, feed)
+            batches.fed = program = self.machine.load(variant.executable, feed)
         else:
-            program = self.machine.load(part.executable, batches.fed)
-        self._take(part, program)
+            program = self.machine.load(variant.executable, batches.fed)
+        self._take(variant, program)
         self._unload(unused)
 
-    def keep(self, parts: Container[Part]) -> None:
+    def keep(self, variants: Container[StepVariant]) -> None:
         """Let go of the programs of all other parts: no loop has these any more."""
-        others = [part for part in self._parts if part not in parts]
-        self._parts = [part for part in self._parts if part in parts]
-        self._unload([part.program for part in others if part.program is not None])
-        taken = {part.batches for part in self._parts if part.program is not None}
-        for part in others:
-            part.program = part.orders = None
-            if part.batches not in taken:  # nobody takes them: the next part has them made anew
-                part.batches.fed = None
+        others = [variant for variant in self._variants if variant not in variants]
+        self._variants = [variant for variant in self._variants if variant in variants]
+        self._unload([variant.program for variant in others if variant.program is not None])
+        taken = {variant.batches for variant in self._variants if variant.program is not None}
+        for variant in others:
+            variant.program = variant.orders = None
+            if variant.batches not in taken:  # nobody takes them: the next part has them made anew
+                variant.batches.fed = None
 
     def _unload(self, programs: Iterable[Program]) -> None:
         for program in dict.fromkeys(programs):
@@ -159,28 +161,29 @@ class ScriptMachine:
 
     def close(self, results: Results | None) -> None:
         """Let go of the system; the others return `results`, None: they lose their chief."""
-        for part in self._parts:
-            part.program = part.orders = part.batches.fed = None
+        for variant in self._variants:
+            variant.program = variant.orders = variant.batches.fed = None
         with self._open, self._in_block:
             if results is not None:
                 self.machine.close(results)
 
 
 def keep_results(
-    part: Part, program: Program, steps: Sequence[Queued], losses: Sequence[float]
+    variant: StepVariant, program: Program, steps: Sequence[QueuedStep], losses: Sequence[float]
 ) -> None:
     """Give steps that were run what came of them: of those of a training what is wanted.
 
     The last one may be read yet, and has all.
     """
     for step, loss in zip(steps, losses, strict=True):
-        step.values.loss, step.values.is_over = loss, True
+        step.outputs.loss = loss
+        step.outputs.state.advance(StepProgress.DONE)
     for slot, step in enumerate(steps):
-        is_wanted = not part.trains or step is steps[-1] or step.values.wanted()
-        if part.outputs and is_wanted:
+        is_wanted = not variant.trains or step is steps[-1] or step.outputs.wanted()
+        if variant.outputs and is_wanted:
             found = program.result(slot, 0).outputs
-            step.values.outputs = {
-                ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in part.outputs
+            step.outputs.outputs = {
+                ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in variant.outputs
             }
     for step in steps:
-        step.values.settle()
+        step.outputs.settle()

@@ -24,7 +24,8 @@ from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
-from csrun.pytorch.step.compiled_step import Batches, KnownBatches, Part, Queued, in_a_row
+from csrun.pytorch.step.queued_step import QueuedStep, Work, in_a_row
+from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
@@ -38,7 +39,7 @@ from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_fai
 
 log = logging.getLogger("csrun")
 
-Parts = dict[tuple[Any, ...], Part]  # of a Session, by what tells them apart
+Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what tells them apart
 
 GOES_ON = "goes on"  # among the results of a run: the script's next one is this one, anew
 
@@ -60,9 +61,9 @@ class ScriptRun:
     updates: int = 0
     is_open: bool = False
     left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
-    _parts: dict[tuple[object, ...], Parts] = field(default_factory=dict)
+    _variants: dict[tuple[object, ...], Variants] = field(default_factory=dict)
     synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
-    _queued: list[Queued] = field(default_factory=list)
+    _queued: list[QueuedStep] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
@@ -193,11 +194,11 @@ class ScriptRun:
 
     # Batches and programs.
 
-    def parts_of(self, session: tuple[object, ...], parts: Parts) -> Parts:
+    def variants_of(self, session: tuple[object, ...], variants: Variants) -> Variants:
         """Those of the last Session that was as this one, which has these; no others come back."""
-        earlier, self._parts[session] = self._parts.get(session, {}), parts
+        earlier, self._variants[session] = self._variants.get(session, {}), variants
         if self._machine is not None:
-            self._machine.keep({*chain(*map(dict.values, (earlier, *self._parts.values())))})
+            self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
         return earlier
 
     def batches_of(self, loader: Loader) -> Batches:
@@ -228,8 +229,8 @@ class ScriptRun:
         """Make the batches of all steps that are queued or under way, where that is done here."""
         numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
         for step in (*self._orders.steps, *self._queued):
-            if not step.is_computed:
-                numbers[step.part.batches].append(step.batch)
+            if step.work is not Work.UPDATE:
+                numbers[step.variant.batches].append(step.batch)
         for batches, wanted in numbers.items():
             batches.loader.batches.keep(wanted)
 
@@ -239,11 +240,11 @@ class ScriptRun:
         context = self.run.context
         return self.run.folder is None or context is None or context.rank in context.streamers
 
-    def compile(self, part: Part) -> None:
+    def compile(self, variant: StepVariant) -> None:
         """Compile a part with the values that are asked of it; load it where others run."""
-        self._compiling.compile(self.run, part, None if self._machine else self.replay.found)
-        if self._machine is not None and self._machine.takes(part):
-            self._machine.load(part)
+        self._compiling.compile(self.run, variant, None if self._machine else self.replay.found)
+        if self._machine is not None and self._machine.takes(variant):
+            self._machine.load(variant)
 
     @property
     def accumulates(self) -> bool:
@@ -264,30 +265,30 @@ class ScriptRun:
             self._machine.save()
             self._begin_anew()
 
-    def give(self, part: Part, values: Iterable[Ref]) -> None:
+    def give(self, variant: StepVariant, values: Iterable[Ref]) -> None:
         """Have a part give more values from here on; what is queued of others runs before."""
-        part.outputs = (*part.outputs, *values)
-        if part.executable is not None:
+        variant.outputs = (*variant.outputs, *values)
+        if variant.executable is not None:
             log.info("Compiling once more: the loop reads a value that it did not read before")
-        self.compile(part)
+        self.compile(variant)
 
-    def _program(self, part: Part) -> Program:
-        if new := [ref for ref in part.wanted if ref not in part.outputs]:
-            self.give(part, new)
-        if not self._compiling.is_current(part):
-            self.compile(part)
-        if self._machine is not None and not self._machine.takes(part):
+    def _program(self, variant: StepVariant) -> Program:
+        if new := [ref for ref in variant.wanted if ref not in variant.outputs]:
+            self.give(variant, new)
+        if not self._compiling.is_current(variant):
+            self.compile(variant)
+        if self._machine is not None and not self._machine.takes(variant):
             self._begin_anew()
-        machine = self._machine or self._begun(part)
-        if part.program is None:
-            machine.load(part)
-        assert part.program is not None, "loaded"
-        return part.program
+        machine = self._machine or self._begun(variant)
+        if variant.program is None:
+            machine.load(variant)
+        assert variant.program is not None, "loaded"
+        return variant.program
 
-    def _begun(self, part: Part) -> ScriptMachine:
+    def _begun(self, variant: StepVariant) -> ScriptMachine:
         """Lease the wafer; its store is laid out by a part that trains, if one is known."""
         trained, found = self._compiling.trained, self.replay.find()
-        owner = part if part.trains else trained or part
+        owner = variant if variant.trains else trained or variant
         owner = owner.batches.whole(owner)
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
         load_weights(self.run, machine.machine, found if owner.trains else None, None)
@@ -302,13 +303,13 @@ class ScriptRun:
 
     # Steps.
 
-    def queue(self, step: Queued) -> None:
+    def queue(self, step: QueuedStep) -> None:
         """A step is made; it runs when there are many, or when a value of it is read.
 
         One that an earlier run has taken has that one's loss.
         """
         if self.replay.takes(step):
-            step.part.batches.next = step.batch + 1
+            step.variant.batches.next = step.batch + 1
             return
         self._queued.append(step)
         if self._orders.is_under_way or len(self._queued) > EARLIEST:
@@ -347,8 +348,8 @@ class ScriptRun:
         with self._breaking():
             self._finish_order()
             queued, self._queued = self._queued, []
-            for (part, is_computed), each in groupby(queued, lambda s: (s.part, s.is_computed)):
-                (self._update if is_computed else self._run)(part, list(each))
+            for (variant, is_update), each in groupby(queued, _by_program):
+                (self._update if is_update else self._run)(variant, list(each))
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
@@ -359,30 +360,30 @@ class ScriptRun:
             self._broken_by, self._queued = error, []
             raise
 
-    def _run(self, part: Part, steps: list[Queued]) -> None:
+    def _run(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
         """Run steps of one part, cut where the batches do not follow each other."""
         while steps:
-            first, batches = steps[0].batch, part.batches
+            first, batches = steps[0].batch, variant.batches
             count = in_a_row(steps)
             is_next = first == batches.next
             batches.next = first
             has_begun = batches.fed is not None
             for step in steps[:count]:
-                part.wanted.update(step.values.wanted())
-            program = self._program(part)
+                variant.wanted.update(step.outputs.wanted())
+            program = self._program(variant)
             if has_begun and not is_next and batches.fed is not None:
                 batches.fed.begin(first, batches.last, batches.loader.told())
-            if part.trains:
-                self._orders.run(self._trainer(), part, program, steps[:count], self.accumulates)
+            if variant.trains:
+                self._orders.run(self._trainer(), variant, program, steps[:count], self.accumulates)
             else:
-                self._evaluations.run(part, program, steps[:count])
+                self._evaluations.run(variant, program, steps[:count])
             batches.next = first + count
             steps = steps[count:]
 
-    def _update(self, part: Part, steps: list[Queued]) -> None:
+    def _update(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
         """End steps of which all batches are computed."""
         for step in steps:
-            self._orders.update(self._trainer(), part, self._program(part), step)
+            self._orders.update(self._trainer(), variant, self._program(variant), step)
 
     def _trainer(self) -> Training:
         machine, names = self._machine, partial(names_of, self.users.model)
@@ -447,3 +448,8 @@ class ScriptRun:
             self.users.all(self._machine.machine.state, self.replay.step)
         else:
             self.replay.give_back_found()
+
+
+def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
+    """What steps of one order have in common."""
+    return step.variant, step.work is Work.UPDATE

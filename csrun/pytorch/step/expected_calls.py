@@ -20,8 +20,8 @@ from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.record.unsupported import OfNumbersError
-from csrun.pytorch.step.snapshots import Given
-from csrun.pytorch.step.tokens import COMPUTED, Owner, Slot, StepValues, Token, token_of
+from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.tokens import COMPUTED, Owner, Slot, StepOutputs, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.
@@ -137,7 +137,7 @@ class Calls(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         if type(value) is torch.Tensor:
-            return Given(value, self._recorder.name_of(value))
+            return Snapshot(value, self._recorder.name_of(value))
         return self._ref(value)
 
     def _ref(self, value: Any) -> Any:
@@ -177,7 +177,7 @@ class Expected:
                 return index
         raise AssertionError("the call differs in an argument")
 
-    def tokens(self, owner: Owner, step: StepValues) -> Any:
+    def tokens(self, owner: Owner, step: StepOutputs) -> Any:
         """Its results in a step."""
         if self.is_one:
             return token_of(owner, step, self.results)
@@ -187,7 +187,7 @@ class Expected:
 
 
 def _is_equal(operand: Any, argument: Any) -> bool:
-    if type(operand) is Given:
+    if type(operand) is Snapshot:
         return operand.is_still(argument)
     if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
         return False
@@ -239,7 +239,7 @@ class LoopShape:
     def takes_weights(self) -> bool:
         """Whether the loop itself computes with tensors of the model on the way to its loss."""
         return any(
-            isinstance(operand, torch.nn.Parameter) or (type(operand) is Given and operand.name)
+            isinstance(operand, torch.nn.Parameter) or (type(operand) is Snapshot and operand.name)
             for call in self.calls
             for operand in call.operands
         )
@@ -283,7 +283,7 @@ class LoopShape:
         made_of = ancestors(recording, wanted, self._slots)
         return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
 
-    def tokens_of_batch(self, owner: Owner, step: StepValues) -> Any:
+    def tokens_of_batch(self, owner: Owner, step: StepOutputs) -> Any:
         """The batch of a step."""
         made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)

@@ -6,7 +6,7 @@ from weakref import ref
 import torch
 
 
-class Given:
+class Snapshot:
     """A tensor that a function was called on, and its numbers then.
 
     name: of the tensor of the model in whose memory it lies; its numbers are the run's, and are not
@@ -41,7 +41,9 @@ class Given:
         return bool(torch.equal(self._numbers, other))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and self.name == other.name and self.is_still(other._tensor)
+        return (
+            isinstance(other, Snapshot) and self.name == other.name and self.is_still(other._tensor)
+        )
 
     __hash__ = None  # type: ignore[assignment]
 

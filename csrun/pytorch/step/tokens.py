@@ -1,8 +1,7 @@
-"""What the loop gets in the place of tensors from step 4 on: the name of a value, not its numbers.
+"""Lazy tensors that the loop gets from step 4 on: a value's name, shape and type, no numbers.
 
-A token costs some microseconds. What is computed with it is either what step 1 computed in its
-place, and then another token, or it waits until somebody reads it (`later.py`). All of them are
-torch.Tensors that know their shape and type.
+Making one takes some microseconds. A function of tokens is either a call that step 1 made in the
+same place, whose result is another token, or it is computed when it is read (`host_eval.py`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +19,7 @@ from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.step.step_state import StepState
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,36 +40,34 @@ class Slot:
 
 
 @dataclass(eq=False, slots=True)
-class StepValues:
-    """What is known of one step that tokens are out for.
+class StepOutputs:
+    """Values of one step, as far as they are known and wanted.
 
-    number: among those of the loop. loss: None until it has run. is_over: it has run, or an earlier
-    run has taken it (is_taken). trained: the training steps behind it, once it is made. waiting:
-    what is to be computed of its values, while anybody has that. asked: values that are read. kept:
-    values that the loop has detached, which it may have for later. others: all that is made of
-    it, the loss and the batch aside. batch: gives it as the loader does. updates: how often the
-    optimizer had stepped before it.
+    number: among the steps of all loops. loss: None until it is known. outputs: numbers of its
+    other values. trained: count of training steps once it has run. waiting: computations on its
+    values that somebody still holds. asked: values that are read. detached: tokens that the loop
+    has detached, and may read later. others: tokens of all its values but loss and batch. batch:
+    returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
     """
 
     number: int
-    is_over: bool = False
+    state: StepState
     loss: float | None = None
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
-    is_taken: bool = False
     trained: int | None = None
-    waiting: list["ReferenceType[Waiting]"] = field(default_factory=list)
+    waiting: list["ReferenceType[Deferred]"] = field(default_factory=list)
     asked: dict[Ref, None] = field(default_factory=dict)
-    kept: list["ReferenceType[Token]"] = field(default_factory=list)
+    detached: list["ReferenceType[Token]"] = field(default_factory=list)
     others: list["ReferenceType[Token]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
     updates: int = 0
 
     def wanted(self) -> dict[Ref, None]:
         """The values that are needed of it, the loss aside."""
-        if not (self.waiting or self.asked or self.kept):
+        if not (self.waiting or self.asked or self.detached):
             return {}
         found = dict(self.asked)
-        found.update((t.slot.value, None) for each in self.kept if (t := each()) is not None)
+        found.update((t.slot.value, None) for each in self.detached if (t := each()) is not None)
         for waiting in self.waiting:
             if (computation := waiting()) is not None:
                 places = (p for p in computation.own_places() if p.step is self)
@@ -91,8 +89,8 @@ class StepValues:
                 computation.compute()
 
 
-class Waiting(Protocol):
-    """Something that is to be computed of values of steps."""
+class Deferred(Protocol):
+    """A computation on values of steps, which is made when its result is read."""
 
     def own_places(self) -> list["InStep"]:
         """The values among its arguments."""
@@ -104,38 +102,42 @@ class Waiting(Protocol):
     def compute(self) -> Any:
         """Do it."""
 
-
-class OfRecorded(Protocol):
-    """Something that is made of values of recorded steps."""
-
     @property
     def is_of_recorded(self) -> bool:
-        """Whether it still is."""
+        """Whether values of recorded steps are among its arguments."""
 
     def settle(self) -> None:
-        """Have the numbers of those that are over."""
+        """Take the numbers of recorded steps that are over."""
+
+
+class Reader(Protocol):
+    """Access to the numbers of values."""
+
+    def read(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
+        """Return the numbers of a value."""
+
+    def loss(self, step: StepOutputs) -> float:
+        """Return the loss of a step."""
+
+    def settle_later(self, computation: Deferred) -> None:
+        """Have it settled when the recorded step that the loop is in is over."""
+
+    def want(self, places: Sequence["InStep"]) -> None:
+        """Have all of these computed, which are about to be read."""
+
+    def require_current(self, places: Sequence["InStep"]) -> None:
+        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
 
 
 class Owner(Protocol):
-    """The Session, as tokens see it."""
+    """The loop, as its tokens see it."""
+
+    @property
+    def readback(self) -> Reader:
+        """Access to the numbers."""
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
-
-    def read(self, step: StepValues, slot: Slot) -> torch.Tensor:
-        """The numbers of a value."""
-
-    def loss(self, step: StepValues) -> float:
-        """The loss of a step."""
-
-    def settle_later(self, computation: "OfRecorded") -> None:
-        """It is to be settled behind the recorded step that the loop is in."""
-
-    def want(self, places: Sequence["InStep"]) -> None:
-        """These are about to be read, all of them."""
-
-    def require_current(self, places: Sequence["InStep"]) -> None:
-        """Views of weights are read, or computed with."""
 
     def backward(self, token: "Numbers") -> None:
         """The loop calls `backward()`."""
@@ -145,7 +147,7 @@ class Owner(Protocol):
 class InStep:
     """A value of a step."""
 
-    step: StepValues
+    step: StepOutputs
     slot: Slot
 
     @property
@@ -289,13 +291,13 @@ class Token(Numbers):
     """The value of a slot in one step."""
 
     slot: Slot
-    step: StepValues
+    step: StepOutputs
 
     @staticmethod
     def __new__(
         cls: type["Token"],
         owner: Owner,
-        step: StepValues,
+        step: StepOutputs,
         slot: Slot,
         requires_grad: bool | None = None,
     ) -> "Token":
@@ -315,8 +317,8 @@ class Token(Numbers):
 
     def tensor(self) -> torch.Tensor:
         if self.slot.weight:
-            self._owner.require_current(self.viewed)
-        return self._owner.read(self.step, self.slot)
+            self._owner.readback.require_current(self.viewed)
+        return self._owner.readback.read(self.step, self.slot)
 
     def detach(self) -> "Token":
         """The value, apart from autograd."""
@@ -324,14 +326,14 @@ class Token(Numbers):
             return self
         made = Token(self._owner, self.step, self.slot, False)
         if not self.slot.is_loss:
-            self.step.kept.append(ref(made))
+            self.step.detached.append(ref(made))
         return made
 
     def item(self) -> Any:
         """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""
         if not self.slot.is_loss:
             return self.tensor().item()
-        loss = self._owner.loss(self.step)
+        loss = self._owner.readback.loss(self.step)
         return float(np.float32(loss)) if self.slot.meta.dtype is torch.float32 else loss
 
     def __float__(self) -> float:
@@ -344,7 +346,7 @@ class Token(Numbers):
 _AT_ONCE = 2  # as many of a value has a loop that keeps none: this step's, and the last one's
 
 
-def token_of(owner: Owner, step: StepValues, slot: Slot) -> Token:
+def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     """A token: one that nobody has any more, or a new one, which takes five times as long."""
     for made in slot.made:
         if _references(made) == _UNUSED and _is_as_made(made):

@@ -48,7 +48,7 @@ class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
 Record = Losses | Value
 
 
-class KeptValues:
+class ValueLog:
     """The values of a run in its model_dir, as far as they are of its first `steps` steps.
 
     Each record has a checksum. The end of the file may be missing, as a killed run leaves it; what

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
 
-from csrun.pytorch.step.compiled_step import Batches  # noqa: E402
+from csrun.pytorch.step.variant import Batches  # noqa: E402
 from csrun.pytorch.user import Loader  # noqa: E402
 
 DATA = TensorDataset(torch.arange(40))

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
@@ -20,14 +19,10 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.recording import Recording, Ref, Source
 from csrun.pytorch.step.expected_calls import LoopShape
 from csrun.pytorch.step.snapshots import Constant
-from csrun.pytorch.step.tokens import StepValues
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Program
 from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.step.source import are_first_rows
-from csrun.runtime.wire.messages import Gathering
-
-Numbers = tuple[float, ...]  # that come with a step
 
 log = logging.getLogger("csrun")
 _MADE_LATE = (
@@ -50,7 +45,7 @@ class Batches:
     number: int
     next: int | None = 0
     fed: Program | None = None
-    parts: list["Part"] = field(default_factory=list)
+    variants: list["StepVariant"] = field(default_factory=list)
     most: int = sys.maxsize
     open_passes: int = 0
 
@@ -105,17 +100,17 @@ class Batches:
             return self.next
         return min(self.loader.orders.begun * len(self.loader), self.last)
 
-    def may_feed(self, part: "Part") -> bool:
+    def may_feed(self, variant: "StepVariant") -> bool:
         """Whether a part may take them where they go now, or must, as it is of fewer samples."""
         assert self.fed is not None, "they are made"
         whole = self.fed.plan.inputs
-        return part.rows < whole[0].shape[0] or are_first_rows(part.inputs, whole)
+        return variant.rows < whole[0].shape[0] or are_first_rows(variant.inputs, whole)
 
-    def whole(self, part: "Part") -> "Part":
+    def whole(self, variant: "StepVariant") -> "StepVariant":
         """The part with the most samples from whose program this one may take its batches."""
-        alike = [one for one in reversed(self.parts) if one.trains == part.trains]
-        whole = [one for one in alike if are_first_rows(part.inputs, one.inputs)]
-        return max([part, *whole], key=lambda one: (one.rows, one.updates == part.updates))
+        alike = [one for one in reversed(self.variants) if one.trains == variant.trains]
+        whole = [one for one in alike if are_first_rows(variant.inputs, one.inputs)]
+        return max([variant, *whole], key=lambda one: (one.rows, one.updates == variant.updates))
 
 
 class KnownBatches:
@@ -146,11 +141,11 @@ class KnownBatches:
     def forget_trainings(self) -> None:
         """Programs that train are to be compiled anew, in another way."""
         for batches in self._found.values():
-            batches.parts = [part for part in batches.parts if not part.trains]
+            batches.variants = [variant for variant in batches.variants if not variant.trains]
 
 
 @dataclass(eq=False)
-class Part:
+class StepVariant:
     """One step of the loop as a program: the training's, an evaluation's, a last batch's.
 
     goals: the values that it is there for. outputs: values that it gives besides the loss; wanted:
@@ -218,36 +213,3 @@ class Part:
     @property
     def trains(self) -> bool:
         return self.run_mode is RunMode.TRAIN
-
-
-@dataclass(frozen=True, eq=False)
-class Queued:
-    """A step that the loop has made, and nobody has run yet; or one of the batches of a step.
-
-    place: how many batches of the step came before it. ends: the step's update follows.
-    is_computed: the batch has run, and only the update is left.
-    """
-
-    part: Part
-    values: StepValues
-    batch: int
-    numbers: Numbers
-    place: int = 0
-    ends: bool = True
-    is_computed: bool = False
-
-    def follows(self, before: "Queued") -> bool:
-        """Whether one order may have both."""
-        place = 0 if before.ends else before.place + 1
-        return self.batch == before.batch + 1 and self.place == place
-
-
-def in_a_row(steps: Sequence[Queued]) -> int:
-    """How many of the first ones follow each other, so that one order may have them."""
-    cuts = (i for i, (a, b) in enumerate(pairwise(steps), 1) if not b.follows(a))
-    return next(cuts, len(steps))
-
-
-def gathering_of(steps: Sequence[Queued]) -> Gathering:
-    """Which of them end a training's step."""
-    return Gathering(steps[0].place, tuple(step.ends for step in steps))

@@ -11,55 +11,55 @@ from csrun.pytorch.gradients.edits import KeptEdits, with_edits_of, without_dead
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Recording
-from csrun.pytorch.step.compiled_step import Part
+from csrun.pytorch.step.variant import StepVariant
 
 MOST_FORMS = 8  # of edits of one part: a program each
 
 log = logging.getLogger("csrun")
 
 
-class EditedParts:
+class EditedVariants:
     """The programs of each part, by what the loop does to the gradients.
 
     compile: makes a part's program
     """
 
-    def __init__(self, model: torch.nn.Module, compile: Callable[[Part], None]) -> None:
+    def __init__(self, model: torch.nn.Module, compile: Callable[[StepVariant], None]) -> None:
         self._model, self._compile = model, compile
-        self._forms: dict[Part, list[tuple[KeptEdits, Part]]] = {}  # the latest first
-        self._first: dict[Part, Part] = {}
-        self._recorded: dict[Part, Part] = {}  # forms of steps that were recorded
+        self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # the latest first
+        self._first: dict[StepVariant, StepVariant] = {}
+        self._recorded: dict[StepVariant, StepVariant] = {}  # forms of steps that were recorded
 
-    def latest(self, part: Part) -> Part:
+    def latest(self, variant: StepVariant) -> StepVariant:
         """The form that the part's last step had."""
-        forms = self._forms.get(part)
-        return forms[0][1] if forms else self._recorded.get(part, part)
+        forms = self._forms.get(variant)
+        return forms[0][1] if forms else self._recorded.get(variant, variant)
 
-    def of_recorded(self, part: Part, recording: Recording) -> Part:
+    def of_recorded(self, variant: StepVariant, recording: Recording) -> StepVariant:
         """The form of a part that a recorded step has, which ends one of several batches.
 
         Raises: UsageError for edits that cannot be those of a sum
         """
         goals = [*recording.before_edits, *recording.gradients.values()]
-        for form in (part, self.latest(part)):
+        for form in (variant, self.latest(variant)):
             own = [*form.recording.before_edits, *form.recording.gradients.values()]
             if difference(form.recording, own, recording, goals) is None:
                 return form
-        edited = with_edits_of(part.recording, recording)
+        edited = with_edits_of(variant.recording, recording)
         if edited is None:
             raise UsageError(
                 f"{user_line()}: gradients that are added up over batches are edited with values "
                 "of a batch: clip them by clip_grad_norm_, or leave them as they are"
             )
-        self._recorded[part] = found = self._form(part, edited)
+        self._recorded[variant] = found = self._form(variant, edited)
         return found
 
-    def part_of(self, part: Part, edits: KeptEdits) -> Part:
+    def part_of(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
         """The part with these edits, a form of the given one.
 
         Raises: UsageError for too many forms, or edits that cannot be recorded
         """
-        first = self._first.get(part, part)
+        first = self._first.get(variant, variant)
         forms = self._forms.setdefault(first, [])
         if forms and forms[0][0] is edits:  # as in the step before
             return forms[0][1]
@@ -79,7 +79,7 @@ class EditedParts:
         self._first[found] = first
         return found
 
-    def _new(self, first: Part, edits: KeptEdits) -> Part:
+    def _new(self, first: StepVariant, edits: KeptEdits) -> StepVariant:
         recording = first.recording
         edited = edits.recorded(Recorder.behind(self._model, recording), recording)
         assert recording.loss is not None, "of a training"
@@ -94,8 +94,8 @@ class EditedParts:
         self._compile(found)
         return found
 
-    def _form(self, first: Part, edited: Recording) -> Part:
+    def _form(self, first: StepVariant, edited: Recording) -> StepVariant:
         assert edited.loss is not None, "of a training"
         goals = [edited.loss, *edited.gradients.values(), *edited.written.values()]
         outputs = self.latest(first).outputs
-        return Part(edited, first.shape, first.batches, first.run_mode, goals, outputs)
+        return StepVariant(edited, first.shape, first.batches, first.run_mode, goals, outputs)

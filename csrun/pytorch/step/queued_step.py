@@ -1,0 +1,56 @@
+"""Work that a loop has queued: steps, and batches of steps that take several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import pairwise
+
+from csrun.pytorch.step.tokens import StepOutputs
+from csrun.pytorch.step.variant import StepVariant
+from csrun.runtime.wire.messages import Gathering
+
+Numbers = tuple[float, ...]  # the optimizer's for one step, such as the learning rate
+
+
+class Work(Enum):
+    """Work of one queue entry."""
+
+    STEP = auto()  # a batch and the update behind it, or the batch of an evaluation
+    BATCH = auto()  # a batch whose gradients are added up
+    UPDATE = auto()  # the update of batches that have run
+
+
+@dataclass(frozen=True, eq=False)
+class QueuedStep:
+    """Entry of a loop's queue.
+
+    batch: its number among the loader's. place: how many batches of the step came before it.
+    """
+
+    variant: StepVariant
+    outputs: StepOutputs
+    batch: int
+    numbers: Numbers
+    place: int = 0
+    work: Work = Work.STEP
+
+    @property
+    def ends_step(self) -> bool:
+        """Whether the update follows, in a training."""
+        return self.work is not Work.BATCH
+
+    def follows(self, before: "QueuedStep") -> bool:
+        """Whether one order may have both."""
+        place = 0 if before.ends_step else before.place + 1
+        return self.batch == before.batch + 1 and self.place == place
+
+
+def in_a_row(steps: Sequence[QueuedStep]) -> int:
+    """Return how many of the first ones follow each other, so that one order may have them."""
+    cuts = (i for i, (a, b) in enumerate(pairwise(steps), 1) if not b.follows(a))
+    return next(cuts, len(steps))
+
+
+def gathering_of(steps: Sequence[QueuedStep]) -> Gathering:
+    """Which of them end a training's step."""
+    return Gathering(steps[0].place, tuple(step.ends_step for step in steps))
