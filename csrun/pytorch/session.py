@@ -1,4 +1,4 @@
-"""The Session: step 1 of a loop is recorded and compiled, the others are orders to the wafer."""
+"""The Session: a context in which a training loop runs on the wafer."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -78,12 +78,12 @@ class Session:
         if active:
             raise UsageError(
                 f"{user_line()}: a Session is open already, since {active[-1].line}: leave that "
-                "block first; models that train each other, as in a GAN, cannot be trained"
+                "block first; models that train each other, as in a GAN, are not supported"
             )
         if not loaders:
             raise UsageError(
-                f"{user_line()}: a Session needs a cbtorch.dataloader(...) before it, with the "
-                "batches of its loop"
+                f"{user_line()}: a Session needs a cbtorch.dataloader(...), made before it, with "
+                "the batches of its loop"
             )
         session_check.opened()
         optimization = self._optimization
@@ -145,7 +145,7 @@ class Session:
         return self._loop
 
     def batches(self, loader: Loader) -> Iterator[Any]:
-        """One pass over a loader."""
+        """Yield the batches of one pass over a loader."""
         return self._in_block.batches(loader)
 
     def summarize(self, name: str, value: Any) -> None:

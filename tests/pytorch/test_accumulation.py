@@ -316,10 +316,10 @@ def keeps_statistics(kit):
 
 
 REFUSED = {
-    edits_each: "gradients are edited, and the loop takes another batch before optimizer.step()",
+    edits_each: "gradients are edited before another batch is accumulated",
     clears_some: "has a gradient already, and others were cleared: clear all of them",
-    clips_what_has_run: "gradients are edited in another way than in the steps before, and this",
-    clips_by_value: "gradients that are added up over batches are edited: they can be clipped",
+    clips_what_has_run: "gradients are edited differently than in earlier steps, and this",
+    clips_by_value: "accumulated gradients are edited: only clip_grad_norm_",
     freezes_amid_a_step: "got a gradient in some batches of the step and not in others",
     keeps_statistics: "forward writes the buffer 1.num_batches_tracked",
 }

@@ -145,7 +145,7 @@ def test_a_loop_that_only_looks_wrong_is_pytorchs(tmp_path, step):
         (two_backwards_later, r"backward\(\) must be called once for each batch"),
         (another_gradient_later, r"backward\(\) takes no gradient"),
         (a_gradient_of_the_weights_alone, "the gradient of outer.weight must come from this"),
-        (frozen_behind_the_batch, r".* or requires_grad, is another than it was at the batch"),
+        (frozen_behind_the_batch, r".* or requires_grad, has changed since the batch"),
     ],
 )
 def test_gradients_that_are_others_in_step_six_are_refused(tmp_path, step, said):

@@ -229,12 +229,12 @@ def gives_to_out_behind_the_step(kit):
 
 
 REFUSED = {
-    another_optimizer: "add_ writes what comes of gradients into another tensor",
-    adds_up_behind_the_step: "add_* writes what comes of gradients into another tensor",
-    gives_to_out_behind_the_step: "add writes what comes of gradients into another tensor",
-    an_earlier_steps: "must be of this step's, got a value of an earlier one",
+    another_optimizer: "add_ writes values of gradients into another tensor",
+    adds_up_behind_the_step: "add_* writes values of gradients into another tensor",
+    gives_to_out_behind_the_step: "add writes values of gradients into another tensor",
+    an_earlier_steps: "with a value of an earlier step's gradients",
     another_tensor: "gradient of 0.weight must come from this step's backward",
-    read_before: "edited in another way than in the steps before, and this one has run",
+    read_before: "edited differently than in earlier steps, and this step has run",
     writes_after_the_step: r"mul_ changes the gradient of 0.weight outside of backward\(\)",
 }
 

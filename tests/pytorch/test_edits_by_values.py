@@ -73,6 +73,6 @@ def by_what_is_computed(parameters, loss, out):
 @pytest.mark.parametrize("edit", [by_the_last_loss(), by_what_is_computed, by_an_output])
 def test_by_other_values_they_are_not_edited(tmp_path, edit):
     kit = Kit()
-    said = r"test_edits_by_values.py:\d+: gradients are edited with what the loop computes of val"
+    said = r"test_edits_by_values.py:\d+: gradients are edited with a value that the loop comp"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         trained(kit, edit)

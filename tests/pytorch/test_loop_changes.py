@@ -80,7 +80,7 @@ def test_a_norm_that_is_switched_between_passes_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (lambda s: s.train(skips=lambda n, loss: n == 6 and loss.item() > 0), "must follow where"),
+        (lambda s: s.train(skips=lambda n, loss: n == 6 and loss.item() > 0), "must follow: step"),
         (
             lambda s: s.train(lambda n: s.optimizer.load_state_dict(s.optimizer.state_dict())),
             "load_state_dict of the optimizer must be called before",

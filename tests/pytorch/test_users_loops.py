@@ -181,7 +181,7 @@ def trains_by_it(kit):
 @pytest.mark.parametrize("loop", [reads_it, trains_by_it], ids=lambda loop: loop.__name__)
 def test_what_forward_keeps_for_itself_is_refused(tmp_path, loop):
     kit = Kit(Keeping())
-    said = r"loops.py:\d+: .*have forward return it"
+    said = r"loops.py:\d+: .*return it from forward"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         loop(kit)
 
@@ -363,7 +363,7 @@ EARLIER = "a value of an earlier step is an input of this one"
         (scaled, r"GradScaler\(enabled=False\)"),
         (shifted, "the model's input is not computed as in step 1 .add in"),
         (flipped, "argument 0 of the model is another tensor than in step 1"),
-        (twice, "the model is called more often than in step 1, or behind optimizer.step"),
+        (twice, "the model is called more often than in step 1, or after optimizer.step"),
     ],
 )
 def test_a_loop_that_is_refused_is_told_why(tmp_path, loop, said):

@@ -1,1 +1,1 @@
-"""What a loop does to gradients, recorded and in the steps that are not."""
+"""What a loop does to gradients."""

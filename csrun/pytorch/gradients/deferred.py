@@ -1,7 +1,7 @@
-"""Gradients in the steps that are not recorded: they are there, and have no numbers on the host.
+"""Gradients without numbers, in steps that run on tokens.
 
-What the loop does to them, such as clipping, is in the program since step 1. Each step's edits are
-noted, so that one which differs from those before is seen at `optimizer.step()`.
+What the loop does to them, such as clipping, is in the program since step 1. The calls of each step
+are compared with those of the step before; a difference is seen at `optimizer.step()`.
 """
 
 import sys
@@ -33,35 +33,34 @@ _HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own ar
 
 
 def refused() -> UsageError:
-    """An error about a number of the gradients."""
+    """Error for a number of the gradients."""
     return UsageError(
         f"{user_line()}: a number of the gradients is read, such as the norm that clip_grad_norm_ "
-        "returns: gradients stay on the wafer after the first steps; leave it out, or train in "
-        "plain PyTorch to look at it"
+        "returns: gradients stay on the wafer after steps 1 to 3; do not read it, or train in "
+        "plain PyTorch to see it"
     )
 
 
 def edited_too_early() -> UsageError:
-    """An error about an edit that is not of the sum of a step's gradients."""
+    """Error for an edit before all gradients of a step are accumulated."""
     return UsageError(
-        f"{user_line()}: gradients are edited, and the loop takes another batch before "
-        "optimizer.step(): edit what the batches of a step have added up, behind the last one's "
-        "backward()"
+        f"{user_line()}: gradients are edited before another batch is accumulated: edit them after "
+        "the last backward() before optimizer.step()"
     )
 
 
 def _refused_write(func: Any) -> UsageError:
     return UsageError(
-        f"{user_line()}: {getattr(func, '__name__', func)} writes what comes of gradients into "
-        "another tensor, behind optimizer.step(), and gradients stay on the wafer: the Session's "
-        "optimizer alone updates the model, so give all parameters to one, in param_groups"
+        f"{user_line()}: {getattr(func, '__name__', func)} writes values of gradients into another "
+        "tensor after optimizer.step(), and gradients stay on the wafer: only the Session's "
+        "optimizer can update the model; give it all parameters, in param_groups"
     )
 
 
 class Gradient(torch.Tensor):
-    """A parameter's gradient, or what is computed of gradients, in a step that is not recorded.
+    """Lazy gradient of a parameter, or a value computed of gradients.
 
-    of: the parameter's name; "" of what is computed.
+    of: the parameter's name; "" of a computed value.
     """
 
     of: str
@@ -81,7 +80,7 @@ class Gradient(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """One of PyTorch's functions is called on gradients.
+        """Note a call of one of PyTorch's functions on gradients.
 
         Raises: UsageError for one that reads their numbers
         """
@@ -114,11 +113,11 @@ _CPU = torch.device("cpu")
 
 
 class Gradients:
-    """Those of the parameters that are trained, while a loop runs ahead.
+    """Lazy gradients of the trained parameters.
 
-    optimized: the parameters that the optimizer has: another one's gradient does nothing.
-    name_of: the name of a tensor of the model, if it lies in the memory of one. left: parameters
-    to which the Session before has left a gradient, which the first zero_grad() clears.
+    optimized: parameters that the optimizer has; gradients of others have no effect. name_of:
+    returns the name of the model's tensor whose memory a tensor shares. left: parameters with a
+    gradient of an earlier Session, which the first zero_grad() clears.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class Gradients:
         self._edits = Edits()
 
     def appear(self, names: Mapping[str, Any]) -> None:
-        """A recorded step is over: these parameters have gradients, until they are cleared."""
+        """Give these parameters lazy gradients, after a recorded step."""
         self._of(names)
         for parameter, gradient in self._all:
             parameter.grad = gradient
@@ -164,7 +163,7 @@ class Gradients:
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
     def begin(self, names: Mapping[str, Any], step: StepOutputs) -> None:
-        """`backward()` is called in a step that is not recorded: these parameters get gradients."""
+        """Give these parameters lazy gradients, at `backward()`."""
         if names is not self._names:
             self._of(names)
         if not self._are_in_place():
@@ -175,7 +174,7 @@ class Gradients:
         self._edits.begin(step)
 
     def _are_in_place(self) -> bool:
-        """Whether each is its parameter's."""
+        """Whether each parameter has its lazy gradient."""
         if self._sets.is_as(self._seen):
             return True
         now = self._sets.count
@@ -184,9 +183,10 @@ class Gradients:
         return found
 
     def added_to(self) -> int:
-        """How many batches' gradients `backward()` adds to, where it is called now.
+        """Return how many batches' gradients a `backward()` would add to.
 
-        Raises: UsageError for those of before `optimizer.step()`, or where some of them are cleared
+        Raises: UsageError for gradients of before `optimizer.step()`, or where only some are
+            cleared
         """
         if self._is_cleared:
             return 0
@@ -194,41 +194,41 @@ class Gradients:
         kept = [g.of for p, g in optimized if p.grad is not None and g.of not in self._zeroed]
         if kept and not self.batches:
             raise UsageError(
-                f"{user_line()}: {kept[0]} has a gradient already, of before optimizer.step(): "
-                "call optimizer.zero_grad() behind it, or before each backward()"
+                f"{user_line()}: {kept[0]} still has the gradient of the last step: call "
+                "optimizer.zero_grad() after optimizer.step(), or before each backward()"
             )
         if kept and len(kept) < len(optimized):
             raise UsageError(
                 f"{user_line()}: {kept[0]} has a gradient already, and others were cleared: clear "
-                "all of them, by optimizer.zero_grad(), or add up all of them over the batches"
+                "all of them by optimizer.zero_grad(), or none of them"
             )
         return self.batches if kept else 0
 
     @property
     def waiting(self) -> int:
-        """How many batches' gradients wait for optimizer.step(), as far as some are there."""
+        """Count of batches whose gradients wait for optimizer.step(), if they are still there."""
         are_there = any(p.grad is not None and g.of not in self._zeroed for p, g in self._all)
         return self.batches if are_there and not self._is_cleared else 0
 
     def require_same(self, names: Mapping[str, Any]) -> None:
-        """Raises: UsageError where a batch gives others than those that it adds to"""
+        """Raises: UsageError if a batch gives other parameters gradients than those before it"""
         if odd := sorted(set(names) ^ set(self._names)):
             raise UsageError(
                 f"{user_line()}: {', '.join(odd)} got a gradient in some batches of the step and "
-                "not in others: the same parameters must be trained in all batches of a step"
+                "not in others: all batches of a step must train the same parameters"
             )
 
     def clear(self, set_to_none: bool) -> bool:
-        """`optimizer.zero_grad()` is called, before `backward()` or after the step.
+        """Clear the gradients, as `optimizer.zero_grad()` does.
 
-        Gives whether they are these: those of before the first step are PyTorch's own.
+        Returns whether there are lazy ones: those of before the first step are PyTorch's own.
         """
         self._keep_zeros(set_to_none)
         self._is_cleared, self.batches = True, 0
         return bool(self._all)
 
     def _keep_zeros(self, set_to_none: bool) -> None:
-        """Remember which gradients are zeros from here on, and not None."""
+        """Remember which gradients are zeros, and not None."""
         left, self._left = self._left, frozenset()
         if set_to_none:
             self.zeros = frozenset()
@@ -239,12 +239,12 @@ class Gradients:
 
     @property
     def kept(self) -> frozenset[str]:
-        """The parameters that have a gradient, or zeros for one."""
+        """Parameters that have a gradient, or zeros."""
         there = (n for n in self._names if self._parameters[n].grad is not None)
         return self.zeros.union(self._left, there)
 
     def require_same_zeros(self, recording: Recording) -> None:
-        """Raises: UsageError where other parameters than in the part's first step have zeros"""
+        """Raises: UsageError if other parameters have zeros than in the variant's first step"""
         if not (self.zeros or recording.zeros):
             return
         odd = (self.zeros - recording.first_gradients.keys()) | (recording.zeros - self.zeros)
@@ -252,18 +252,18 @@ class Gradients:
             raise UsageError(
                 f"{user_line()}: the gradient of {min(odd)}, to which backward() adds nothing, is "
                 "zeros in some steps and None in others: pass the same set_to_none to each "
-                "zero_grad() while this part of the loop runs"
+                "zero_grad() of the loop"
             )
 
     def vanish(self) -> None:
-        """There are none any more."""
+        """Remove the lazy gradients."""
         self._is_cleared, self.is_open = True, False
         for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
 
     def end(self) -> KeptEdits:
-        """`optimizer.step()` is called: what was done to them.
+        """Return the edits of the step, at `optimizer.step()`.
 
         Raises: UsageError for a gradient that was not made of this step's
         """
@@ -271,7 +271,7 @@ class Gradients:
         return self._edits.end(self._assigned())
 
     def leave(self, batches: int) -> None:
-        """The loop takes another batch before `optimizer.step()`: these are of so many batches.
+        """Keep the gradients of `batches` batches: the next one accumulates into them.
 
         Raises: UsageError where they were edited
         """
@@ -301,7 +301,7 @@ class Gradients:
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
     ) -> Any:
-        """A function is called on gradients; gives what it would give."""
+        """Return the result of a function of gradients, and note the call."""
         if not self.is_open:
             return self._outside(func, args, kwargs)
         known = self._edits.again(func, leaves, kwargs)
@@ -325,15 +325,15 @@ class Gradients:
         return found
 
     def _given(self, leaf: Any) -> Any:
-        """A leaf of an edit's arguments, as edits are compared."""
+        """Return an argument of an edit as edits are compared."""
         if isinstance(leaf, Gradient):
             if leaf.of:
                 return leaf
             if (place := self._edits.place_of(leaf)) is not None:
                 return place
             raise UsageError(
-                f"{user_line()}: what is computed of gradients must be of this step's, got a value "
-                "of an earlier one: use the optimizer's momentum"
+                f"{user_line()}: gradients are edited with a value of an earlier step's gradients: "
+                "use values of this step's, or the optimizer's momentum"
             )
         if isinstance(leaf, Numbers):
             return self._slot_of(leaf)
@@ -342,24 +342,25 @@ class Gradients:
         return leaf
 
     def _slot_of(self, value: Numbers) -> Slot:
-        """The place of a value of this step, which the program has.
+        """Return the slot of a value of this step.
 
         Raises: UsageError for another one
         """
         if isinstance(value, Token) and value.step is self._edits.step:
             return value.slot
         raise UsageError(
-            f"{user_line()}: gradients are edited with what the loop computes of values of steps: "
-            "use the loss or an output of this step as it is, or a number of the loop's own"
+            f"{user_line()}: gradients are edited with a value that the loop computes from values "
+            "of steps: use the loss or an output of this step as it is, or a number that does not "
+            "depend on steps"
         )
 
     def _another(self, value: Any) -> Any:
         return Gradient(value, self) if isinstance(value, Gradient) else value
 
     def _outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function on gradients that nothing comes of any more.
+        """Call a function on gradients outside of backward() and optimizer.step().
 
-        Raises: UsageError for one that writes them into something that goes on
+        Raises: UsageError if it writes them into something that lasts
         """
         target = kwargs.get("out", args[0] if args else None)
         if not is_write(func) and "out" not in kwargs:
@@ -381,7 +382,7 @@ class Gradients:
             )
 
     def _like(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a function gives, without numbers.
+        """Return the result of a function, without numbers.
 
         Raises: UsageError for a number of gradients
         """

@@ -1,7 +1,7 @@
-"""What a loop does to gradients between `backward()` and `optimizer.step()`, call by call.
+"""Edits of gradients between `backward()` and `optimizer.step()`.
 
-Steps whose edits are those of the step before cost a comparison a call. Other edits are recorded
-behind the backward pass that step 1 recorded, and make a program of their own.
+Edits equal to those of the step before cost one comparison a call. Other edits are recorded after
+the backward pass of step 1, and make a variant of their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ class Place:
 
 
 class Edit:
-    """A call on gradients. A gradient of a parameter stands for itself, a result has its Place, and
-    a value of the step its Slot.
+    """A call on gradients.
 
-    value: what it gives; None where it writes into the argument numbered `target`.
+    Its arguments have parameters' gradients as they are, a Place for each result of an edit, and a
+    Slot for each value of the step. value: its result; None if it writes into argument `target`.
     """
 
     __slots__ = ("args", "func", "kwargs", "leaves", "line", "target", "value")
@@ -45,12 +45,12 @@ class Edit:
         self.value, self.target, self.line = value, target, line
 
     def result(self, leaf: int) -> Any:
-        """One of its results."""
+        """Return one of its results."""
         return self.value if isinstance(self.value, torch.Tensor) else tree_leaves(self.value)[leaf]
 
 
 class Edits:
-    """The edits of a step, beside those of the step before."""
+    """Edits of a step, compared with those of the step before."""
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
@@ -60,14 +60,13 @@ class Edits:
         self.step: StepOutputs | None = None
 
     def begin(self, step: StepOutputs) -> None:
-        """Another step's edits begin."""
+        """Begin the edits of another step."""
         self._made, self._is_other, self.step = 0, False, step
 
     def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
-        """All edits of the step are made: the same object while steps make the same ones.
+        """Return all edits of the step: the same object while steps make the same ones.
 
-        assigned: what stands in the place of parameters' gradients in the end, where it is not
-        these themselves; None of one that is gone.
+        assigned: places assigned to parameters' gradients; None for one that was removed.
         """
         if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
             del self.all[self._made :]
@@ -75,7 +74,7 @@ class Edits:
         return self._kept
 
     def again(self, func: Any, leaves: Sequence[Any], kwargs: Mapping[str, Any]) -> Edit | None:
-        """The edit that comes next, if it is this call."""
+        """Return the next edit of the step before, if this call is equal."""
         if self._made == len(self.all):
             return None
         edit = self.all[self._made]
@@ -100,17 +99,17 @@ class Edits:
 
     @property
     def are_made(self) -> bool:
-        """Whether there are any in this step so far."""
+        """Whether the step has any so far."""
         return self._made > 0
 
     def add(self, edit: Edit) -> None:
-        """An edit that the step before did not make here."""
+        """Add an edit that differs from the step before."""
         del self.all[self._made :]
         self.all.append(edit)
         self._made, self._is_other = len(self.all), True
 
     def place_of(self, result: Any) -> Place | None:
-        """Where it comes from, if it is a result of this step's edits so far."""
+        """Return the place of a result of this step's edits, or None."""
         for number in reversed(range(self._made)):
             for leaf, value in enumerate(tree_leaves(self.all[number].value)):
                 if value is result:
@@ -135,13 +134,13 @@ class KeptEdits:
 
     @property
     def line(self) -> str | None:
-        """Where the first one is."""
+        """The line of the first one."""
         return self.all[0].line if self.all else None
 
     def recorded(self, recorder: Recorder, recording: Recording) -> Recording:
-        """The recording with these edits in the place of its own.
+        """Return a recording with these edits in place of its own.
 
-        recorder: as it is behind that recording's backward()
+        recorder: in its state after that recording's backward()
 
         Raises: CaptureError, with the user's line, for one that cannot be recorded
         """
@@ -189,7 +188,7 @@ def _is_same(one: Edit, other: Edit) -> bool:
 
 
 def without_dead_edits(recording: Recording, wanted: Sequence[Ref]) -> Recording:
-    """Only those operators behind backward() that the wanted values are made by."""
+    """Return the recording without edits that no wanted value depends on."""
     needed = ancestors(recording, wanted)
     kept = tuple(
         op
@@ -200,9 +199,9 @@ def without_dead_edits(recording: Recording, wanted: Sequence[Ref]) -> Recording
 
 
 def with_edits_of(recording: Recording, other: Recording) -> Recording | None:
-    """A recording with the edits of another one, of a batch that was else computed as its own.
+    """Return a recording with the edits of another one, which is otherwise equal.
 
-    None where they take more than gradients and numbers.
+    None if those take more than gradients and numbers.
     """
     first = other.first_gradients
     needed = ancestors(other, list(other.gradients.values()), set(first.values()))

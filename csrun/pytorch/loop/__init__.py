@@ -1,1 +1,1 @@
-"""What a Session's loop meets: its steps, recorded or of tokens, and what it reads of them."""
+"""The user's loop in a Session: its steps, and what it reads of them."""

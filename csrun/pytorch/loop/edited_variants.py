@@ -1,4 +1,4 @@
-"""Parts of the loop whose gradients are edited in another way than in its first steps."""
+"""Variants of a step that differ in what the loop does to the gradients."""
 
 import logging
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from csrun.pytorch.record.recorder import Recorder
 from csrun.pytorch.record.recording import Recording
 from csrun.pytorch.step.variant import StepVariant
 
-MOST_FORMS = 8  # of edits of one part: a program each
+MOST_FORMS = 8  # of edits of one variant: a program each
 
 log = logging.getLogger("csrun")
 
 
 class EditedVariants:
-    """The programs of each part, by what the loop does to the gradients.
+    """Cache of variants by the edits of their gradients, the latest first.
 
-    compile: makes a part's program
+    compile: compiles a new variant.
     """
 
     def __init__(self, model: torch.nn.Module, compile: Callable[[StepVariant], None]) -> None:
@@ -31,12 +31,12 @@ class EditedVariants:
         self._recorded: dict[StepVariant, StepVariant] = {}  # forms of steps that were recorded
 
     def latest(self, variant: StepVariant) -> StepVariant:
-        """The form that the part's last step had."""
+        """Return the variant that the last step of this one had."""
         forms = self._forms.get(variant)
         return forms[0][1] if forms else self._recorded.get(variant, variant)
 
     def of_recorded(self, variant: StepVariant, recording: Recording) -> StepVariant:
-        """The form of a part that a recorded step has, which ends one of several batches.
+        """Return the variant of a recorded step that ends several batches.
 
         Raises: UsageError for edits that cannot be those of a sum
         """
@@ -48,16 +48,16 @@ class EditedVariants:
         edited = with_edits_of(variant.recording, recording)
         if edited is None:
             raise UsageError(
-                f"{user_line()}: gradients that are added up over batches are edited with values "
-                "of a batch: clip them by clip_grad_norm_, or leave them as they are"
+                f"{user_line()}: accumulated gradients are edited with values of one batch: clip "
+                "them by clip_grad_norm_, or leave them as they are"
             )
         self._recorded[variant] = found = self._form(variant, edited)
         return found
 
-    def part_of(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
-        """The part with these edits, a form of the given one.
+    def variant_of(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+        """Return the variant of this one with other edits.
 
-        Raises: UsageError for too many forms, or edits that cannot be recorded
+        Raises: UsageError for too many of them, or edits that cannot be recorded
         """
         first = self._first.get(variant, variant)
         forms = self._forms.setdefault(first, [])
@@ -71,8 +71,8 @@ class EditedVariants:
         if len(forms) == MOST_FORMS:
             raise UsageError(
                 f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
-                "ways, each of which is a program: let their numbers change less often, or change "
-                "the lr, which may be another in each step"
+                "ways, and each is compiled to a program: change their numbers less often, or "
+                "change the lr, which may be another in each step"
             )
         found = self._new(first, edits)
         forms.insert(0, (edits, found))
@@ -88,7 +88,7 @@ class EditedVariants:
         for known in (first, recorded):
             if difference(known.recording, known.goals, edited, goals) is None:
                 return known
-        log.info("Compiling once more: the loop edits gradients in another way than before")
+        log.info("Compiling again: the loop edits gradients differently than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])
         found = self._form(first, edited)
         self._compile(found)

@@ -1,4 +1,4 @@
-"""Steps that take several batches, whose gradients the loop adds up before `optimizer.step()`."""
+"""Gradient accumulation: several batches before one `optimizer.step()`."""
 
 import logging
 
@@ -17,7 +17,7 @@ log = logging.getLogger("csrun")
 
 
 class GradientAccumulation:
-    """What they must be, so that what is added up is what PyTorch adds up."""
+    """Checks that the sum which the wafer makes is the one that PyTorch makes."""
 
     def __init__(
         self,
@@ -47,23 +47,23 @@ class GradientAccumulation:
         self._left = step
 
     def take_left(self) -> LoopStep | None:
-        """The last batch of a pass that is over, if its gradients wait for `optimizer.step()`."""
+        """Return the last batch of a pass, if its gradients wait for `optimizer.step()`."""
         if not self._gradients.added_to():
             return None
         self._gradients.batches = 0
         return self._left
 
     def end_recorded(self, step: LoopStep) -> None:
-        """The step of a recorded batch is over."""
+        """A recorded step has ended its batches."""
         assert step.recorded is not None, "asked of one"
         self._appear(step, step.recorded.recording, 0)
 
     def say_rest(self) -> None:
-        """The block is left: gradients that no `optimizer.step()` has followed are gone."""
+        """Warn, at the block's end, of gradients that no `optimizer.step()` followed."""
         if batches := self._gradients.waiting:
             log.warning(
-                f"The gradients of the last {batches} batches are dropped, as no optimizer.step() "
-                "has followed before the end of the block"
+                f"The gradients of the last {batches} batches are dropped: no optimizer.step() "
+                "followed before the end of the block"
             )
 
     def _appear(self, step: LoopStep, now: Recording, batches: int) -> None:
@@ -74,25 +74,23 @@ class GradientAccumulation:
         self._gradients.batches = batches
 
     def require(self, step: LoopStep) -> None:
-        """Raises: UsageError for a batch whose gradients cannot be added up with others"""
+        """Raises: UsageError for a batch whose gradients cannot be accumulated"""
         assert step.variant is not None, "known by now"
         recording = step.variant.recording
         if odd := sorted({*recording.written, *recording.counters}):
             raise UsageError(
-                f"{user_line()}: forward writes the buffer {odd[0]}, as the statistics of a norm "
-                "are, and a step that takes several batches would write it once: set such layers "
-                "to eval(), use LayerNorm or GroupNorm, or a larger batch_size without "
-                "accumulation"
+                f"{user_line()}: forward writes the buffer {odd[0]}, such as the statistics of a "
+                "norm, and would write it once in a step of several batches: set such layers to "
+                "eval(), use LayerNorm or GroupNorm, or a larger batch_size without accumulation"
             )
         if not self.are_of_sums(step.variant):
             raise UsageError(
-                f"{user_line()}: gradients that are added up over batches are edited: they can be "
-                "clipped together by clip_grad_norm_ of all that the optimizer has; divide the "
-                "loss to scale them"
+                f"{user_line()}: accumulated gradients are edited: only clip_grad_norm_ of all "
+                "parameters of the optimizer is supported; divide the loss to scale them"
             )
 
     def are_of_sums(self, *variants: StepVariant) -> bool:
-        """Whether updates take the gradients as they are, or clip them alone."""
+        """Whether the updates take gradients as they are, or clip all of them by norm."""
         return all(map(self._is_of_sum, variants))
 
     def _is_of_sum(self, variant: StepVariant) -> bool:

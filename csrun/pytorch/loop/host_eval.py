@@ -24,7 +24,10 @@ from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
 
 
 class Computation:
-    """A function of values of steps and of other computations. results: its tensors, flat."""
+    """Call of a function on values of steps and results of other computations.
+
+    results: its tensors, flat, once it is computed.
+    """
 
     __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "is_settled", "owner", "results")
 
@@ -43,13 +46,13 @@ class Computation:
         return list(tree_leaves((self._args, self._kwargs)))
 
     def _needs(self) -> Iterator["Computation"]:
-        """Those that it is made of, and that are not known yet."""
+        """Yield the computations among its arguments that have no results yet."""
         for leaf in self._leaves():
             if isinstance(leaf, Result) and leaf.of.results is None:
                 yield leaf.of
 
     def places(self) -> list[InStep]:
-        """The values that it is made of in the end, and that are not known yet."""
+        """Return all values of steps that it depends on."""
         found: list[InStep] = []
         waiting, seen = [self], {id(self)}
         while waiting:
@@ -61,7 +64,7 @@ class Computation:
         return found
 
     def sources(self) -> list[Any]:
-        """Values of steps that it is made of in the end, and computations that had them."""
+        """Return values of steps that it depends on, and settled computations."""
         found: list[Any] = []
         waiting: list[Computation] = [self]
         while waiting:
@@ -73,12 +76,12 @@ class Computation:
         return found
 
     def own_places(self) -> list[InStep]:
-        """The values of steps among its own arguments."""
+        """Return the values of steps among its own arguments."""
         return [leaf for leaf in self._leaves() if isinstance(leaf, InStep)]
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that it is made of is known."""
+        """Whether all its arguments are known."""
         if any(
             isinstance(leaf, Traced) and not leaf.recorder.is_finished for leaf in self._leaves()
         ):
@@ -91,12 +94,12 @@ class Computation:
         return any(isinstance(leaf, Traced) for leaf in self._leaves())
 
     def settle(self) -> None:
-        """Have the numbers of values of recorded steps that are over."""
+        """Replace values of recorded steps that are over by their numbers."""
         self.is_settled = True
         self._args, self._kwargs = tree_map(_settled, (self._args, self._kwargs))
 
     def compute(self) -> list[Any]:
-        """Its results; of a sum over many steps, one after the other."""
+        """Return its results. A sum over many steps is computed without recursion."""
         if self.results is not None:
             return self.results
         self.owner.readback.want(self.places())
@@ -128,9 +131,9 @@ class Computation:
 
 
 class Result:
-    """One of the tensors that a computation gives. is_shared: others may be views of it.
+    """One tensor of a computation's results.
 
-    viewed: the views of weights that it is a view of.
+    is_shared: other results may be views of it. viewed: the views of weights that it is a view of.
     """
 
     __slots__ = ("is_shared", "number", "of", "viewed")
@@ -150,7 +153,7 @@ class Result:
 
 
 class Lazy(Numbers):
-    """What a function of tokens will give when it is read."""
+    """Lazy tensor of a result."""
 
     result: Result
 
@@ -177,7 +180,7 @@ class Lazy(Numbers):
 
 
 def _as_it_is(argument: Any) -> Any:
-    """An argument apart from what the loop may do with it afterwards."""
+    """Return an argument that later writes of the loop do not change."""
     if isinstance(argument, Lazy):
         return argument.result
     if isinstance(argument, Traced) and argument.became is not None:
@@ -190,8 +193,10 @@ def _as_it_is(argument: Any) -> Any:
 
 
 def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a function gives: tensors that wait; what it is now where their shapes depend on it, or
-    it draws random numbers, which come from the generator as it is now.
+    """Return the lazy results of a function.
+
+    They are computed at once where their shapes depend on numbers, or where the function draws
+    random numbers, since the generator may be in another state later.
 
     Raises: UsageError for a write into a value of a step
     """
@@ -216,7 +221,7 @@ def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[InStep, ...]:
-    """The views of weights among arguments.
+    """Return the views of weights among the arguments.
 
     Raises: UsageError for one that the optimizer has changed
     """
@@ -232,7 +237,7 @@ def _viewed(owner: Owner, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
 
 
 def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What a function gives on the numbers."""
+    """Return the results of a function, computed at once."""
     given = Computation(owner, _given, (args, dict(kwargs)), {})
     flat, spec = tree_flatten((args, dict(kwargs)))
     numbers = given.compute()
@@ -247,7 +252,7 @@ def _given(*arguments: Any) -> Any:
 
 
 def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The loop writes into what it has computed: that is another value from then on."""
+    """Replace a lazy tensor that the loop writes into by the value after the write."""
     target = args[0]
     if isinstance(target, Traced):
         target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
@@ -255,7 +260,7 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
     if not isinstance(target, Lazy) or target.result.is_shared:
         raise UsageError(
             f"{user_line()}: {name_of(func)}_ writes into a value of the step, or into a view of "
-            "one: use the form that gives a new one, as x = x * 2"
+            "one: write x = x * 2 in place of x *= 2"
         )
     target.result = Result(Computation(owner, _on_a_copy(func), args, kwargs), 0)
     return target
@@ -275,7 +280,7 @@ def _on_a_copy(func: Any) -> Callable[..., Any]:
 
 
 class _Meta:
-    """A result without numbers."""
+    """Shape and type of a result."""
 
     __slots__ = ("is_view", "tensor")
 
@@ -284,7 +289,7 @@ class _Meta:
 
 
 class _Draws(TorchDispatchMode):
-    """Inside of it is seen whether an operator draws random numbers."""
+    """Mode that detects operators which draw random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +304,7 @@ _known: dict[Any, tuple[TreeSpec, list[_Meta]] | None] = {}
 
 
 def _metas(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[_Meta]] | None:
-    """The shapes of what a function gives; None where it must be computed at once."""
+    """Return shapes and types of a function's results; None if it must be computed at once."""
     flat, spec = tree_flatten((args, dict(kwargs)))
     key = (func, str(spec), *map(_key, flat))
     try:

@@ -1,4 +1,4 @@
-"""Errors for calls of the loop that are not those of step 1: what differs, and what to write."""
+"""Errors for calls that differ from those of step 1: what differs, and what to write."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from csrun.pytorch.step.tokens import InStep, Numbers, StepOutputs, Token
 
 LONGEST = 40  # characters of an argument in a message
 CALLED_AGAIN = (
-    "the model is called more often than in step 1, or behind optimizer.step(): call it as often "
+    "the model is called more often than in step 1, or after optimizer.step(): call it as often "
     "in each step, or call copy.deepcopy(model), made here"
 )
 
@@ -29,9 +29,9 @@ def require_open(step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
-    """Raises: UsageError where one of some arguments is of another step
+    """Raises: UsageError if an argument is of another step
 
-    step: this one, if it runs on tokens
+    step: the current one; None if it is recorded
     """
     for leaf in leaves:
         if reason := _stale_reason(leaf, step):
@@ -41,7 +41,7 @@ def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
 def another_call(
     step: LoopStep | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> UsageError:
-    """Error for a call of the model that step 1 has not made in this place."""
+    """Error for a call of the model that step 1 did not make."""
     leaves = leaves_of(args, kwargs)
     require_current(leaves, step.outputs if step else None)
     return UsageError(f"{user_line()}: {_difference(step, leaves, tuple(kwargs))}")
@@ -54,14 +54,14 @@ def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
     sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
     require_current(sources, step.outputs if step else None)
     return UsageError(
-        f"{user_line()}: backward() must be called on the loss as step 1 computed it, got "
-        f"another value{step.strayed if step else ''}: compute it in the same way in each step; "
-        "have forward use a number that changes, as an attribute of the model"
+        f"{user_line()}: backward() must be called on the loss as step 1 computed it, got another "
+        f"value{step.strayed if step else ''}: compute the loss in the same way in each step; have "
+        "forward use a number that changes, as an attribute of the model"
     )
 
 
 def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
-    """Why the step cannot compute with a value; step: None where no value of tokens is its own."""
+    """Return why the step cannot use a value, or None."""
     if isinstance(leaf, Traced):
         return None if leaf.recorder.is_open else leaf.stale_reason
     if isinstance(leaf, Token | InStep):
@@ -79,7 +79,7 @@ def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, .
     if not any(isinstance(leaf, Numbers | Traced) for leaf in leaves):
         return (
             "the model is called on tensors that are not of the Session's batch: iterate over the "
-            "cbtorch.dataloader inside the block; for a prediction call copy.deepcopy(model)"
+            "cbtorch.dataloader inside of the block; for a prediction call copy.deepcopy(model)"
         )
     if step is not None and step.strayed:
         return f"the model's input is not computed as in step 1{step.strayed}"
@@ -90,7 +90,7 @@ def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, .
 
 
 def _difference_of(expected: Expected, leaves: list[Any], keywords: tuple[str, ...]) -> str:
-    """What tells a call's arguments from those that are expected."""
+    """Describe how a call's arguments differ from the expected ones."""
     if keywords != expected.how[0] or len(leaves) != len(expected.operands):
         return "the model is called with other arguments than in step 1: give it the same in each"
     index = expected.first_difference(leaves)

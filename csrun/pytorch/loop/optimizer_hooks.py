@@ -28,10 +28,10 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def step_hooks(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Arguments]:
-    """Call the step's pre hooks, and behind the block its post hooks.
+    """Call the pre hooks of a step, and after the block its post hooks.
 
-    Gives the arguments of step(), the optimizer first, as the pre hooks have them. A hook that
-    reads weights gets those behind the step, as the loop does.
+    Yields the arguments of step(), the optimizer first, as the pre hooks have changed them. A hook
+    that reads weights waits for the step, as the loop does.
 
     Source: torch.optim.Optimizer.profile_hook_step, whose order of hooks this is
     """

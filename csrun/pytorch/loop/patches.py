@@ -1,4 +1,4 @@
-"""The user's own model and optimizer while a Session lasts: what is called of them goes to it."""
+"""Monkey patches of the user's model and optimizer while a Session's block runs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Patches:
-    """Methods of the user's objects are the Session's until it is left.
+    """Context in which methods of the user's objects go to the Session's loop.
 
-    state_dict, of both, has the weights as they are in the store.
+    state_dict() of both returns the weights that are in the store.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Patches:
             return loop.call_model(args, kwargs)
 
         def getstate() -> object:
-            """The model's, for copies and files of it: without what is taken over."""
+            """Return the model's state for copies and pickles, without the patches."""
             loop.give_back()
             with self._given_back():
                 state = model.__getstate__()
@@ -47,8 +47,8 @@ class Patches:
             if loop.is_apart:  # PyTorch makes one long error of one for each weight
                 raise UsageError(
                     f"{user_line()}: load_state_dict of the model must be called before the "
-                    "Session's block or after it: within it, after its first step, the run's "
-                    "store has the weights"
+                    "Session's block or after it: after the block's first step the weights are in "
+                    "the run's store"
                 )
             with self._given_back():
                 return model.load_state_dict(*args, **kwargs)
@@ -84,7 +84,7 @@ class Patches:
         def load_optimizer_state(*args: Any, **kwargs: Any) -> Any:
             raise UsageError(
                 f"{user_line()}: load_state_dict of the optimizer must be called before the "
-                "Session's block: within it the run's store has the state"
+                "Session's block: in the block the state is in the run's store"
             )
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ class Patches:
 
     @contextmanager
     def _given_back(self) -> Iterator[None]:
-        """Have the model be as it was, for a moment."""
+        """Have the model's own methods back, for a moment."""
         attributes, ours = self._model.__dict__, {}
         for name in ("forward", "state_dict", "load_state_dict", "__getstate__"):
             if name in attributes:

@@ -1,4 +1,4 @@
-"""What the loop reads of its steps: where it comes from, and what it costs, which is said once."""
+"""Readback: numbers of values that the loop reads, and a warning where it reads too often."""
 
 import logging
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.tokens import Deferred, InStep, Owner, Slot, StepOutputs
 
-CHECKED_STEPS = 3  # of each part of the loop, in which forward's Python runs
+CHECKED_STEPS = 3  # of each variant, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said
 
 log = logging.getLogger("csrun")
 
 
 def view_is_stale(weight: str) -> UsageError:
-    """The error of a view of a weight, whose values the optimizer has changed."""
+    """Error for a view of a weight that is read after the optimizer has changed it."""
     return UsageError(
         f"{user_line()}: a view of parameter {weight} is read after optimizer.step(), which has "
         "changed it: return the weight itself, or .clone() of the view"
@@ -30,14 +30,14 @@ def view_is_stale(weight: str) -> UsageError:
 
 
 class Loop(Owner, Protocol):
-    """The Session, as it is asked for the step that the loop is in."""
+    """The loop, as readback sees it."""
 
     def run_early(self, values: StepOutputs) -> None:
-        """Have it run before `optimizer.step()`, if it is this one."""
+        """Queue the current step before `optimizer.step()`, if it is this one."""
 
 
 class Readback:
-    """The values of a loop's steps that run on the wafer."""
+    """Access to the values of steps that run on the wafer."""
 
     def __init__(self, loop: Loop, run: ScriptRun) -> None:
         self._loop, self._run = loop, run
@@ -45,7 +45,7 @@ class Readback:
         self._waiting: list[ReferenceType[Deferred]] = []
 
     def read(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
-        """The numbers of a value."""
+        """Return the numbers of a value."""
         if slot.is_loss:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
         self.want([InStep(step, slot)])
@@ -54,18 +54,18 @@ class Readback:
         return found
 
     def loss(self, step: StepOutputs) -> float:
-        """The loss of a step, which has run then."""
+        """Return the loss of a step, after the step has run."""
         if step.loss is None:
             self._run_through(step)
         if step.loss is None:
             raise UsageError(
                 f"{user_line()}: the loss of step {step.number + 1}, which an earlier run has "
-                "taken, is not kept: begin in a new model_dir"
+                "taken, was not kept: begin in a new model_dir"
             )
         return step.loss
 
     def want(self, places: Sequence[InStep]) -> None:
-        """Have values; where the program does not give them so far, it is compiled once more."""
+        """Have values computed. A variant that does not return one of them is compiled again."""
         for place in places:
             if not place.is_known:
                 self._keep_known(place)
@@ -86,8 +86,8 @@ class Readback:
         for place in wanted:
             if not place.is_known:
                 raise UsageError(
-                    f"{user_line()}: a value of step {place.step.number + 1} is read, which the "
-                    "loop has left before it was computed: read it in its step"
+                    f"{user_line()}: a value of step {place.step.number + 1} is read, and the loop "
+                    "has left that step before it was computed: read it within the step"
                 )
         self._count(wanted[-1].step.number)
 
@@ -98,13 +98,13 @@ class Readback:
                 raise view_is_stale(place.slot.weight)
 
     def settle_later(self, computation: Deferred) -> None:
-        """It is to be settled behind the recorded step that the loop is in."""
+        """Have a computation settled when the current recorded step is over."""
         self._waiting.append(ref(computation))
 
     def settle(self) -> None:
-        """A step is over: what is made of recorded ones has their numbers, which are kept.
+        """Settle what waits for the recorded step that is over.
 
-        That one cannot be known any more is said where the loop reads it.
+        A value that cannot be known any more is refused where the loop reads it.
         """
         if not self._waiting:
             return
@@ -118,7 +118,7 @@ class Readback:
                         self._waiting.append(each)
 
     def _keep_known(self, place: InStep) -> None:
-        """Take the batch of a step that is over, or what an earlier run has read."""
+        """Take a value from the batch of a step that has run, or from the value log."""
         step, slot = place.step, place.slot
         if slot.is_loss:
             return
@@ -133,7 +133,7 @@ class Readback:
             step.outputs[slot.value] = found
 
     def _run_through(self, values: StepOutputs) -> None:
-        """Run up to a step, and that one, too."""
+        """Run all steps up to and including this one."""
         self._loop.run_early(values)
         self._run.flush_for_read()
         self._count(values.number)
@@ -143,6 +143,6 @@ class Readback:
         self._last = step
         if self._in_a_row == READ_IN_A_ROW:
             log.warning(
-                f"{user_line()}: the loop reads a value in each step, so that none is run ahead: "
-                "an order to the wafer for each; read it every 50 steps to run up to 256 at a time"
+                f"{user_line()}: the loop reads a value in each step, so that no step is run "
+                "ahead: read one every 50 steps to have up to 256 steps in one order"
             )

@@ -34,7 +34,7 @@ from csrun.pytorch.weights.sync import Before
 
 @dataclass(frozen=True)
 class ReadBefore:
-    """What an earlier run has read of a step, and what this one reads of it."""
+    """Values of one step that an earlier run has read, or that this one has computed."""
 
     run: ScriptRun
     values: StepOutputs
@@ -42,7 +42,7 @@ class ReadBefore:
     def number_of(
         self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
     ) -> torch.Tensor:
-        """The numbers of a value: those that were kept, or computed ones, which are kept.
+        """Return the numbers of a value, kept ones or those that `compute` returns.
 
         Computed on one thread: sums must not depend on how many CPUs a task has.
         """
@@ -55,10 +55,10 @@ class ReadBefore:
 
 
 class RecordedStep:
-    """One step on traced tensors, from its batch to `finish`.
+    """A step on traced tensors, from its batch to `finish`.
 
-    key: of the part of the loop that it is. batch: for the loop. is_left: the loop goes on without
-    `optimizer.step()`; is_cleared: and without its gradients.
+    key: of the variant in the cache. batch: for the loop. is_left: the loop takes another batch
+    without `optimizer.step()`; is_cleared: and has cleared its gradients.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RecordedStep:
             self._modes = opened.pop_all()
 
     def _number_so_far(self, traced: Traced) -> torch.Tensor:
-        """A value that is read before the step is over."""
+        """Return the numbers of a value that is read before the step is over."""
         recorder = self._recorder
         so_far = recorder.so_far()
         _require_forward(so_far, traced.value)
@@ -99,20 +99,20 @@ class RecordedStep:
         )
 
     def _require_returned(self, recording: Recording, value: Ref) -> None:
-        """Raises: GoneError for a value made of what forward has kept for itself"""
+        """Raises: GoneError for a value made of one that forward has not returned"""
         results = [call.results for call in self.calls.found if call.name == MODEL]
         known = {*_refs(results), *recording.written.values()}
         made_of = ancestors(recording, [value], known) - known
         kept = (op for each in self._forwards for op in recording.operators[each])
         if any(result in made_of for op in kept for result in op.results):
             raise GoneError(
-                f"{user_line()}: the loop takes a value that forward has made and not returned, as "
-                "a hook or an attribute keeps it: forward runs in the first steps only, and it "
-                "would stay as it is; have forward return it, in a tuple, list, dict or dataclass"
+                f"{user_line()}: the loop uses a value that forward has kept in a hook or an "
+                "attribute and not returned: forward runs in the first steps only, so the value "
+                "would not change; return it from forward, in a tuple, list, dict or dataclass"
             )
 
     def _weights(self) -> Mapping[str, torch.Tensor]:
-        """Those that are not in the user's own Parameters."""
+        """Return the weights that are not in the user's own Parameters."""
         return self._before.run.weights_of_store()
 
     @property
@@ -128,7 +128,7 @@ class RecordedStep:
         modes: tuple[bool, ...],
         state: int,
     ) -> Any:
-        """The loop calls the model, in these modes of its modules and state of its guards."""
+        """Call the model. modes, state: of its modules and of its guards."""
         operands = self.calls.operands(args, kwargs)
         begin = len(self._recorder.operators)
         self.calls.depth += 1
@@ -146,15 +146,15 @@ class RecordedStep:
         return results
 
     def draw_as(self, place: int) -> None:
-        """The batch is the one of this number in its step, by which dropout's masks go."""
+        """Draw dropout masks as for batch `place` of the step."""
         self._draw = replace(self._draw, batch=place)
 
     def close(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self._modes.close()
 
     def finish(self) -> None:
-        """The step is over."""
+        """End the recording."""
         self.close()
         recording = self._recorder.finish()
         self.is_cleared = self.is_left and not recording.gradients
@@ -164,13 +164,13 @@ class RecordedStep:
 
     @property
     def recording(self) -> Recording:
-        """What it is, once it is over."""
+        """The recording, after `finish`."""
         return self._recording
 
     def variant(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
     ) -> StepVariant:
-        """A new part of the loop. inputs: the batch's, if another part has such batches."""
+        """Return a new variant. inputs: slots of the batch, if another variant has such batches."""
         recording = self._recording
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
@@ -190,7 +190,7 @@ class RecordedStep:
         return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
 
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
-        """What it gives for the loop: for what that reads, and computes beside the loss."""
+        """Return the values that the loop reads, or that calls beside the loss give."""
         recording, calls = self._recording, self.calls.found
         read = [read.value for read in recording.reads]
         if recording.loss is None:
@@ -202,7 +202,7 @@ class RecordedStep:
         return variant.shape.bases_of(recording, read)
 
     def _goals(self) -> list[Ref]:
-        """The values that the step is there for."""
+        """Return the values that the step is computed for."""
         recording = self._recording
         if recording.loss is not None:
             return [recording.loss, *recording.gradients.values(), *recording.written.values()]
@@ -210,19 +210,19 @@ class RecordedStep:
         return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
 
     def compare(self, variant: StepVariant, are_edits_apart: bool) -> None:
-        """Raises: UsageError where the step is not what the part's first one was
+        """Raises: UsageError where the step differs from the first one of its variant
 
-        are_edits_apart: what is done to its gradients may be another thing
+        are_edits_apart: edits of gradients are not compared
         """
         if what := self._difference(variant, are_edits_apart):
             raise UsageError(
-                f"{what}: a loop must compute the same in each step, as forward's Python runs in "
-                "the first ones only"
+                f"{what}: a loop must compute the same in each step, since forward's Python runs "
+                "in the first ones only"
             )
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
 
     def is_same(self, variant: StepVariant, are_edits_apart: bool) -> bool:
-        """Return whether the step computes what a part does."""
+        """Return whether the step computes the same as a variant."""
         trains = self._recording.loss is not None
         return variant.trains == trains and self._difference(variant, are_edits_apart) is None
 
@@ -233,7 +233,7 @@ class RecordedStep:
         return difference(variant.recording, goals, self._recording, own)
 
     def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
-        """Have a part of an earlier Session be one of this, if it computes the same."""
+        """Make a variant of an earlier Session one of this, if the step computes the same."""
         recording, goals = self._recording, self._goals()
         if difference(variant.recording, variant.goals, recording, goals):
             return False
@@ -245,9 +245,9 @@ class RecordedStep:
         return True
 
     def answer(self, variant: StepVariant, loss: Callable[[], torch.Tensor | None]) -> None:
-        """Have what the loop still holds of the step answer with numbers.
+        """Answer reads of the step's traced tensors with numbers, after it is over.
 
-        What is asked for now will be asked for in other steps.
+        What is read now is returned by later steps of the variant, too.
         """
         recording, draw, run = self._recording, self._draw, self._before.run
         before = Before(recording)
@@ -256,8 +256,8 @@ class RecordedStep:
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
             if run.users.is_in_file and self._before.values.state.has_values:
                 raise GoneError(
-                    f"{user_line()}: of a model that cbtorch.meta_init() has built, values of a "
-                    "step are read before its loss in the first steps: read this one above it"
+                    f"{user_line()}: in the first steps of a model built by cbtorch.meta_init(), "
+                    "values must be read before the step's loss: move this line up"
                 )
             return interpret(recording, [ref], before.weights or self._weights(), draw)
 
@@ -275,7 +275,7 @@ class RecordedStep:
         self._recorder.reader, self._recorder.later = number_of, self._later
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What a function of values gives when it is read; None for one that takes weights, too."""
+        """Return the lazy result of a function of values; None if it takes weights, too."""
         leaves, numberless = leaves_of(args, kwargs), (Traced, Numbers)
         own = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, numberless)]
         if any(map(self._recorder.name_of, own)):
@@ -284,14 +284,14 @@ class RecordedStep:
 
 
 def _are_numbered_alike(one: Recording, other: Recording) -> bool:
-    """Whether what one's program gives by its number is the other's value of that number."""
+    """Whether equal numbers name equal values in both recordings."""
     results = ([op.results for op in each.operators] for each in (one, other))
     leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
     return next(results) == next(results) and next(leaves) == next(leaves)
 
 
 def _require_samples(batch: Any) -> None:
-    """Raises: UsageError for a batch whose tensors do not have a row for each sample"""
+    """Raises: UsageError for a batch with a tensor that has no row for each sample"""
     rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
     if len(set(rows)) > 1:
         said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
@@ -303,7 +303,7 @@ def _require_samples(batch: Any) -> None:
 
 
 def _require_evaluation(recording: Recording) -> None:
-    """Raises: UsageError for what only a training computes"""
+    """Raises: UsageError for operators that only a training computes"""
     for op in filter(is_of_training, recording.operators):
         what = op.name.partition("::")[2]
         raise UsageError(
@@ -317,7 +317,7 @@ def _refs(tree: Any) -> list[Ref]:
 
 
 def _require_forward(recording: Recording, value: Ref) -> None:
-    """Raises: UsageError for a value of the gradients, which later steps do not give either"""
+    """Raises: UsageError for a value of the gradients, which later steps do not return"""
     if not _is_of_forward(recording, value):
         raise refused()
 

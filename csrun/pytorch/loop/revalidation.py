@@ -1,5 +1,7 @@
-"""Some steps are compared with step 1 again, while the loop has tokens of them: those behind a
-checkpoint, and behind what the loop sets in the model. At the end of a block forward is.
+"""Revalidation: some steps after the first three are recorded and compared with step 1 again.
+
+These are the first step after a checkpoint, and steps after the loop has set attributes of the
+model; they run on tokens all the same. At a block's end forward is compared once more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,38 +27,37 @@ from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.tokens import Slot, Token
 from csrun.pytorch.step.variant import StepVariant
 
-SETS_EVERY = 8  # steps, between two comparisons behind what a loop sets
+SETS_EVERY = 8  # steps between two revalidations, where the loop sets something in each
 
 
 class Revalidations:
-    """Which steps these are: the first one of each part of the loop behind each checkpoint, and
-    behind what the loop sets in a module; of what it sets in each step, one in `SETS_EVERY`.
+    """Schedule of revalidations.
+
+    The first step of a variant after each checkpoint, and after the loop has set something in a
+    module; where it does so in each step, one in `SETS_EVERY`.
     """
 
     def __init__(self, model: torch.nn.Module, run: ScriptRun, sets: ModuleSets) -> None:
         self._model, self._replay, self._sets = model, run.replay, sets
         self._every = run.run.config.save_checkpoints_steps
-        self._at: dict[LoopShape, int] = {}  # the same for all edits of a part
+        self._at: dict[LoopShape, int] = {}  # the same for all edits of a variant
         self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
         self._required: dict[LoopShape, str] = {}
         self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards then
 
     def saw(self, variant: StepVariant) -> StepVariant:
-        """Forward's Python has run for a part, which was recorded."""
+        """Note that forward's Python has run for a recorded variant."""
         self._set[variant.shape], self._steps[variant.shape] = self._sets.seen, SETS_EVERY
         self._unseen.pop(variant.shape, None)
         return variant
 
     def require(self, variant: StepVariant, changed: str) -> None:
-        """Have the step that begins be compared: the loop has changed what forward reads."""
+        """Have the current step revalidated: the loop has changed what forward reads."""
         self._required[variant.shape] = changed
 
     def begun(self, variant: StepVariant, state: int) -> "Revalidation | None":
-        """A step of a part begins: what compares it, unless an earlier run has taken it.
-
-        state: of the guards
-        """
+        """Return the revalidation of a step that begins, or None. state: of the guards."""
         shape, now = variant.shape, self._replay.made // self._every
         self._unseen[shape] = variant, state
         is_behind = self._at.setdefault(shape, now) != now
@@ -66,17 +67,17 @@ class Revalidations:
         self._at[shape] = now
         where, remedy = BEHIND, _REMEDY
         if changed:
-            where = f"before whose forward the loop has changed {changed}"
+            where = f"after the loop has changed {changed}"
             remedy = _REMEDY_OF_CHANGED
         elif is_set:
-            where = f"before which the loop has set {self._sets.last}"
+            where = f"after the loop has set {self._sets.last}"
         where = f"{self._replay.made + 1}, {where}"
         return Revalidation(self._model, variant, where, remedy, self._saw_again)
 
     def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
-        """The block is left: compare forward of the parts whose last steps have not run it.
+        """Compare forward of variants whose last steps have not run it, as the block is left.
 
-        Those of another state of the guards than the loop has left behind cannot be compared.
+        A variant whose guards are in another state by now cannot be compared.
 
         Raises: UsageError where it computes something else than in step 1
         """
@@ -99,20 +100,22 @@ class Revalidations:
         return self._set[shape] != self._sets.count and self._steps[shape] >= SETS_EVERY
 
 
-BEHIND = "the first one behind a checkpoint"
+BEHIND = "the first one after a checkpoint"
 _REMEDY = (
-    "a loop must compute the same in each step; those since it was seen to do so have run as step 1"
+    "a loop must compute the same in each step; steps since the last check ran as step 1 and may "
+    "be wrong"
 )
 _REMEDY_OF_CHANGED = (
-    "change it before the loop takes its batch, as between two passes: the step is recorded then"
+    "change it before the loop takes its batch, for example between two passes, so that the step "
+    "is recorded"
 )
 
 
 class Revalidation:
-    """One step on traced tensors: the loop's calls are made again on these as they come.
+    """The loop's calls of one step, made a second time on traced tensors.
 
-    step: its number and what is behind it; remedy: said where it is refused. saw: is told that its
-    forward has run.
+    step: its number and the reason, for messages; remedy: for messages. saw: called after forward
+    has run.
     """
 
     def __init__(
@@ -133,14 +136,16 @@ class Revalidation:
         self._values: dict[Slot, Traced] = dict(zip(arrays, batch, strict=True))
 
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """The loop has made a call that step 1 made."""
+        """Make a call of the loop again, which step 1 made."""
         with self._recording():
             own, options = tree_map(self._value, (args, dict(kwargs)))
             found = call_for_user(func, own, options)
         (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
         are_traced = [isinstance(value, Traced) for value in values]
         if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:
-            raise self._refused(f"{user_line()}: {expected.name} gives other things than in step 1")
+            raise self._refused(
+                f"{user_line()}: {expected.name} returns other types or structures than in step 1"
+            )
         for slot, value in zip(slots, values, strict=True):
             if isinstance(slot, Slot):
                 self._values[slot] = value
@@ -149,7 +154,7 @@ class Revalidation:
             self._finish()
 
     def backward(self) -> None:
-        """The loop has called it on the loss."""
+        """Call backward() on the loss again."""
         loss = self._variant.shape.loss
         assert loss is not None, "of a training"
         with self._recording():
@@ -157,7 +162,7 @@ class Revalidation:
         self._finish()
 
     def run_forward(self, forward: Callable[..., Any]) -> None:
-        """Make the calls of the model alone, if they are on the batch and what is constant.
+        """Make the calls of the model whose arguments are the batch and constants.
 
         Raises: UsageError where they compute something else than in step 1
         """
@@ -177,7 +182,7 @@ class Revalidation:
             raise self._refused(what)
 
     def _finish(self) -> None:
-        """Raises: UsageError where it computes something else than step 1 did"""
+        """Raises: UsageError where the step computes something else than step 1 did"""
         self._saw(self._variant)
         first, again = self._variant.recording, self._recorder.finish()
         if self._variant.trains:
@@ -208,4 +213,4 @@ class Revalidation:
         return operand.tensor if isinstance(operand, Snapshot) else operand
 
     def _refused(self, what: str) -> UsageError:
-        return UsageError(f"{what}, as is seen in step {self._step}: {self._remedy}")
+        return UsageError(f"{what}, found in step {self._step}: {self._remedy}")

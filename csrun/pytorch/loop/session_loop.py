@@ -1,6 +1,6 @@
 """The loop of a Session: each step is recorded, or its batch is handed out as tokens.
 
-Where a step is says `csrun.pytorch.step.step_state`; this is the shell that changes it.
+`csrun.pytorch.step.step_state` has the states of a step; this is the shell that changes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,8 +41,8 @@ from csrun.pytorch.user import Loader
 class SessionLoop:
     """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens.
 
-    line: of the Session; another one of that line has the same parts. forward: the model's own.
-    watch: of what the loop does with the model beside its steps.
+    line: of the Session; a later Session in that line has the same variants. forward: the model's
+    own. watch: guards the model's tensors between steps.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SessionLoop:
         self._weight_calls = WeightCalls(self._called)
 
     def end(self) -> None:
-        """The loop is over: its last step is, too."""
+        """End the last step and the loop."""
         self._end_step()
         if self.has_begun:
             self.watch.require_in_place()
@@ -92,10 +92,7 @@ class SessionLoop:
         self._is_over = True
 
     def stop(self, error: BaseException) -> CaptureError | None:
-        """The loop has raised: nothing is recorded any more.
-
-        Gives what is to be said instead, of an error in a step that was recorded
-        """
+        """End the loop on an error; return the error to raise instead, of a recorded step."""
         self._weight_calls.end()
         said, self._is_over = None, True
         if self._step is not None and self._step.recorded is not None:
@@ -108,14 +105,14 @@ class SessionLoop:
         return said
 
     def forget_gradients(self) -> None:
-        """The parameters have none any more that only the loop knows of; the run keeps whose."""
+        """Remove the lazy gradients from the parameters; the run keeps which had one."""
         self._run.left_gradients = self._gradients.kept
         self._gradients.vanish()
 
     def batches(self, loader: Loader) -> Iterator[Any]:
-        """One pass over a loader.
+        """Yield the batches of one pass over a loader.
 
-        Raises: UsageError where it is read behind the block
+        Raises: UsageError where the pass is read after the block
         """
         self._end_step()
         call_order.require_read_to_end(loader.orders)
@@ -170,7 +167,7 @@ class SessionLoop:
         return step.recorded.batch
 
     def _end_step(self) -> None:
-        """The loop asks for the next batch, or for none."""
+        """End the current step: the loop takes the next batch, or the pass is over."""
         self._leave_step()
         self.readback.settle()
 
@@ -186,7 +183,7 @@ class SessionLoop:
             self._leave_evaluation(step)
 
     def _leave_evaluation(self, step: LoopStep) -> None:
-        """The loop takes another batch, and has not called `backward()`."""
+        """Leave a step without `backward()`."""
         step.state.enter(Phase.OVER)
         recorded = step.recorded
         if recorded is not None and not recorded.calls.found:
@@ -198,7 +195,7 @@ class SessionLoop:
             self._queue(step, ())
 
     def _leave_open(self, step: LoopStep) -> None:
-        """The loop takes another batch behind `backward()`: both are of one `optimizer.step()`."""
+        """Leave a step after `backward()`: the next batch accumulates into its gradients."""
         recorded = step.recorded
         if recorded is not None:
             recorded.close()
@@ -241,7 +238,7 @@ class SessionLoop:
             call_order.require_same_numbers(step, numbers)
 
     def _edit(self, step: LoopStep) -> None:
-        """Have the step be one with the gradients as the loop has edited them."""
+        """Switch to the variant with the loop's edits of the gradients."""
         assert step.variant is not None, "known by now"
         variant = self._variants.edited(step.variant, self._gradients.end())
         if not (self._run.accumulates and self._accumulation.are_of_sums(step.variant, variant)):
@@ -249,7 +246,7 @@ class SessionLoop:
         step.variant = variant
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
-        """A recorded step is over: it is a new part of the loop, or is compared with its part."""
+        """Make a variant of a recorded step, or compare it with its variant."""
         recorded.finish()
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         outputs = step.outputs
@@ -271,9 +268,9 @@ class SessionLoop:
         self._run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work))
 
     def _begin_gradients(self) -> frozenset[str]:
-        """`backward()` is called in a step that is recorded, whose gradients are PyTorch's own.
+        """Begin `backward()` in a recorded step, whose gradients are PyTorch's own.
 
-        Gives the names of those that are zeros already.
+        Returns the names of gradients that are zeros already.
 
         Raises: UsageError where gradients are there that it may not add to
         """
@@ -316,9 +313,7 @@ class SessionLoop:
     def _switch(
         self, step: LoopStep, variant: StepVariant, modes: tuple[bool, ...], state: int
     ) -> None:
-        """Have the step be of the part with these modes and what forward reads now, which may have
-        changed since its batch.
-        """
+        """Switch to the variant of the modes and guards as they are now, after the batch."""
         expected = variant.shape.modes
         if expected is None or (modes == expected and state == step.guards):
             return
@@ -343,7 +338,7 @@ class SessionLoop:
         return found
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What a function will give when it is read; now, where it writes into the loop's own."""
+        """Return a lazy result; a write into the loop's own tensors is made at once."""
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, Gradient) for leaf in leaves):
             return Gradient.__torch_function__(func, (), args, kwargs)
@@ -353,7 +348,7 @@ class SessionLoop:
         return later(self, func, args, kwargs)
 
     def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
-        """The results of a call that step 1 made in this place, too; None for another."""
+        """Return the results of a call that step 1 made in the same place, else None."""
         step = self._step
         expected = None if step is None else step.expected
         if step is None or step.variant is None or expected is None:
@@ -395,7 +390,7 @@ class SessionLoop:
         step.state.enter(Phase.BACKWARD)
 
     def run_early(self, outputs: StepOutputs) -> None:
-        """Have the step that the loop is in run before `optimizer.step()`, if it is this one."""
+        """Queue the current step before `optimizer.step()`, if it is this one."""
         step, optimization = self._step, self._optimization
         if step is None or step.outputs is not outputs:
             return
@@ -424,12 +419,12 @@ class SessionLoop:
 
     @property
     def is_apart(self) -> bool:
-        """Whether what happens to the user's own Parameters is none of a step that is recorded."""
+        """Whether the user's own Parameters are outside of a recorded step."""
         step = self._step
         return self.has_begun and (step is None or step.recorded is None or step.state.is_over)
 
     def give_back(self) -> None:
-        """Have the user's own objects be as the store is."""
+        """Copy the store's values to the user's own objects."""
         self._run.flush()
         self._run.give_back()
 
@@ -439,7 +434,7 @@ class SessionLoop:
             raise written()
 
     def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The model's state_dict, with numbers also where the model has no memory."""
+        """Return the model's state_dict, with numbers also for a model without memory."""
         return self._run.users.state_dict(state, self._run.saved)
 
     def summarize(self, name: str, value: Any) -> None:

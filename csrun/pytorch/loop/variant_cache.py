@@ -1,4 +1,4 @@
-"""The parts of a Session's loop that are known: new ones are learned from recorded steps."""
+"""Cache of the variants of a loop's step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +18,14 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import Loader
 
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
-MOST_STATES = 16  # of one batch's parts: a program each
+MOST_STATES = 16  # of one batch: a program each
 
 
 class VariantCache:
-    """The parts of one loop, by loader, size of the batch, modes of the model and what it reads.
+    """Variants by loader, size of the batch, modes of the model and state of its guards.
 
-    session: what tells Sessions apart; one that is as this one has the same parts. changed: gives
-    the name of what changed last of all that forward reads.
+    session: equal for Sessions that share their variants. changed: returns the name of what changed
+    last of all that forward reads.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class VariantCache:
     def at(
         self, loader: Loader, rows: int | None, modes: tuple[bool, ...], state: int
     ) -> StepVariant | None:
-        """The part that a batch begins, as its gradients were edited last."""
+        """Return the variant for a batch, with the edits of gradients of its last step."""
         variant = self._variants.get((loader, rows, modes, state))
         return (
             variant
@@ -53,29 +53,28 @@ class VariantCache:
         )
 
     def is_checked(self, variant: StepVariant) -> bool:
-        """Whether its first steps are over; forms of edits are those of a part that is."""
+        """Whether its first steps are over; variants by edits are made of checked ones only."""
         return self._recordings.get(variant, CHECKED_STEPS) >= CHECKED_STEPS
 
     def edited(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
-        """The part with the gradients as the loop has edited them."""
-        return self._edited.part_of(variant, edits)
+        """Return the variant with the loop's edits of the gradients."""
+        return self._edited.variant_of(variant, edits)
 
     def ended(self, variant: StepVariant, recorded: RecordedStep) -> StepVariant:
-        """The part with the gradients as a recorded step has edited them, which may have several
-        batches."""
+        """Return the variant with the edits of a recorded step, which may end several batches."""
         return self._edited.of_recorded(variant, recorded.recording)
 
     def switched(
         self, loader: Loader, rows: int | None, modes: tuple[bool, ...], state: int
     ) -> StepVariant | None:
-        """Return the part with modes and a state that were set behind the batch, if it is known."""
+        """Return the variant with modes and guards as set after the batch, if it is known."""
         found = self._variants.get((loader, rows, modes, state))
         if found is None or found.shape.modes != modes or not self.is_checked(found):
             return None
         return self._edited.latest(found)
 
     def learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
-        """A recorded step is over: it is a new part of the loop, or is compared with its part."""
+        """Return the variant of a recorded step: a new one, or a known one that it equals."""
         variant = step.variant
         if variant is None:  # one whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
@@ -90,7 +89,7 @@ class VariantCache:
         return variant
 
     def _same(self, recorded: RecordedStep) -> StepVariant | None:
-        """Return a part of another state of the guards, which a step computes all the same.
+        """Return a variant of another state of the guards that computes the same.
 
         Raises: UsageError where there are too many that compute different things
         """
@@ -104,9 +103,9 @@ class VariantCache:
                 return variant
         if len(alike) >= MOST_STATES:
             raise UsageError(
-                f"{user_line()}: what forward reads has had more than {MOST_STATES} values "
-                f"(the last to change was {self._changed()}), each of which is a program: let it "
-                "change less often, or have it come with the batch, as a tensor"
+                f"{user_line()}: what forward reads has had more than {MOST_STATES} values (the "
+                f"last to change was {self._changed()}), and each is compiled to a program: change "
+                "it less often, or pass it with the batch, as a tensor"
             )
         return None
 

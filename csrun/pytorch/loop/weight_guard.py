@@ -1,4 +1,4 @@
-"""What the loop does with the model's own tensors beside its steps: they lie in the run's store."""
+"""Guard of the model's tensors between steps: the run's store has their values."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -26,12 +26,11 @@ LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
 
 
 class WeightGuard(TorchDispatchMode):
-    """Inside of it the user's code reads a model's Parameters and buffers as the store has them.
+    """Mode in which reads of the model's tensors return what the store has.
 
-    What writes into them is refused, as the store would not have it. is_apart: whether the store
-    has taken them over. is_stale: whether they are not as the script's last step has left them.
-    give_back: has them be as the store is. sets, module_sets: of Parameters and of modules in the
-    block.
+    Writes are refused, as the store would not get them. is_apart: whether the store has the values.
+    is_stale: whether the user's tensors differ from the script's last step. give_back: copies the
+    store's values to the user's tensors. sets, module_sets: mutation counters of the block.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class WeightGuard(TorchDispatchMode):
         self._places = list(map(_MEMORY, self._tensors))
 
     def begin(self) -> None:
-        """The block's first step begins: what the script has put into the model is in it."""
+        """Learn the model's tensors, as the block's first step begins."""
         self._learn()
 
     def look(self) -> None:
-        """A step begins: are they in place? Asked where something was set, and now and then.
+        """Check that the tensors are in place, where something was set, and now and then.
 
         Raises: UsageError as `require_in_place`
         """
@@ -96,7 +95,7 @@ class WeightGuard(TorchDispatchMode):
             self.require_in_place()
 
     def require_in_place(self) -> None:
-        """Raises: UsageError where a tensor of the model is another one, or in another memory"""
+        """Raises: UsageError for a tensor of the model that was replaced or moved in memory"""
         self._seen, self._steps = self.sets.count, 0
         now: list[Any] = list(map(dict.get, self._owners, self._keys))
         if all(map(is_, now, self._tensors)) and list(map(_MEMORY, now)) == self._places:
@@ -104,13 +103,13 @@ class WeightGuard(TorchDispatchMode):
         was = zip(self._names, now, self._tensors, self._places, strict=True)
         name = next(n for n, x, own, at in was if x is not own or _MEMORY(x) != at)
         raise UsageError(
-            f"{user_line()}: {name} is another tensor than at the first step of the Session's "
-            "block, as p.data = ..., load_state_dict(assign=True) or a new Parameter makes it: the "
-            "run's store does not see it; write before the block or after it"
+            f"{user_line()}: {name} was replaced by another tensor after the first step of the "
+            "Session's block (p.data = ..., load_state_dict(assign=True), a new Parameter), and "
+            "the run's store does not see it: write before or after the block"
         )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the operator run, on what the store has.
+        """Run an operator on the store's values.
 
         Raises: UsageError for one that writes into a tensor of the model
         """
@@ -121,35 +120,34 @@ class WeightGuard(TorchDispatchMode):
                 if not self._is_apart():  # before the block's first step
                     return call_for_user(func, args, kwargs)
                 raise UsageError(
-                    f"{user_line()}: {found[0]} is written inside of the Session's block, after "
-                    "its first step: the run's store has the weights, and does not see it; write "
-                    "before the block or after it"
+                    f"{user_line()}: {found[0]} is written in the Session's block, after its first "
+                    "step, and the run's store does not see it: write before or after the block"
                 )
             require_memory(self._model)
             self._give_back()
         return call_for_user(func, args, kwargs)
 
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
-        """Raises: UsageError where a function is to take a tensor of the model later"""
+        """Raises: UsageError if a lazy function takes a tensor of the model"""
         if any(self.name_of(leaf) for leaf in leaves):
             if torch._C._current_autograd_node() is not None:
                 raise UsageError(f"{user_line()}: {LATE_BACKWARD}")
             raise UsageError(
                 f"{user_line()}: {name_of(func)} takes a weight of the model outside of forward, "
-                "or not as in steps 1 to 3: have forward return it"
+                "or differently than in steps 1 to 3: return the weight from forward"
             )
 
     def name_of(self, leaf: Any) -> str | None:
-        """The model's tensor that a leaf is, or is a view of."""
+        """Return the name of the model's tensor that a leaf is, or is a view of."""
         if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
             return None
         return self._memories.get(address(leaf))
 
 
 class WeightCalls(TorchFunctionMode):
-    """Inside of it the loop's own calls on weights are what they were in step 1, where they match.
+    """Mode in which the loop's own calls on weights are matched with those of step 1.
 
-    called: gives the results of such a call, None for another; a penalty on weights has them.
+    called: returns the results of such a call, or None; for example of a weight penalty.
     """
 
     def __init__(self, called: Callable[..., Any]) -> None:
@@ -158,12 +156,12 @@ class WeightCalls(TorchFunctionMode):
         self._is_on = False
 
     def begin(self) -> None:
-        """It is inside of it from here on."""
+        """Enter the mode."""
         self.__enter__()
         self._is_on = True
 
     def end(self) -> None:
-        """It is outside, if it was inside."""
+        """Leave the mode, if it was entered."""
         if self._is_on:
             self._is_on = False
             self.__exit__(None, None, None)
@@ -171,7 +169,7 @@ class WeightCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """One of PyTorch's functions is called; those on tokens ask by themselves."""
+        """Match a call of one of PyTorch's functions; those on tokens match themselves."""
         kwargs = kwargs or {}
         leaves = leaves_of(args, kwargs)
         if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and not any(

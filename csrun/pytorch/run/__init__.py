@@ -1,1 +1,1 @@
-"""A script's run: the steps of its Sessions, and the tasks of the job it runs in."""
+"""A script's run: queue, orders to the wafer, replay, and the roles of a job's tasks."""

@@ -1,4 +1,4 @@
-"""A part of a loop for a compile: recorded as one batch, and asked for in parts of that."""
+"""Compilation of step variants, in micro-batches."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +23,10 @@ from csrun.records.checkpoints import Checkpoint
 
 @dataclass
 class Compiling:
-    """Compiles the parts of a script's loops. accumulates: a training step may take several
-    batches. trained: the first part that trains and was compiled. seconds: how long all of it took.
+    """Compiler of the variants of a script's loops.
+
+    accumulates: a training step may take several batches. trained: the first compiled training
+    variant. seconds: of all compiles.
     """
 
     users: GivenBack
@@ -34,29 +36,29 @@ class Compiling:
     seconds: float = 0.0
 
     def accumulate(self) -> None:
-        """What trains is to be compiled anew, for steps of several batches.
+        """Compile training variants for several batches a step, from here on.
 
-        Raises: UsageError on several systems, whose word on a loss is of a whole step
+        Raises: UsageError on several systems, each of which has a share of the batch
         """
         if len(self.target.systems) > 1:
             raise UsageError(
-                f"{user_line()}: gradients are added up over batches on one CS system, got num_csx "
+                f"{user_line()}: gradient accumulation needs one CS system, got num_csx "
                 f"{len(self.target.systems)}: set it to 1, or give the DataLoader a larger "
                 "batch_size"
             )
         self.accumulates, self.trained = True, None
 
     def asked(self, run: Run, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
-        """A part for its compile, and what it is compiled with."""
+        """Return the tracing and the compile options of a variant."""
         systems = len(self.target.systems)
         tracing = tracing_of(variant, self.users.optimization, run.config, systems)
         accumulates = self.accumulates and variant.trains
         return tracing, options_of(tracing, variant, self.target, accumulates)
 
     def compile(self, run: Run, variant: StepVariant, begins: Checkpoint | None) -> None:
-        """Compile a part with the values that are asked of it.
+        """Compile a variant with the outputs that it is to return.
 
-        begins: a checkpoint which the run is to begin with, if the part trains
+        begins: the checkpoint that the run begins with, to compare weights with
         """
         tracing, options = self.asked(run, variant)
         traced = tracing.trace(options)
@@ -73,7 +75,7 @@ class Compiling:
             self.trained = self.trained or variant
 
     def is_current(self, variant: StepVariant) -> bool:
-        """Whether a part is compiled, for steps of as many batches as they may have now."""
+        """Whether a variant is compiled, for as many batches a step as there may be now."""
         found = variant.executable
         return found is not None and found.plan.accumulates == (self.accumulates and variant.trains)
 
@@ -81,10 +83,10 @@ class Compiling:
 def tracing_of(
     variant: StepVariant, optimization: Optimization | None, config: CSRunConfig, systems: int
 ) -> Tracing:
-    """A part of the loop in micro-batches of at most as many samples as were asked for.
+    """Return the tracing of a variant in micro-batches of the size asked for.
 
-    A batch of no more is one. Of a batch which they need not divide, one of an evaluation or with
-    fewer samples than the others of its loader, it is the largest number that does.
+    A smaller batch is one micro-batch. Where the size need not divide the batch (an evaluation, or
+    a pass's shorter last batch), the largest smaller size that does is taken.
     """
     share, asked = variant.samples // systems, config.micro_batch_size
     loader = variant.batches.loader.loader
@@ -99,9 +101,11 @@ def tracing_of(
 def options_of(
     tracing: Tracing, variant: StepVariant, target: Target, accumulates: bool = False
 ) -> CompileOptions:
-    """What a part of the loop is compiled with. accumulates: its steps may take several batches.
+    """Return the compile options of a variant.
 
-    Raises: UsageError, with the user's line, for a batch that cannot be cut into such parts
+    accumulates: its steps may take several batches
+
+    Raises: UsageError, with the user's line, for a batch that cannot be split like this
     """
     try:
         _require_shares(variant, len(target.systems))
@@ -112,12 +116,12 @@ def options_of(
 
 
 def _require_shares(variant: StepVariant, systems: int) -> None:
-    """See that systems share each batch equally, that which ends a pass, and comes late, too."""
+    """Raises: UsageError if systems cannot share each batch equally, the last of a pass included"""
     share_of(variant.samples, systems)
     loader = variant.batches.loader
     last = loader.orders.rows(loader.orders.begun - 1, len(loader) - 1)
     if last is not None and last < variant.samples and last % systems:
         raise UsageError(
-            f"num_csx must divide each batch, got {systems}, and the last of a pass has {last} "
-            "samples: give the DataLoader drop_last=True, or another batch_size"
+            f"num_csx must divide each batch, got {systems}, and the last batch of a pass has "
+            f"{last} samples: give the DataLoader drop_last=True, or another batch_size"
         )

@@ -1,9 +1,8 @@
-"""Orders of a loop's steps, of which one in training may be under way while the loop goes on.
+"""Orders of steps to the wafer, one of which may be under way while the loop goes on.
 
-A loop that reads its loss every so often would else have the wafer wait while it makes steps, and
-wait itself while they run. So steps are ordered before anybody asks, where nobody can ask more of
-them than their program gives: they are of a part that has run, with no other value in the loop's
-hands.
+A loop that reads its loss every so often would otherwise have the wafer wait while it makes steps,
+and wait itself while they run. Steps are ordered early if nobody can ask more of them than their
+program returns: their variant has run before, and the loop holds no other value of theirs.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not 
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """Steps of a part, of which some at least are ordered."""
+    """Steps of one variant, of which some at least are ordered."""
 
     variant: StepVariant
     program: Program
@@ -35,7 +34,7 @@ class _UnderWay:
 
 
 class TrainingOrders:
-    """The training's orders. users: what is not as the store is from the first one on."""
+    """Orders of the training. users: their objects differ from the store after the first."""
 
     def __init__(self, users: GivenBack, replay: Replay) -> None:
         self._users, self._replay = users, replay
@@ -45,7 +44,7 @@ class TrainingOrders:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an order has no answer so far, or one that nobody has read."""
+        """Whether an order has no answer yet, or one that was not read."""
         return self._under_way is not None
 
     @property
@@ -66,7 +65,7 @@ class TrainingOrders:
         steps: list[QueuedStep],
         accumulates: bool,
     ) -> None:
-        """Run steps of a part by its program; accumulates: they are batches of steps."""
+        """Run steps of a variant by its program. accumulates: they are batches of steps."""
         self._running, self._program = variant, program
         training.use(program)
         while steps:
@@ -76,14 +75,14 @@ class TrainingOrders:
     def update(
         self, training: Training, variant: StepVariant, program: Program, step: QueuedStep
     ) -> None:
-        """End a step of which all batches are computed."""
+        """Apply the update of a step whose batches have all run."""
         training.use(program)
         self._running = self._program = None
         self._begin(training, variant, program, [], [step.numbers], Gathering(step.place))
         self._finish(training)
 
     def ready(self, queued: list[QueuedStep]) -> int:
-        """How many of the next steps may be ordered early; the newest may still be read."""
+        """Return how many of the next steps may be ordered early; the newest may still be read."""
         variant, program = self._running, self._program
         if variant is None or program is None or variant.program is not program:
             return 0
@@ -95,7 +94,7 @@ class TrainingOrders:
     def begin(
         self, training: Training, steps: list[QueuedStep], gathering: Gathering | None = None
     ) -> None:
-        """Order steps of the part that has run last. gathering: which batches end one."""
+        """Order steps of the variant that has run last. gathering: which batches end one."""
         variant, program = self._running, self._program
         assert variant is not None, "run before"
         assert program is not None, "run before"
@@ -117,18 +116,18 @@ class TrainingOrders:
         self._under_way = _UnderWay(variant, program, steps, order)
 
     def finish(self, training: Training) -> list[QueuedStep]:
-        """Wait for the order; the steps that it did not come to.
+        """Wait for the order; return the steps that it did not take.
 
         Raises: CsrunError where it took none, as the data has ended
         """
         under_way, done = self._finish(training)
         if not done:
-            raise CsrunError(f"the data ended at step {training.step}, the loop goes on")
+            raise CsrunError(f"the data ended at step {training.step}, and the loop goes on")
         under_way.variant.batches.next = under_way.steps[0].batch + done
         return under_way.steps[done:]
 
     def _finish(self, training: Training) -> tuple[_UnderWay, int]:
-        """What was under way, and how many batches were taken."""
+        """Return what was under way, and how many batches were taken."""
         under_way = self._under_way
         assert under_way is not None, "begun"
         try:
@@ -139,11 +138,11 @@ class TrainingOrders:
         return under_way, done
 
     def forget(self) -> None:
-        """The system is given back: what was under way is of no use to anybody."""
+        """Drop what was under way, as the system is released."""
         self._running = self._program = self._under_way = None
 
     def keep_taken(self, first: int, count: int) -> None:
-        """Have what came of training steps, before a signal that asks to end can do so."""
+        """Keep losses and outputs of training steps before a signal may end the run."""
         assert self._under_way is not None, "they were taken"
         its = self._under_way
         if taken := its.steps[:count]:
@@ -153,13 +152,13 @@ class TrainingOrders:
 
 
 class Evaluations:
-    """Orders of batches that are evaluated, which are numbered through."""
+    """Orders of batches that are evaluated."""
 
     def __init__(self) -> None:
         self._taken = 0
 
     def run(self, variant: StepVariant, program: Program, steps: list[QueuedStep]) -> None:
-        """Run steps of a part.
+        """Run steps of a variant.
 
         Raises: CsrunError where the data has ended
         """
@@ -167,12 +166,12 @@ class Evaluations:
         while steps:
             done = orders.give(StepOrder(self._taken, len(steps))).done
             if not done:
-                raise CsrunError(f"the data ended at batch {steps[0].batch}, the loop goes on")
+                raise CsrunError(f"the data ended at batch {steps[0].batch}, and the loop goes on")
             keep_results(variant, program, steps[:done], program.losses(done))
             steps, self._taken = steps[done:], self._taken + done
 
 
 def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
-    """Whether a step is that batch's by the part, which gives all that may be read of it."""
+    """Whether a step is that batch's, of this variant, which returns all that may be read of it."""
     is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
     return is_next and step.outputs.asks_for(variant.outputs)

@@ -1,4 +1,4 @@
-"""A script that only compiles or validates: its first program, and no step."""
+"""A script that is compiled or validated only: its first program, and no step."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,8 @@ class Prepared(ScriptRun):
     """A run that ends when the program of its loop is compiled, or its kernels are matched.
 
     No system is leased, and no checkpoint is read. Where the launcher analyses the input, the
-    program's DataLoader is measured before. In a training, evaluations that come first are prepared
-    as well; the loop has one batch of each, whose values PyTorch computes.
+    program's DataLoader is measured before. In a training, evaluations before the first step are
+    prepared as well: the loop gets one batch of each, whose values PyTorch computes.
     """
 
     only: Preparation = Preparation.COMPILE_ONLY
@@ -48,14 +48,14 @@ class Prepared(ScriptRun):
         return batches
 
     def queue(self, step: QueuedStep) -> None:
-        """A step is made, and not run."""
+        """Prepare a step's variant; the step is not run."""
         if step.variant not in self._prepared:
             self.compile(step.variant)
 
     def compile(self, variant: StepVariant) -> None:
-        """Compile or validate a part of the loop; end the script with exit code 0 at what it is of.
+        """Compile or validate a variant; exit with code 0 after the training's first one.
 
-        That is the training's first part, or an evaluation where there is no training.
+        Without a training that is an evaluation's.
         """
         self._prepared.add(variant)
         data = variant.batches.loader.dataset_of_batches

@@ -1,4 +1,4 @@
-"""A script that is run again: its loop runs from the start, and what was trained is not again."""
+"""Replay of a script that is run again: its loop starts from the beginning, its steps do not."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ class GoneError(UsageError):
 
 @dataclass
 class Replay:
-    """Where the script's loops are, beside what earlier runs have left in model_dir.
+    """Position of the script's loops, compared with what earlier runs have left in model_dir.
 
-    found: the newest checkpoint there, as far as it is known. resumed: the training steps of
-    earlier runs, which are not taken again. step: the global step that comes next on the wafer.
+    found: the newest checkpoint there, if it is known. resumed: training steps of earlier runs,
+    which are replayed. step: the global step that comes next on the wafer.
     """
 
     model_dir: Path
@@ -46,7 +46,7 @@ class Replay:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While a Session's block runs, and nobody else trains in model_dir.
+        """Hold the value log while a Session's block runs, and nobody else trains in model_dir.
 
         Raises: UsageError where a checkpoint there is not the run's own
         """
@@ -69,7 +69,8 @@ class Replay:
             self.resumed = self.step = self.found.step
             self.users.are_current = False
             log.info(
-                f"The loop runs from its start; its first {self.resumed} steps are taken already"
+                f"The loop starts from the beginning: its first {self.resumed} steps are replayed, "
+                "not run"
             )
         elif self.users.optimization is not None:
             self.users.optimization.require_new()
@@ -82,53 +83,53 @@ class Replay:
             has = f"its newest one is of step {newest[0]}" if newest else "it has none"
             raise UsageError(
                 f"{user_line()}: {self.model_dir} must have the checkpoint of step {self.step}, "
-                f"which the last Session has come to, and {has}: start the script again"
+                f"where the last Session ended, and {has}: start the script again"
             )
 
     def find(self) -> Checkpoint | None:
-        """What a machine that begins now goes on from."""
+        """Return the checkpoint that a new machine starts from, or None."""
         if self.step > self.resumed:
             self.found = checkpoints.latest(self.model_dir)
         return self.found
 
     @property
     def made(self) -> int:
-        """The training steps that the loops have made so far, those of an earlier run included."""
+        """Count of training steps that the loops have made, those of an earlier run included."""
         return self._made
 
     @property
     def is_on(self) -> bool:
-        """Whether the loop is where an earlier run has been: nothing of it runs again."""
+        """Whether the loop is in steps that an earlier run has taken."""
         return self._made < self.resumed
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether something of the run was saved, here or earlier."""
+        """Whether anything of the run was saved, now or earlier."""
         return self.found is not None or self.step > 0
 
     def require_over(self) -> None:
         """Raises: UsageError in steps that an earlier run has taken"""
         if self.is_on:
             raise UsageError(
-                f"{user_line()}: the loop is in step {self._made + 1}, which an earlier run has "
-                "taken and whose weights are gone: skip it where the Session's is_replayed is true"
+                f"{user_line()}: step {self._made + 1} was taken by an earlier run, and its "
+                "weights are gone: skip this line where the Session's is_replayed is true"
             )
 
     @property
     def has_lost_weights(self) -> bool:
-        """Whether the loop is behind a step that an earlier run has taken, without its weights."""
+        """Whether the loop is after a replayed step whose weights are gone."""
         return self.is_on and self._made > 0 and not self.users.are_current
 
     def refuse_lost_weights(self) -> NoReturn:
         """Raises: UsageError where the script reads the model between two Sessions"""
         raise UsageError(
-            f"{user_line()}: step {self._made} was taken by an earlier run, and its checkpoint is "
-            "not kept: its weights are gone; skip the line where the Session's is_replayed is "
-            "true, or have initialize(keep_checkpoint_max=...) keep more"
+            f"{user_line()}: step {self._made} was taken by an earlier run, and its checkpoint was "
+            "removed: skip this line where the Session's is_replayed is true, or keep more "
+            "checkpoints by initialize(keep_checkpoint_max=...)"
         )
 
     def takes(self, step: QueuedStep) -> bool:
-        """Whether a step that the loop has made is an earlier run's: it has that one's loss."""
+        """Whether an earlier run has taken a step; then it gets that run's loss."""
         outputs, is_on = step.outputs, self.is_on
         self._made += step.variant.trains and step.ends_step
         outputs.trained = self._made
@@ -141,9 +142,9 @@ class Replay:
         return is_on
 
     def value(self, values: StepOutputs, ref: Ref) -> torch.Tensor | None:
-        """What an earlier run has read of a step, if it has and there was one.
+        """Return a value of a step that an earlier run has read, or None.
 
-        Raises: GoneError for what it has not read, of a step that is not taken again
+        Raises: GoneError for one that it has not read, of a replayed step
         """
         is_replayed = values.state.progress is Progress.REPLAYED
         if self._kept is None or (self._made > self.resumed and not is_replayed):
@@ -152,29 +153,29 @@ class Replay:
         if found is None and (self.is_on or is_replayed):
             raise GoneError(
                 f"{user_line()}: step {values.number + 1} was taken by an earlier run, which did "
-                "not read this value: begin in a new model_dir, or read what that one read"
+                "not read this value: begin in a new model_dir, or read only what that run read"
             )
         return found
 
     def keep(self, values: StepOutputs, ref: Ref, tensor: torch.Tensor) -> None:
-        """Keep a value that the loop reads; behind its block nobody goes on from there."""
+        """Log a value that the loop reads; after its block nobody resumes from there."""
         if self._kept is not None and self._is_held:
             trained = self._made if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
 
     def keep_losses(self, steps: Sequence[StepOutputs], losses: Sequence[float]) -> None:
-        """Keep those of training steps that were taken."""
+        """Log the losses of training steps."""
         if self._kept is not None:
             trained = [step.trained or 0 for step in steps]
             self._kept.add_losses([step.number for step in steps], trained, losses)
 
     def give_back_found(self) -> None:
-        """Give the user's objects what an earlier run has left, if there is one."""
+        """Copy the checkpoint that was found to the user's objects, if there is one."""
         if self.found is not None:
             self.users.found(self.found)
 
     def give_back_kept(self) -> None:
-        """A block is left amid what an earlier run has taken: give them its checkpoint, if kept."""
+        """Copy the checkpoint of a block's last step to the user's objects, if it is kept."""
         if self._made in checkpoints.kept_steps(self.model_dir):
             path = self.model_dir / checkpoints.name_of(self._made)
             self.users.found(checkpoints.open_checkpoint(path))

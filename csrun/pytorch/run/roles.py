@@ -1,4 +1,4 @@
-"""What a task does at a Session: the chief leads its run, the others serve until it is over."""
+"""What a task does at a Session: the chief leads the run, the others serve."""
 
 import atexit
 import sys
@@ -27,19 +27,19 @@ SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks
 
 
 class BlockIsLeft(BaseException):
-    """Raised as the body of a Session's block would begin, in a task that has none to run."""
+    """Raised at the start of a Session's block in a task that does not run it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What a Session was made of. optimizer: None of an evaluation."""
+    """Objects that a Session was made of. optimizer: None of an evaluation."""
 
     settings: Settings
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer | None
 
     def has(self, other: "Wanted") -> bool:
-        """Whether another Session belongs to the run of this one."""
+        """Whether another Session belongs to the same run."""
         is_one = self.settings is other.settings and self.model is other.model
         return is_one and (None in (self.optimizer, other.optimizer) or self._trains_as(other))
 
@@ -54,16 +54,16 @@ _served: list[Settings] = []  # of any other task: those whose runs are over
 def run_of(
     wanted: Wanted, optimization: Optimization | None, loaders: Sequence[Loader]
 ) -> ScriptRun | None:
-    """The run that a Session is a part of, which the chief leads; None in other tasks.
+    """Return the run of a Session, which the chief leads; None in other tasks.
 
-    Sessions of one model behind one `initialize` are one run, with one store and one lease. The
-    other tasks are in the first Session's block until `initialize` is called again, or the chief's
-    script is over.
+    Sessions of one model after one `initialize` are one run, with one store and one lease. The
+    other tasks stay in the first Session's block until `initialize` is called again, or the chief's
+    script has ended.
 
     loaders: those of the script so far, in the order in which all tasks have made them.
 
     Raises: UsageError for a second training in one model_dir; SystemExit in another task, when the
-        chief's script is over
+        chief's script has ended
     """
     require_no_feeding()
     context = current()
@@ -112,22 +112,22 @@ def _new_run(
 
 
 def _require_another_folder(wanted: Wanted) -> None:
-    """Raises: UsageError for a second training in a model_dir: it would replay the first"""
+    """Raises: UsageError for a second training in a model_dir, which would replay the first"""
     for one, run in _runs:
         if one.settings is not wanted.settings:
             run.end()
     _runs[:] = [one for one in _runs if one[0].settings is wanted.settings]
     if wanted.optimizer is not None and any(one.optimizer is not None for one, _ in _runs):
         raise UsageError(
-            f"{user_line()}: a second training of the script would go on from the first one's "
+            f"{user_line()}: a second training of the script would resume from the first one's "
             f"checkpoints in {wanted.settings.model_dir}: call cbtorch.initialize(model_dir=...) "
-            "before it, with a folder of its own, or train both in one Session"
+            "with another folder before it, or train both in one Session"
         )
 
 
 @atexit.register
 def end() -> None:
-    """The chief's script is over: so is its run, and the other tasks end."""
+    """End the run, and with it the other tasks, as the chief's script ends."""
     while _runs:
         _, run = _runs.pop()
         run.suspend({SCRIPT_IS_OVER: 1.0})
@@ -135,9 +135,9 @@ def end() -> None:
 
 
 def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Loader]) -> None:
-    """Serve the runs of an `initialize` until they are over, if they are not.
+    """Serve the runs of an `initialize` until they are over.
 
-    Raises: SystemExit when the script is
+    Raises: SystemExit when the chief's script has ended
     """
     if any(settings is one for one in _served):
         return
@@ -161,9 +161,9 @@ def _serve(context: TaskContext, loaders: Sequence[Loader]) -> dict[str, float]:
 
 
 def leave_block(frame: FrameType) -> None:
-    """Have the with statement of a frame, which is being entered, leave its block at once.
+    """Have a frame's with statement, which is being entered, leave its block at once.
 
-    Its first line raises `BlockIsLeft`, which the end of the block must take.
+    Its first line raises `BlockIsLeft`, which `__exit__` must suppress.
     Source: the Python documentation, sys.settrace: a frame's own trace function
     """
     before, of_frame = sys.gettrace(), frame.f_trace

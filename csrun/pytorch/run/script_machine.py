@@ -1,4 +1,4 @@
-"""The wafer of a script's run while it is there: programs over the store of the first of them."""
+"""The leased wafer of a script's run: the programs of its variants over one store."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,10 +21,10 @@ from csrun.runtime.wire.messages import Results
 
 
 class ScriptMachine:
-    """A leased system with the programs of the loops' parts, and the training that it takes.
+    """A leased system with the programs of variants, and the training that uses it.
 
-    owner: the part whose program has laid out the store. Where that trains, evaluations and other
-    trainings are loaded beside it; beside an evaluation there is no training.
+    owner: the variant whose program has laid out the store. If it trains, evaluations and other
+    trainings use its store; an evaluation's store takes no training.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class ScriptMachine:
             self._variants.append(variant)
 
     def takes(self, variant: StepVariant) -> bool:
-        """Whether a part's program has what it needs in the store."""
+        """Whether the store has what a variant's program needs."""
         return self.owner.trains or not variant.trains
 
     def load(self, variant: StepVariant) -> None:
-        """Have a part's program beside those that are there.
+        """Load a variant's program next to the others.
 
-        A part that is compiled anew takes its batches where its old program took them, as the other
-        parts do: there is one order of them. Where it looks at them in another way, all take its.
-        Programs that no part has any more are let go.
+        A variant that is compiled again takes its batches where its old program took them, as the
+        others do. If that is impossible, all take them from the new program. Unused programs are
+        unloaded.
         """
         assert variant.executable is not None, "compiled before"
         batches, whole = variant.batches, variant.batches.whole(variant)
@@ -88,14 +88,14 @@ class ScriptMachine:
         self._unload(unused)
 
     def keep(self, variants: Container[StepVariant]) -> None:
-        """Let go of the programs of all other parts: no loop has these any more."""
+        """Unload the programs of all other variants."""
         others = [variant for variant in self._variants if variant not in variants]
         self._variants = [variant for variant in self._variants if variant in variants]
         self._unload([variant.program for variant in others if variant.program is not None])
         taken = {variant.batches for variant in self._variants if variant.program is not None}
         for variant in others:
             variant.program = variant.orders = None
-            if variant.batches not in taken:  # nobody takes them: the next part has them made anew
+            if variant.batches not in taken:  # nobody takes them: the next variant feeds itself
                 variant.batches.fed = None
 
     def _unload(self, programs: Iterable[Program]) -> None:
@@ -111,9 +111,9 @@ class ScriptMachine:
         compile_s: float,
         taken: Callable[[int, int], None],
     ) -> Training:
-        """What takes steps from global step `step` on, while the Session's block runs.
+        """Return the training that takes steps from `step` on, while the Session's block runs.
 
-        names: gives what checkpoints say of the model's. taken: as of `Training`
+        names: returns names of weights for the checkpoints. taken: as of `Training`
         """
         if self._training is None:
             run = self._run
@@ -142,7 +142,7 @@ class ScriptMachine:
         return self._training is not None and self._training.has_ended
 
     def finish_block(self) -> Results:
-        """The Session's block is left: save, and say what was trained in it."""
+        """Save at the end of a Session's block; return what was trained in it."""
         training = self._training
         if training is None or not self._is_in_block or training.step == self._begun_at:
             return {}
@@ -150,17 +150,17 @@ class ScriptMachine:
         return training.finish()
 
     def save(self) -> None:
-        """Save what was trained, if it is not saved; the block is left by an error."""
+        """Save what was trained, if it is not saved."""
         if self._training is not None and self._is_in_block:
             self._training.save()
 
     def leave_block(self) -> None:
-        """Signals act at once again, and no file is open."""
+        """Restore signal handlers and close files."""
         self._is_in_block = False
         self._in_block.close()
 
     def close(self, results: Results | None) -> None:
-        """Let go of the system; the others return `results`, None: they lose their chief."""
+        """Release the system. results: for the other tasks; None if they lose their chief."""
         for variant in self._variants:
             variant.program = variant.orders = variant.batches.fed = None
         with self._open, self._in_block:
@@ -171,9 +171,9 @@ class ScriptMachine:
 def keep_results(
     variant: StepVariant, program: Program, steps: Sequence[QueuedStep], losses: Sequence[float]
 ) -> None:
-    """Give steps that were run what came of them: of those of a training what is wanted.
+    """Give steps that have run their losses, and the outputs that are wanted.
 
-    The last one may be read yet, and has all.
+    The last step gets all outputs, since the loop may still read them.
     """
     for step, loss in zip(steps, losses, strict=True):
         step.outputs.loss = loss

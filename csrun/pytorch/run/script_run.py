@@ -1,4 +1,4 @@
-"""The chief's part of a script's run: its Sessions' steps, in the loops' order, over one store."""
+"""The chief's part of a script's run: a queue of steps, in the loops' order, over one store."""
 
 import logging
 from collections import Counter
@@ -41,16 +41,16 @@ log = logging.getLogger("csrun")
 
 Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what tells them apart
 
-GOES_ON = "goes on"  # among the results of a run: the script's next one is this one, anew
+GOES_ON = "goes on"  # among the results of a run: the chief begins it again
 
 
 @dataclass
 class ScriptRun:
-    """Steps of recorded loops, of one Session or several: a training, and evaluations of it.
+    """Steps of the loops of one or several Sessions: a training, and evaluations of it.
 
     The wafer is leased by the first order, and kept from Session to Session until `suspend`;
-    model_dir is held while a Session's block runs. folder: gives where the job's tasks meet next.
-    count: the steps of all loops. updates: how often their optimizer has stepped.
+    model_dir is locked while a Session's block runs. folder: returns where the job's tasks meet
+    next. count: of steps of all loops. updates: of `optimizer.step()` calls.
     """
 
     run: EstimatorRun
@@ -81,7 +81,7 @@ class ScriptRun:
     # A Session's block.
 
     def enter(self) -> None:
-        """A Session's block begins."""
+        """Begin a Session's block."""
         self._between_blocks.close()
         with ExitStack() as opened:
             opened.enter_context(model_dir.opened(self.run.model_dir))
@@ -96,7 +96,7 @@ class ScriptRun:
             self._in_block = opened.pop_all()
 
     def take_users_values(self) -> None:
-        """The block's first step begins: what the script has written since the last block counts.
+        """Take the weights that the script has written since the last block.
 
         Raises: UsageError for what it has written into the optimizer
         """
@@ -104,10 +104,10 @@ class ScriptRun:
             return
         self.users.require_optimizer_as_given()
         if self.users.differ(self._machine.machine.state):
-            self._begin_anew()
+            self._restart_machine()
 
     def finish_block(self) -> None:
-        """The block is left: run what is queued, save, and give back what was trained."""
+        """Run what is queued, save, and copy the results to the user's objects."""
         self.flush()
         if self._machine is not None:
             self._results = self._machine.finish_block() or self._results
@@ -118,18 +118,18 @@ class ScriptRun:
             self.give_back()
 
     def _put_in_file(self) -> None:
-        """Have the weights in the newest checkpoint, of a model whose weights lie in such files."""
+        """Map the weights to the newest checkpoint, for a model whose weights lie in such files."""
         users, machine = self.users, self._machine
         if users.is_in_file and self.replay.has_checkpoint and not users.are_current:
             newest = self.saved()
             users.end(newest, machine.machine.state if machine else mapped(newest.path))
 
     def fail(self, error: BaseException) -> None:
-        """The loop has raised: save and give back what was trained, and let go of the system."""
+        """Save and give back what was trained, and release the system, as the loop has raised."""
         try:
             self._rescue()
         except CsrunError as another:
-            log.warning(f"What was trained behind the newest checkpoint is lost: {another}")
+            log.warning(f"Steps after the newest checkpoint are lost: {another}")
         finally:
             if self.run.folder is not None and isinstance(error, Exception):
                 announce_failed(self.run.folder, error)
@@ -149,7 +149,7 @@ class ScriptRun:
             self.give_back()
 
     def leave_block(self) -> None:
-        """Let go of what is held in a block alone."""
+        """Release what is held during a block only."""
         with self._in_block:
             if self._machine is not None:
                 self._machine.leave_block()
@@ -160,23 +160,23 @@ class ScriptRun:
             self._between_blocks.enter_context(gone)
 
     def train_with(self, optimization: Optimization) -> None:
-        """What was evaluated so far is trained from here on, in another store."""
+        """Train from here on what was only evaluated so far, in another store."""
         self.users.optimization = optimization
         if self.is_open:
-            self._begin_anew()
+            self._restart_machine()
 
-    def _begin_anew(self) -> None:
-        """Have the next order make another store; the other tasks wait for that."""
+    def _restart_machine(self) -> None:
+        """Close the machine; the next order begins another one."""
         self._close_machine({GOES_ON: 1.0})
         self.run = replace(self.run, folder=self.folder())
 
     def suspend(self, word: Results) -> None:
-        """Let go of the system until another Session of this run; `word`: for the other tasks."""
+        """Release the system until another Session of this run. word: for the other tasks."""
         if self.is_open:
             self._let_go({**self._results, **word})
 
     def end(self) -> None:
-        """No Session of this run comes any more."""
+        """End the run: no further Session of it comes."""
         self._between_blocks.close()
 
     def _let_go(self, results: Results | None) -> None:
@@ -195,30 +195,30 @@ class ScriptRun:
     # Batches and programs.
 
     def variants_of(self, session: tuple[object, ...], variants: Variants) -> Variants:
-        """Those of the last Session that was as this one, which has these; no others come back."""
+        """Register a Session's variants; return those of the last Session like it."""
         earlier, self._variants[session] = self._variants.get(session, {}), variants
         if self._machine is not None:
             self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
         return earlier
 
     def batches_of(self, loader: Loader) -> Batches:
-        """A loader's batches.
+        """Return a loader's batches.
 
-        Raises: UsageError in a job, for one that the other tasks have not made before the Session
+        Raises: UsageError in a job, for a loader that was made after the first Session's block
         """
         return self._batches.of(loader, is_job=self.run.folder is not None)
 
     def look_at_data(self) -> None:
-        """A pass begins: what the loop has changed of the loaders' data counts from here on.
+        """Take what the loop has changed of the loaders' data, between two passes.
 
-        Raises: UsageError for a change amid a pass, or one that streamers cannot be told of
+        Raises: UsageError for a change during a pass, or one that cannot be sent to streamers
         """
         for batches in self._batches.all():
             batches.look(self.flush, sends=not self._makes_batches)
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
-        """The loop is amid a pass; behind it, it may change the data that queued steps are of."""
+        """Have a pass open; after it the loop may change the data of queued steps."""
         try:
             yield
         finally:
@@ -241,7 +241,7 @@ class ScriptRun:
         return self.run.folder is None or context is None or context.rank in context.streamers
 
     def compile(self, variant: StepVariant) -> None:
-        """Compile a part with the values that are asked of it; load it where others run."""
+        """Compile a variant with the values that it is to return, and load it."""
         self._compiling.compile(self.run, variant, None if self._machine else self.replay.found)
         if self._machine is not None and self._machine.takes(variant):
             self._machine.load(variant)
@@ -252,9 +252,9 @@ class ScriptRun:
         return self._compiling.accumulates
 
     def accumulate(self) -> None:
-        """A training step may take several batches from here on, and programs must be for that.
+        """Allow training steps of several batches from here on.
 
-        What is trained so far goes into another store, which has a place for all gradients.
+        What is trained so far goes into another store, which has memory for all gradients.
         """
         if self.accumulates:
             return
@@ -263,13 +263,13 @@ class ScriptRun:
         self._batches.forget_trainings()
         if self._machine is not None and self._machine.owner.trains:
             self._machine.save()
-            self._begin_anew()
+            self._restart_machine()
 
     def give(self, variant: StepVariant, values: Iterable[Ref]) -> None:
-        """Have a part give more values from here on; what is queued of others runs before."""
+        """Have a variant return more values; what is queued of others runs before."""
         variant.outputs = (*variant.outputs, *values)
         if variant.executable is not None:
-            log.info("Compiling once more: the loop reads a value that it did not read before")
+            log.info("Compiling again: the loop reads a value that it did not read before")
         self.compile(variant)
 
     def _program(self, variant: StepVariant) -> Program:
@@ -278,7 +278,7 @@ class ScriptRun:
         if not self._compiling.is_current(variant):
             self.compile(variant)
         if self._machine is not None and not self._machine.takes(variant):
-            self._begin_anew()
+            self._restart_machine()
         machine = self._machine or self._begun(variant)
         if variant.program is None:
             machine.load(variant)
@@ -286,7 +286,7 @@ class ScriptRun:
         return variant.program
 
     def _begun(self, variant: StepVariant) -> ScriptMachine:
-        """Lease the wafer; its store is laid out by a part that trains, if one is known."""
+        """Lease the wafer; a training variant lays out its store, if one is known."""
         trained, found = self._compiling.trained, self.replay.find()
         owner = variant if variant.trains else trained or variant
         owner = owner.batches.whole(owner)
@@ -304,9 +304,9 @@ class ScriptRun:
     # Steps.
 
     def queue(self, step: QueuedStep) -> None:
-        """A step is made; it runs when there are many, or when a value of it is read.
+        """Queue a step. It runs when there are many, or when a value of it is read.
 
-        One that an earlier run has taken has that one's loss.
+        A step that an earlier run has taken gets its loss from the value log.
         """
         if self.replay.takes(step):
             step.variant.batches.next = step.batch + 1
@@ -318,7 +318,7 @@ class ScriptRun:
             self.flush()
 
     def _order_early(self, *, is_full: bool) -> None:
-        """Have the wafer at work while the loop goes on. is_full: even if that has to wait."""
+        """Order steps while the loop goes on. is_full: even if that has to wait."""
         if self._orders.is_under_way and not (self._orders.is_done or is_full):
             return
         with self._breaking():
@@ -328,7 +328,7 @@ class ScriptRun:
                 self._orders.begin(self._trainer(), steps)
 
     def _finish_order(self) -> None:
-        """Wait for the steps that are under way, if there are some; what is left comes next."""
+        """Wait for the steps that are under way; those not taken go back into the queue."""
         if self._orders.is_under_way:
             self._queued[:0] = self._orders.finish(self._trainer())
 
@@ -341,7 +341,7 @@ class ScriptRun:
     def flush(self) -> None:
         """Run what is queued, in order.
 
-        Raises: what it has raised before, where the loop has caught that: those steps are lost
+        Raises: the error of an earlier flush, if the loop has caught that: its steps are lost
         """
         if isinstance(self._broken_by, Exception):
             raise self._broken_by
@@ -353,7 +353,7 @@ class ScriptRun:
 
     @contextmanager
     def _breaking(self) -> Iterator[None]:
-        """What is raised here is remembered, and what was queued is lost."""
+        """Remember an error and drop the queue."""
         try:
             yield
         except BaseException as error:
@@ -361,7 +361,7 @@ class ScriptRun:
             raise
 
     def _run(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
-        """Run steps of one part, cut where the batches do not follow each other."""
+        """Run steps of one variant, in orders of batches that follow each other."""
         while steps:
             first, batches = steps[0].batch, variant.batches
             count = in_a_row(steps)
@@ -381,7 +381,7 @@ class ScriptRun:
             steps = steps[count:]
 
     def _update(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
-        """End steps of which all batches are computed."""
+        """Apply the updates of steps whose batches have all run."""
         for step in steps:
             self._orders.update(self._trainer(), variant, self._program(variant), step)
 
@@ -397,18 +397,18 @@ class ScriptRun:
         return training
 
     def summarize(self, name: str, value: float) -> None:
-        """Write a number into the events, at the training's step; once, if the step is replayed."""
+        """Write a number into the events at the training's step, unless it is replayed."""
         if self.replay.is_on:
             return
         if self._machine is None or not self._machine.owner.trains:
-            self._summaries.append((name, value))  # the training begins behind it
+            self._summaries.append((name, value))  # the training begins after it
             return
         self._trainer().summarize(name, value)
 
     # The user's own objects.
 
     def read_weights(self) -> None:
-        """Have the user's own Parameters be as the next step finds them."""
+        """Copy the weights that the next step uses to the user's Parameters."""
         if self.replay.is_on or self.users.are_current:
             return
         if self._machine is not None:
@@ -417,9 +417,9 @@ class ScriptRun:
             self.replay.give_back_found()
 
     def weights_of_store(self) -> Mapping[str, torch.Tensor]:
-        """Weights of a model that has no memory, by their names; each is read when it is asked for.
+        """Return weights of a model without memory by name, each read when it is asked for.
 
-        None for a model that has some, or before the store has them.
+        Empty for another model, or before the store has them.
         """
         machine = self._machine
         if machine is None or not machine.owner.trains or not is_on_meta(self.users.model):
@@ -427,9 +427,9 @@ class ScriptRun:
         return StoredWeights(machine.machine.state)
 
     def saved(self) -> Checkpoint:
-        """A checkpoint of what the store holds, written now if the newest is of an earlier step.
+        """Return a checkpoint of the store, written now if the newest is of an earlier step.
 
-        Raises: UsageError before the first step of a run that begins
+        Raises: UsageError before the first step of a new run
         """
         self._finish_order()
         if self._machine is not None:
@@ -437,7 +437,7 @@ class ScriptRun:
         return newest_of(self.run.model_dir)
 
     def give_back(self) -> None:
-        """Give the user's own Parameter objects and optimizer what the store holds.
+        """Copy the store's values to the user's Parameters and optimizer.
 
         Raises: UsageError in steps that an earlier run has taken
         """
@@ -451,5 +451,5 @@ class ScriptRun:
 
 
 def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
-    """What steps of one order have in common."""
+    """Key of queue entries that one order may have."""
     return step.variant, step.work is Work.UPDATE

@@ -1,1 +1,1 @@
-"""Nouns of a step that is not recorded: tokens, expected calls, snapshots, compiled steps."""
+"""Nouns of a step: its state, tokens, expected calls, variants, queue entries."""

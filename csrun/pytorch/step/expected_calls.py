@@ -1,7 +1,7 @@
-"""What the loop did in step 1 between its batch and `optimizer.step()`, for the steps after it.
+"""The calls that step 1 made between its batch and `optimizer.step()`.
 
-Forward's Python does not run in these: a call that step 1 made in the same place, on the same
-values, stands for what was recorded. All else that the loop computes waits until it is read.
+Forward's Python does not run in later steps. A call that step 1 made in the same place, on the same
+values, returns what was recorded; all else that the loop computes is lazy.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ _GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
 
 
 def name_of(func: Any) -> str:
-    """How calls are told apart."""
+    """Return the name by which calls are compared."""
     plain = str(getattr(func, "__name__", func)).strip("_")
     if plain == "get":  # of a property
         plain = str(func.__self__.__name__)
@@ -45,7 +45,7 @@ def is_write(func: Any) -> bool:
 
 
 def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a function writes into a tensor that is the loop's own."""
+    """Whether a function writes into a tensor of the loop's own."""
     return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
 
 
@@ -53,9 +53,9 @@ def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
 class Call:
     """A call of step 1 whose results are traced.
 
-    operands: a Ref for each that was traced, and each tensor of the loop's own as it was. how: the
-    names of keywords, and of the model's the modes of its modules and what its guards say. spec:
-    the structure of the model's arguments.
+    operands: a Ref for each traced argument, a Snapshot for each tensor of the loop's own. how: the
+    names of keywords; for the model also the modes of its modules and the state of its guards.
+    spec: the structure of the model's arguments.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Call:
 
 
 class Calls(TorchFunctionMode):
-    """Notes the loop's calls of PyTorch's functions, those inside of the model aside.
+    """Mode that records the loop's calls of PyTorch's functions, except inside of the model.
 
-    later: gives what a function of values of earlier steps will give.
+    later: returns the lazy result of a function of values of earlier steps.
     """
 
     def __init__(self, recorder: Recorder, later: Callable[..., Any]) -> None:
@@ -88,7 +88,7 @@ class Calls(TorchFunctionMode):
         leaves = leaves_of(args, kwargs)
         if func is torch.Tensor.register_hook:
             raise UsageError(
-                f"{user_line()}: a hook on a value of the loop would run in the first steps alone: "
+                f"{user_line()}: a hook on a value of the loop would run in the first steps only: "
                 "register it on the value in forward, or write a torch.autograd.Function"
             )
         if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
@@ -111,8 +111,8 @@ class Calls(TorchFunctionMode):
         return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
 
     def _on_numbers(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """The loop reads values of the step: to add them up in a tensor of its own, or for what
-        has a shape that depends on them.
+        """Make a call on numbers: one that adds to a tensor of the loop's own, or whose result has
+        a shape that depends on numbers.
         """
         read = self._recorder.read
         args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
@@ -127,12 +127,12 @@ class Calls(TorchFunctionMode):
         how: tuple[Any, ...],
         spec: TreeSpec | None = None,
     ) -> None:
-        """Keep a call if it gave something that is traced."""
+        """Record a call if any of its results is traced."""
         if any(isinstance(r, Traced) for r in tree_leaves(results)):
             self.found.append(Call(name, operands, tree_map(self._ref, results), how, spec))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """What a call is given, flat, as it is before it."""
+        """Return the flat arguments of a call, as they are before it."""
         return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
@@ -178,7 +178,7 @@ class Expected:
         raise AssertionError("the call differs in an argument")
 
     def tokens(self, owner: Owner, step: StepOutputs) -> Any:
-        """Its results in a step."""
+        """Return its results in a step."""
         if self.is_one:
             return token_of(owner, step, self.results)
         return tree_map(
@@ -195,11 +195,11 @@ def _is_equal(operand: Any, argument: Any) -> bool:
 
 
 class LoopShape:
-    """The calls that lead to the loss, and the values that a step has for the loop.
+    """The expected calls of a step, and the values that it has for the loop.
 
-    In an evaluation these are the calls that lead to the first value that is read. batch: as the
-    loader gave it, with a Slot for each tensor; inputs: those Slots, which all parts have that take
-    such batches of a loader. loss: None in an evaluation.
+    The calls are those that lead to the loss; in an evaluation, to the first value that is read.
+    batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
+    variants with such batches of a loader. loss: None in an evaluation.
     """
 
     def __init__(
@@ -232,12 +232,12 @@ class LoopShape:
 
     @cached_property
     def modes(self) -> tuple[bool, ...] | None:
-        """Those that the model was first called in."""
+        """Modes of the modules at the model's first call."""
         return next((call.how[1] for call in self.calls if call.name == MODEL), None)
 
     @cached_property
     def takes_weights(self) -> bool:
-        """Whether the loop itself computes with tensors of the model on the way to its loss."""
+        """Whether the loop itself computes with weights on the way to its loss."""
         return any(
             isinstance(operand, torch.nn.Parameter) or (type(operand) is Snapshot and operand.name)
             for call in self.calls
@@ -246,12 +246,12 @@ class LoopShape:
 
     @property
     def values(self) -> Iterable[Ref]:
-        """All that a step has for the loop."""
+        """All values that a step has for the loop."""
         return self._slots
 
     @property
     def arrays(self) -> list[Slot]:
-        """Those of the batch, in their order."""
+        """Slots of the batch's tensors, in order."""
         return [leaf for leaf in self._flat if isinstance(leaf, Slot)]
 
     def _is_known(self, results: list[Ref]) -> bool:
@@ -278,12 +278,12 @@ class LoopShape:
         return self._slots[value]
 
     def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:
-        """What the loop computes values from that it reads of a step, the loss aside."""
+        """Return the values of a step from which the loop computes these, except the loss."""
         wanted = [value for value in values if value != recording.loss]
         made_of = ancestors(recording, wanted, self._slots)
         return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
 
     def tokens_of_batch(self, owner: Owner, step: StepOutputs) -> Any:
-        """The batch of a step."""
+        """Return the batch of a step, as tokens."""
         made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
         return made if self._is_list else self._spec.unflatten(made)

@@ -1,4 +1,4 @@
-"""What a loop sets of Parameters and modules, counted: a step need not look at each of them.
+"""Counters of what a loop sets in Parameters and modules, so that a step need not look.
 
 Reading `grad` or `requires_grad` of all parameters took a third of a step's time in the loop.
 """
@@ -20,10 +20,10 @@ _SETTING = ("__setattr__", "__delattr__", "requires_grad_", "detach_")
 
 
 class ParameterSets:
-    """How often an attribute of any Parameter has been set in the block.
+    """Counter of attributes that are set on any Parameter in the block.
 
-    What autograd sets is not seen: it gives `grad` only where that was set to None before.
-    sees_all: whether all of the model's are Parameters by their class, too.
+    Not counted is what autograd sets: it sets `grad` only where the loop has set that to None
+    before. sees_all: whether all of the model's parameters are instances of nn.Parameter.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -31,12 +31,12 @@ class ParameterSets:
         self.sees_all = all(issubclass(type(p), torch.nn.Parameter) for p in model.parameters())
 
     def is_as(self, seen: int) -> bool:
-        """Whether nothing was set since it was so many."""
+        """Whether nothing was set since the counter had this value."""
         return self.count == seen and self.sees_all
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """While a Session's block runs."""
+        """Count while a Session's block runs."""
         kind = torch.nn.Parameter
         with ExitStack() as stack:
             for name in _SETTING:
@@ -54,11 +54,11 @@ class ParameterSets:
 
 
 class ModuleSets:
-    """Count of attributes and hooks of the model's modules that changed in the block.
+    """Counter of attributes and hooks of the model's modules that the loop changes.
 
-    Forward may depend on them; its own changes are not counted, and neither are tensors and what
-    train() and eval() set, which are compared elsewhere. last: the name of the latest change. seen:
-    the count when forward last ran.
+    Forward may depend on them. Not counted are forward's own changes, tensors, and what train() and
+    eval() set, which are compared elsewhere. last: the name of the latest change. seen: the count
+    when forward last ran.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -69,7 +69,7 @@ class ModuleSets:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """While a Session's block runs."""
+        """Count while a Session's block runs."""
         kind = torch.nn.Module
         own = kind.__setattr__
 
@@ -115,7 +115,7 @@ class ModuleSets:
             self.count, self.last = self.count + 1, "a hook"
 
     def of_forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """The model's forward, which is told apart from the loop."""
+        """Return the model's forward, wrapped so that its own changes are not counted."""
 
         @wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ HOOKS = (
 
 
 class Modes:
-    """What a loop may switch in a model: train() and eval() of its modules, requires_grad."""
+    """Modes of a model that a loop may switch: train() and eval() of modules, requires_grad."""
 
     def __init__(self, model: torch.nn.Module, sets: ParameterSets) -> None:
         self._modules, self._parameters = list(model.modules()), list(model.parameters())
@@ -156,7 +156,7 @@ class Modes:
         self._required: tuple[bool, ...] = ()
 
     def __call__(self) -> tuple[bool, ...]:
-        """As they are now."""
+        """Return the modes as they are now."""
         if not self._sets.is_as(self._seen):
             self._seen = self._sets.count
             self._required = tuple(map(_REQUIRES_GRAD, self._parameters))
@@ -164,7 +164,7 @@ class Modes:
 
     @contextmanager
     def trained_as(self, modes: tuple[bool, ...]) -> Iterator[None]:
-        """The modules are in the train() and eval() of other modes; nothing counts that."""
+        """Have the modules in the train() and eval() of other modes; nothing counts that."""
         now = self()
         self._train(modes)
         try:
@@ -177,7 +177,7 @@ class Modes:
             vars(module)["training"] = is_training
 
     def have_same_gradients(self, modes: tuple[bool, ...]) -> bool:
-        """Whether requires_grad is as it was in other modes."""
+        """Whether requires_grad is the same as in other modes."""
         first = len(self._modules)
         return self()[first:] == modes[first:]
 

@@ -1,4 +1,4 @@
-"""Work that a loop has queued: steps, and batches of steps that take several."""
+"""Entries of a loop's queue: steps, and batches of steps that take several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ Numbers = tuple[float, ...]  # the optimizer's for one step, such as the learnin
 
 
 class Work(Enum):
-    """Work of one queue entry."""
+    """Kind of a queue entry."""
 
-    STEP = auto()  # a batch and the update behind it, or the batch of an evaluation
+    STEP = auto()  # a batch and the update after it, or the batch of an evaluation
     BATCH = auto()  # a batch whose gradients are added up
     UPDATE = auto()  # the update of batches that have run
 
@@ -52,5 +52,5 @@ def in_a_row(steps: Sequence[QueuedStep]) -> int:
 
 
 def gathering_of(steps: Sequence[QueuedStep]) -> Gathering:
-    """Which of them end a training's step."""
+    """Return which entries end a training step."""
     return Gathering(steps[0].place, tuple(step.ends_step for step in steps))

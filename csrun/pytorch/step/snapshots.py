@@ -1,4 +1,4 @@
-"""Tensors of the loop's own, as a call got them: whether they still have the same numbers."""
+"""Snapshots of tensors, to see whether their numbers have changed."""
 
 from typing import Any
 from weakref import ref
@@ -7,10 +7,10 @@ import torch
 
 
 class Snapshot:
-    """A tensor that a function was called on, and its numbers then.
+    """A tensor that a function was called on, and its numbers at the call.
 
-    name: of the tensor of the model in whose memory it lies; its numbers are the run's, and are not
-    compared.
+    name: of the model's tensor whose memory it shares. Then its numbers are not compared, since the
+    run's store has them.
     """
 
     __slots__ = ("_geometry", "_numbers", "_tensor", "_version", "name")
@@ -22,7 +22,7 @@ class Snapshot:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The tensor itself; as it was, where its numbers count."""
+        """The tensor as it was at the call; for one of the model, as it is."""
         return self._tensor if self._numbers is None else self._numbers
 
     def is_still(self, other: Any) -> bool:
@@ -49,9 +49,9 @@ class Snapshot:
 
 
 class Constant:
-    """A tensor whose numbers are in a program, and that lives on; they must stay as they were.
+    """A tensor whose numbers are in a program, and which must not change.
 
-    where: the line that computes with it. numbers: as the program has them.
+    where: the line that computes with it. numbers: as in the program.
     """
 
     def __init__(self, tensor: torch.Tensor, numbers: torch.Tensor, where: str) -> None:
@@ -60,12 +60,12 @@ class Constant:
 
     @property
     def is_alive(self) -> bool:
-        """Whether anybody still has it."""
+        """Whether anybody still holds it."""
         return self._tensor() is not None
 
     @property
     def is_same(self) -> bool:
-        """Whether it has the numbers that it had."""
+        """Whether its numbers are unchanged."""
         now = self._tensor()
         if now is None or now._version == self._version:
             return True

@@ -89,12 +89,12 @@ class StepState:
         return self._progress in (Progress.DONE, Progress.REPLAYED)
 
     def enter(self, phase: Phase) -> None:
-        """The loop has come to a phase. Raises: InvalidTransitionError"""
+        """Go to a phase. Raises: InvalidTransitionError"""
         self._require(self._phase, phase)
         self._phase = phase
 
     def advance(self, progress: Progress) -> None:
-        """The run has come to this with it. Raises: InvalidTransitionError"""
+        """Go on to a progress. Raises: InvalidTransitionError"""
         self._require(self._progress, progress)
         self._progress = progress
 

@@ -24,11 +24,11 @@ from csrun.pytorch.step.step_state import StepState
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A place of the loop that has a value in each step: an array of the batch, or a result.
+    """A value that each step has for the loop: an array of the batch, or a result.
 
-    meta: a tensor of its shape and type, without numbers, which requires a gradient if that does.
-    is_loss: backward() is called on it. is_input: it is an array of the batch. weight: the name of
-    the parameter that it is a view of. made: the tokens of it that were made last.
+    meta: tensor of its shape, type and requires_grad, without numbers. is_loss: backward() is
+    called on it. is_input: it is an array of the batch. weight: name of the parameter that it is a
+    view of. made: the latest tokens of it, which may be reused.
     """
 
     value: Ref
@@ -63,7 +63,7 @@ class StepOutputs:
     updates: int = 0
 
     def wanted(self) -> dict[Ref, None]:
-        """The values that are needed of it, the loss aside."""
+        """Return the values that are needed of it, except the loss."""
         if not (self.waiting or self.asked or self.detached):
             return {}
         found = dict(self.asked)
@@ -75,13 +75,13 @@ class StepOutputs:
         return found
 
     def asks_for(self, outputs: Collection[Ref]) -> bool:
-        """Whether these are all that anybody may read of it, whenever it runs."""
+        """Whether no other values than these may be read of it later."""
         wanted = self.wanted()
         in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
         return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
 
     def settle(self) -> None:
-        """It has run: compute what waits for it, so that its values need not be kept."""
+        """Compute what waits for it, so that its values need not be kept."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             computation = each()
@@ -90,17 +90,17 @@ class StepOutputs:
 
 
 class Deferred(Protocol):
-    """A computation on values of steps, which is made when its result is read."""
+    """A computation on values of steps, made when its result is read."""
 
     def own_places(self) -> list["InStep"]:
-        """The values among its arguments."""
+        """The values of steps among its arguments."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that it is made of is known."""
+        """Whether all its arguments are known."""
 
     def compute(self) -> Any:
-        """Do it."""
+        """Compute and keep its results."""
 
     @property
     def is_of_recorded(self) -> bool:
@@ -167,24 +167,24 @@ COMPUTED = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 
 class Numbers(torch.Tensor):
-    """What is common to all tokens: they go where tensors go, and numbers are read when needed."""
+    """Base of lazy tensors: they go where tensors go, and are computed when read."""
 
     _owner: Owner
 
     def tensor(self) -> torch.Tensor:
-        """The numbers."""
+        """Return the numbers."""
         raise NotImplementedError
 
     @property
     def viewed(self) -> "tuple[InStep, ...]":
-        """The views of weights that it shows, which change when the optimizer steps."""
+        """Views of weights that it shows, which change when the optimizer steps."""
         return ()
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """One of PyTorch's functions is called with tokens among its arguments."""
+        """Dispatch one of PyTorch's functions with tokens among its arguments."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _OF_META or (name == "__get__" and func.__self__.__name__ not in COMPUTED):
@@ -199,7 +199,7 @@ class Numbers(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """An operator that PyTorch has come to by itself: it has the numbers."""
+        """Run an operator below autograd on the numbers."""
         args, kwargs = tree_map(number_of, (args, kwargs or {}))
         with torch.no_grad():
             return call_for_user(func, args, kwargs)
@@ -211,7 +211,7 @@ class Numbers(torch.Tensor):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """Refused of all that is not the loss of step 1; `retain_graph` changes nothing.
+        """Call `backward()`; refused except on the loss of step 1. `retain_graph` has no effect.
 
         Raises: UsageError for arguments that make other gradients
         """
@@ -223,15 +223,15 @@ class Numbers(torch.Tensor):
 
     @property
     def data(self) -> Any:
-        """The value, apart from autograd."""
+        """The value, detached."""
         return self.detach()
 
     @data.setter
     def data(self, given: Any) -> None:
-        raise TypeError("the data of a value of the loop cannot be set: compute a new one")
+        raise TypeError(".data of a value of the loop cannot be set: compute a new value")
 
     def cpu(self, *args: Any, **kwargs: Any) -> Any:
-        """It is there."""
+        """Return the token: its numbers are on the host when read."""
         return self
 
     def item(self) -> Any:
@@ -288,7 +288,7 @@ class Numbers(torch.Tensor):
 
 
 class Token(Numbers):
-    """The value of a slot in one step."""
+    """Lazy tensor of a slot in one step."""
 
     slot: Slot
     step: StepOutputs
@@ -321,7 +321,7 @@ class Token(Numbers):
         return self._owner.readback.read(self.step, self.slot)
 
     def detach(self) -> "Token":
-        """The value, apart from autograd."""
+        """Return the value, detached."""
         if not self.requires_grad:
             return self
         made = Token(self._owner, self.step, self.slot, False)
@@ -330,7 +330,7 @@ class Token(Numbers):
         return made
 
     def item(self) -> Any:
-        """The number; of a loss without a tensor of PyTorch's, whose making takes longer."""
+        """Return the number; for a loss without making a tensor, which takes longer."""
         if not self.slot.is_loss:
             return self.tensor().item()
         loss = self._owner.readback.loss(self.step)
@@ -347,7 +347,7 @@ _AT_ONCE = 2  # as many of a value has a loop that keeps none: this step's, and 
 
 
 def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
-    """A token: one that nobody has any more, or a new one, which takes five times as long."""
+    """Return a token, reused if nobody holds it: a new one takes five times as long."""
     for made in slot.made:
         if _references(made) == _UNUSED and _is_as_made(made):
             made._owner, made.step, made.slot = owner, step, slot
@@ -362,7 +362,7 @@ def _references(token: Any) -> int:
 
 
 def _is_as_made(token: Token) -> bool:
-    """Whether nobody has hung anything on it."""
+    """Whether it has no further attributes and no weak references."""
     return len(token.__dict__) == _ATTRIBUTES and not getweakrefcount(token)
 
 
@@ -371,7 +371,7 @@ _UNUSED = next(_references(each) for each in [object()])
 
 
 def _unless_same(name: str) -> Callable[..., Any]:
-    """A method that gives another type or layout: the token itself where that is its own."""
+    """Return a conversion method that returns the token itself where nothing changes."""
     func = getattr(torch.Tensor, name)
 
     def method(self: Token, *args: Any, **kwargs: Any) -> Any:
@@ -390,7 +390,7 @@ for _name in ("to", "float", "double", "long", "int", "contiguous"):
 
 
 def number_of(argument: Any) -> Any:
-    """The numbers, of what has some."""
+    """Return the numbers of a lazy or traced tensor, else the argument."""
     if isinstance(argument, Traced):  # of a step that was recorded, and is over
         return argument.recorder.reader(argument)
     return argument.tensor() if isinstance(argument, Numbers) else argument

@@ -1,7 +1,7 @@
-"""What the loop has read, kept beside the checkpoints: a resumed script reads it again.
+"""Log of the values that a loop has read, next to the checkpoints.
 
-A script that goes on from step S runs its loop from the start, and steps up to S are not taken
-again: they have the losses that they had, and what else was read of them.
+A resumed script runs its loop from the start. Steps up to the checkpoint are replayed: their
+losses, and other values that the loop reads, come from this log.
 """
 
 import errno
@@ -27,7 +27,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Of the loop's steps of these numbers, behind which so many `trained` ones are taken each."""
+    """Losses of these steps. trained: count of training steps after each."""
 
     steps: list[int]
     trained: list[int]
@@ -35,7 +35,7 @@ class Losses(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Value `number` of the loop's step `step`, behind which `trained` steps are taken."""
+    """Value `number` of step `step`. trained: count of training steps after it."""
 
     step: int
     number: int
@@ -49,10 +49,10 @@ Record = Losses | Value
 
 
 class ValueLog:
-    """The values of a run in its model_dir, as far as they are of its first `steps` steps.
+    """Log of a run in its model_dir, cut to its first `steps` training steps.
 
-    Each record has a checksum. The end of the file may be missing, as a killed run leaves it; what
-    else is not as it was written is damage.
+    Each record has a checksum. A missing end, as a killed run leaves it, is accepted; any other
+    difference is damage.
 
     Raises: CsrunError for a file that is damaged, or that cannot be read or written
     """
@@ -85,8 +85,8 @@ class ValueLog:
 
     def _unreadable(self, why: str) -> CsrunError:
         return CsrunError(
-            f"{self._path}: what the loop has read {why}; begin in a new model_dir, or remove the "
-            "file if the loop does not use values of earlier steps"
+            f"{self._path}: the log of values that the loop has read {why}; begin in a new "
+            "model_dir, or remove the file if the loop does not use values of earlier steps"
         )
 
     def _take(self, record: Record) -> bool:
@@ -100,11 +100,11 @@ class ValueLog:
         return min(record.trained, default=0) <= self._steps
 
     def loss(self, step: int) -> float | None:
-        """That of a step of the loop in an earlier run; None where it is not known."""
+        """Return the loss of a step in an earlier run, None if unknown."""
         return self._losses.get(step)
 
     def value(self, step: int, number: int) -> torch.Tensor | None:
-        """What an earlier run has read of a step of the loop; None where it read nothing."""
+        """Return a value that an earlier run has read of a step, or None."""
         found = self._values.get((step, number))
         if found is None:
             return None
@@ -114,11 +114,11 @@ class ValueLog:
     def add_losses(
         self, steps: Sequence[int], trained: Sequence[int], losses: Sequence[float]
     ) -> None:
-        """Keep those of the loop's steps of these numbers."""
+        """Append the losses of these steps."""
         self._append(Losses(list(steps), list(trained), list(losses)))
 
     def add(self, step: int, number: int, trained: int, tensor: torch.Tensor) -> None:
-        """Keep a value that is read; one that is kept already stays as it is."""
+        """Append a value that is read, unless it is there."""
         if (step, number) in self._values:
             return
         array = tensor.detach().numpy()
@@ -136,7 +136,7 @@ class ValueLog:
         self._file.write(_frame(record))  # unbuffered: a killed run leaves what it has kept
 
     def _descriptor(self) -> int:
-        """That of our file, which is made anew at first.
+        """Return a descriptor of the file, which the first call creates.
 
         Raises: OSError where something else has taken its name
         """
@@ -152,7 +152,7 @@ class ValueLog:
         raise OSError(errno.EEXIST, "another file has taken its name", str(self._path))
 
     def close(self) -> None:
-        """Have no file open; what is kept next opens it again."""
+        """Close the file; the next record opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -164,12 +164,12 @@ def _frame(record: Record) -> bytes:
 
 
 def _record(body: bytes) -> Record:
-    """The record of a frame. Raises: FrameError"""
+    """Return the record of a frame. Raises: FrameError"""
     packed = body[_CHECKSUM.size :]
     if body[: _CHECKSUM.size] != _CHECKSUM.pack(crc32(packed)):
-        raise framing.FrameError("a record is not as its checksum says")
+        raise framing.FrameError("a record does not match its checksum")
     try:
         record: Record = msgspec.msgpack.decode(packed, type=Record)
     except UNREADABLE as error:
-        raise framing.FrameError(f"a record is not one of values: {error}") from error
+        raise framing.FrameError(f"a record is not readable: {error}") from error
     return record

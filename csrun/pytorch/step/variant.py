@@ -1,4 +1,4 @@
-"""The parts of a loop: a step of each is a program, and takes its batches from a loader."""
+"""Variants of a loop's step, each a program, and the batches that they take."""
 
 import logging
 import sys
@@ -33,12 +33,11 @@ _MADE_LATE = (
 
 @dataclass(eq=False)
 class Batches:
-    """One loader's batches as they come to the wafer.
+    """One loader's batches on their way to the wafer.
 
-    number: of the loader in the script. next: the batch that comes next, if the streamers know of
-    the order that it is in. fed: the program that they are made for, while there is one; those of
-    the other parts take them from it. parts: those that are compiled. most: so many the loop has of
-    a pass.
+    number: of the loader in the script. next: the batch that comes next; None if the streamers do
+    not know its order. fed: the program that batches are made for; other variants take them from
+    it. variants: the compiled ones. most: how many batches of a pass the loop gets.
     """
 
     loader: Loader
@@ -51,7 +50,7 @@ class Batches:
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
-        """The loop is amid a pass."""
+        """Have a pass open."""
         self.open_passes += 1
         try:
             yield
@@ -61,16 +60,16 @@ class Batches:
     def look(self, flush: Callable[[], None], *, sends: bool) -> None:
         """Take what the loop has changed of the data since the last look.
 
-        flush: runs what was taken before. sends: other processes make the batches.
+        flush: runs what was queued before. sends: other processes make the batches.
 
-        Raises: UsageError for a change amid a pass, or one that cannot be sent
+        Raises: UsageError for a change during a pass, or one that cannot be sent
         """
         changes = self.loader.changes
         if not (paths := changes.found()):
             return
         if self.open_passes:
             raise UsageError(
-                f"{user_line()}: {described(paths)} has changed amid a pass over it: change it "
+                f"{user_line()}: {described(paths)} has changed during a pass over it: change it "
                 "between two passes, or give an evaluation a data set of its own"
             )
         try:
@@ -81,49 +80,49 @@ class Batches:
         self.next = None
 
     def begin(self, flush: Callable[[], None]) -> None:
-        """Another pass begins; flush: runs what was taken of those before, if it must be now."""
+        """Begin another pass. flush: runs what is queued of earlier ones, if necessary."""
         if not self.loader.orders.begin(flush):
             self.next = None
 
     @property
     def last(self) -> int:
-        """The first batch of which nobody has told in which order it is."""
+        """The first batch whose order is unknown."""
         return self.loader.orders.end() * len(self.loader)
 
     @property
     def upcoming(self) -> int:
-        """The batch that streamers begin with: the next one, or the next pass's if that is unknown.
+        """The batch that streamers begin with: the next one, or the next pass's if it is unknown.
 
-        `last` where nobody has told its order: then they make none until a pass begins.
+        `last` if its order is unknown: then they make none until a pass begins.
         """
         if self.next is not None:
             return self.next
         return min(self.loader.orders.begun * len(self.loader), self.last)
 
     def may_feed(self, variant: "StepVariant") -> bool:
-        """Whether a part may take them where they go now, or must, as it is of fewer samples."""
+        """Whether a variant can take the batches that are made now."""
         assert self.fed is not None, "they are made"
         whole = self.fed.plan.inputs
         return variant.rows < whole[0].shape[0] or are_first_rows(variant.inputs, whole)
 
     def whole(self, variant: "StepVariant") -> "StepVariant":
-        """The part with the most samples from whose program this one may take its batches."""
+        """Return the variant with the most samples that can feed this one."""
         alike = [one for one in reversed(self.variants) if one.trains == variant.trains]
         whole = [one for one in alike if are_first_rows(variant.inputs, one.inputs)]
         return max([variant, *whole], key=lambda one: (one.rows, one.updates == variant.updates))
 
 
 class KnownBatches:
-    """The batches of each of a script's loaders. loaders: those that it has made so far."""
+    """Batches of each of a script's loaders. loaders: those that it has made so far."""
 
     def __init__(self, loaders: list[Loader]) -> None:
         self._loaders = loaders
         self._found: dict[Loader, Batches] = {}
 
     def of(self, loader: Loader, *, is_job: bool) -> Batches:
-        """A loader's batches.
+        """Return a loader's batches.
 
-        Raises: UsageError in a job, for one that the other tasks have not made before the Session
+        Raises: UsageError in a job, for a loader that was made after the first Session's block
         """
         if loader not in self._found:
             if loader not in self._loaders:
@@ -135,21 +134,22 @@ class KnownBatches:
         return self._found[loader]
 
     def all(self) -> Iterator[Batches]:
-        """Those that a pass was begun of."""
+        """Yield the batches of loaders with a pass that has begun."""
         yield from self._found.values()
 
     def forget_trainings(self) -> None:
-        """Programs that train are to be compiled anew, in another way."""
+        """Forget the compiled training variants."""
         for batches in self._found.values():
             batches.variants = [variant for variant in batches.variants if not variant.trains]
 
 
 @dataclass(eq=False)
 class StepVariant:
-    """One step of the loop as a program: the training's, an evaluation's, a last batch's.
+    """One variant of the loop's step: training, evaluation, a shorter last batch.
 
-    goals: the values that it is there for. outputs: values that it gives besides the loss; wanted:
-    those that it is to give from its next step on. constants: tensors whose numbers it has.
+    goals: the values that it is computed for. outputs: values that it returns besides the loss;
+    wanted: those that it is to return from its next step on. constants: tensors whose numbers are
+    in the program.
     """
 
     recording: Recording
@@ -165,22 +165,22 @@ class StepVariant:
     constants: list[Constant] = field(default_factory=list)
 
     def require_constants(self) -> None:
-        """Raises: UsageError where a tensor has changed whose numbers are in the program"""
+        """Raises: UsageError if a tensor has changed whose numbers are in the program"""
         self.constants = [constant for constant in self.constants if constant.is_alive]
         for constant in self.constants:
             if not constant.is_same:
                 raise UsageError(
-                    f"{constant.where}: a tensor that this line computes with was written since "
-                    "step 1, and the program has its numbers of then: make it an array of the "
-                    "batch, in the dataset, or a buffer that forward itself changes"
+                    f"{constant.where}: a tensor that this line uses has changed since step 1, and "
+                    "the program has its old numbers: make it an array of the batch, in the "
+                    "dataset, or a buffer that forward itself changes"
                 )
 
     def traced(self, optimization: Optimization | None, options: CompileOptions) -> TracedModel:
-        """Its program before the passes, with the optimizer's updates if it trains.
+        """Return its program before the passes, with the optimizer's updates if it trains.
 
-        That is of one of the parts that a batch is computed in.
+        It is for one of the micro-batches that a batch is computed in.
 
-        Raises: CompileError for what is of the batch as a whole, where there are several
+        Raises: CompileError for operators over the whole batch, where there are several
         """
         recording, optimizer = self.recording, optimization if self.trains else None
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
@@ -190,24 +190,24 @@ class StepVariant:
 
     @property
     def samples(self) -> int:
-        """Those of its batches, as they were recorded."""
+        """Samples of its batches, as recorded."""
         first, *_ = self.recording.of(Source.INPUT)
         return self.recording.kind(first.value).shape[0]
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """Those of its program."""
+        """Inputs of its program."""
         assert self.executable is not None, "compiled before"
         return self.executable.plan.inputs
 
     @property
     def rows(self) -> int:
-        """The samples of its batches."""
+        """Samples of its batches, as compiled."""
         return self.inputs[0].shape[0]
 
     @property
     def updates(self) -> set[str]:
-        """The parameters that it trains."""
+        """Names of the parameters that it trains."""
         return set(self.recording.gradients)
 
     @property

@@ -51,9 +51,9 @@ def returns_a_pair(self, x):
 
 WAYS = {
     scales: r"revalidation.py:{scales}: aten.mul.Tensor runs where step 1 .* in step 7, ",
-    stops_the_gradient: r"revalidation.py:\d+: aten.* in step 7, the first one behind a checkpoint",
+    stops_the_gradient: r"revalidation.py:\d+: aten.* in step 7, the first one after a checkpoint",
     evaluates_otherwise: r"revalidation.py:\d+: aten.add.* in step 13, ",
-    returns_a_pair: r"revalidation.py:\d+: the model gives other things than in step 1, .*step 7, ",
+    returns_a_pair: r"revalidation.py:\d+: the model returns other types .*step 7, ",
 }
 MARKED = scales.__code__.co_firstlineno + 1
 
@@ -174,7 +174,7 @@ def test_what_the_loop_sets_in_the_model_is_seen_in_the_next_step(tmp_path):
     def before(step):
         kit.model[0].scale = 2.0 if step < 9 else 1.0
 
-    said = r"revalidation.py:\d+: aten.mul.Tensor has different .* step 9, before whose .*scale"
+    said = r"revalidation.py:\d+: aten.mul.Tensor has different .* step 9, after the loop .*scale"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         both(kit, before)
     assert next(kit.model[0].calls) == 3 + 3 + 1  # the first ones of both loops, and that one
