@@ -192,7 +192,7 @@ def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt), first.session(tmp_path):
         first.loop(stop)
     again = Script()
-    said = r"step [0-9], which an earlier run has taken"
+    said = r"step [0-9] was taken by an earlier run"
     with pytest.raises(UsageError, match=said), again.session(tmp_path):
         again.loop(lambda step, _: again.model.state_dict() if step == 2 else None)
 
