@@ -153,7 +153,7 @@ def test_gradients_are_cleared_in_any_way(tmp_path, loop):
 )
 def test_gradients_of_the_step_before_are_refused(tmp_path, zero, step):
     kit, seen = Kit(), []
-    said = r"torch_loops.py:[0-9]+: 0.weight still has the gradient of the last step: call optimizer.zero_grad\(\)"
+    said = r"torch_loops.py:[0-9]+: 0.weight still has .* call optimizer.zero_grad\(\)"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once(seen.append, zero)
     assert len(seen) == step

@@ -52,7 +52,7 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
 
     Raises: UsageError where a value of it was read, so that it has run, and its end is missing
     """
-    was_read = step.state.is_queued and step.trains
+    was_read = step.status.is_queued and step.trains
     if was_read and not (step.has_gradients and accumulates):
         needed = "backward()" if accumulates else "optimizer.step()"
         raise UsageError(
@@ -71,7 +71,7 @@ def step_of(step: LoopStep | None, closure: Any) -> LoopStep:
             f"{user_line()}: optimizer.step() takes no closure in a Session: call loss.backward() "
             "before it"
         )
-    if step is None or step.state.is_over:
+    if step is None or step.status.is_over:
         raise UsageError(
             f"{user_line()}: optimizer.step() must be called once for each batch, "
             f"got {'a second one' if step else 'one outside of a loop over a dataloader'}"
@@ -92,7 +92,7 @@ def require_same_numbers(step: LoopStep, numbers: tuple[float, ...]) -> None:
 
 def require_same_place(step: LoopStep, place: int) -> None:
     """Raises: UsageError if gradients were cleared since the step was queued"""
-    if step.state.is_queued and step.place != place:
+    if step.status.is_queued and step.place != place:
         raise UsageError(
             f"{user_line()}: gradients were cleared between a value that was read and backward(), "
             "and the step has run: read values after backward()"
@@ -101,7 +101,7 @@ def require_same_place(step: LoopStep, place: int) -> None:
 
 def require_same_edits(step: LoopStep, variant: StepVariant) -> None:
     """Raises: UsageError if edits of gradients need another variant than the one queued"""
-    if variant is not step.variant and step.state.is_queued:
+    if variant is not step.variant and step.status.is_queued:
         raise UsageError(
             f"{user_line()}: gradients are edited differently than in earlier steps, and this step "
             "has run, since a value of it was read: read values after optimizer.step()"

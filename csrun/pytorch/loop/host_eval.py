@@ -37,7 +37,7 @@ class Computation:
         self.results: list[Any] | None = None
         self.is_settled = False
         for leaf in self._leaves():
-            if isinstance(leaf, InStep) and not leaf.step.state.has_values:
+            if isinstance(leaf, InStep) and not leaf.step.status.has_values:
                 leaf.step.waiting.append(ref(self))
         if self.is_of_recorded:
             owner.readback.settle_later(self)

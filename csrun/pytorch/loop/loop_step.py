@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.step.expected_calls import Expected
-from csrun.pytorch.step.step_state import Phase, StepState
+from csrun.pytorch.step.step_status import Phase, StepStatus
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.variant import Batches, StepVariant
 
@@ -35,15 +35,15 @@ class LoopStep:
     revalidation: Revalidation | None = None
 
     @property
-    def state(self) -> StepState:
-        return self.outputs.state
+    def status(self) -> StepStatus:
+        return self.outputs.status
 
     @property
     def expected(self) -> Expected | None:
         """The call of step 1 that comes next; None if there is none, or the step is recorded."""
         if self.variant is None or self.recorded is not None:
             return None
-        if self.state.is_over or self.is_revalidating:
+        if self.status.is_over or self.is_revalidating:
             return None
         calls = self.variant.shape.calls
         return None if self.calls == len(calls) else calls[self.calls]
@@ -56,7 +56,7 @@ class LoopStep:
     @property
     def has_gradients(self) -> bool:
         """Whether the loop is between `backward()` and `optimizer.step()`."""
-        return self.state.phase is Phase.BACKWARD
+        return self.status.phase is Phase.BACKWARD
 
     @property
     def trains(self) -> bool:

@@ -23,7 +23,7 @@ CALLED_AGAIN = (
 
 def require_open(step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises: UsageError for a call of the model that a recorded step cannot take"""
-    if step.state.is_over:
+    if step.status.is_over:
         raise UsageError(f"{user_line()}: {CALLED_AGAIN}")
     require_current(leaves_of(args, kwargs), None)
 

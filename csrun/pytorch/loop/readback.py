@@ -73,7 +73,7 @@ class Readback:
         if not wanted:
             return
         for place in wanted:
-            if place.step.state.has_values:
+            if place.step.status.has_values:
                 raise UsageError(
                     f"{user_line()}: step {place.step.number + 1} has already run without this "
                     "output: read it before the loss in the same step, or once in steps 1 to "
@@ -123,7 +123,7 @@ class Readback:
         if slot.is_loss:
             return
         found = None
-        if step.state.has_values and slot.is_input and step.batch is not None:
+        if step.status.has_values and slot.is_input and step.batch is not None:
             with suppress(LookupError):  # of a pass whose order nobody knows any more
                 tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
                 found = list(tensors)[slot.value.number]

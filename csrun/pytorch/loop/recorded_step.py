@@ -254,7 +254,7 @@ class RecordedStep:
         run.users.before.add(before)
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
-            if run.users.is_in_file and self._before.values.state.has_values:
+            if run.users.is_in_file and self._before.values.status.has_values:
                 raise GoneError(
                     f"{user_line()}: in the first steps of a model built by cbtorch.meta_init(), "
                     "values must be read before the step's loss: move this line up"

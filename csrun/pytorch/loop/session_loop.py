@@ -1,6 +1,6 @@
 """The loop of a Session: each step is recorded, or its batch is handed out as tokens.
 
-`csrun.pytorch.step.step_state` has the states of a step; this is the shell that changes them.
+`csrun.pytorch.step.step_status` has the status of a step; this is the shell that changes it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, Work
-from csrun.pytorch.step.step_state import Phase, Progress, StepState
+from csrun.pytorch.step.step_status import Phase, Progress, StepStatus
 from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.user import Loader
@@ -143,8 +143,8 @@ class SessionLoop:
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
         is_known = variant is not None and self._variants.is_checked(variant)
-        state = StepState(Phase.TOKENS if is_known else Phase.RECORDING)
-        outputs = StepOutputs(run.count, state, batch=batch, updates=run.updates)
+        status = StepStatus(Phase.TOKENS if is_known else Phase.RECORDING)
+        outputs = StepOutputs(run.count, status, batch=batch, updates=run.updates)
         self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1])
         run.count += 1
         if variant is not None and is_known:
@@ -174,7 +174,7 @@ class SessionLoop:
     def _leave_step(self) -> None:
         self._weight_calls.end()
         step, self._step = self._step, None
-        if step is None or step.state.is_over:
+        if step is None or step.status.is_over:
             return
         call_order.require_followed(step, self._run.accumulates)
         if step.has_gradients:
@@ -184,14 +184,14 @@ class SessionLoop:
 
     def _leave_evaluation(self, step: LoopStep) -> None:
         """Leave a step without `backward()`."""
-        step.state.enter(Phase.OVER)
+        step.status.enter(Phase.OVER)
         recorded = step.recorded
         if recorded is not None and not recorded.calls.found:
             recorded.close()  # nothing was done with the batch
         elif recorded is not None:
             self._learn(step, recorded, RunMode.EVAL)
             self._queue(step, ())
-        elif step.calls and not step.trains and not step.state.is_queued:
+        elif step.calls and not step.trains and not step.status.is_queued:
             self._queue(step, ())
 
     def _leave_open(self, step: LoopStep) -> None:
@@ -205,8 +205,8 @@ class SessionLoop:
             recorded.is_left = True
             self._learn(step, recorded, RunMode.TRAIN)
         self._accumulation.leave(step)
-        step.state.enter(Phase.OVER)
-        if not step.state.is_queued:
+        step.status.enter(Phase.OVER)
+        if not step.status.is_queued:
             self._queue(step, (), Work.BATCH)
 
     def optimizer_step(self, closure: Any = None) -> None:
@@ -229,8 +229,8 @@ class SessionLoop:
             self._edit(step)
         if step.place:
             self._accumulation.require(step)
-        step.state.enter(Phase.OVER)
-        if not step.state.is_queued:
+        step.status.enter(Phase.OVER)
+        if not step.status.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:  # its gradients are computed
             self._queue(step, numbers, Work.UPDATE)
@@ -263,7 +263,7 @@ class SessionLoop:
         if work is Work.UPDATE:
             place += 1
         else:
-            step.state.advance(Progress.QUEUED)
+            step.status.advance(Progress.QUEUED)
             step.numbers = numbers
         self._run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work))
 
@@ -278,7 +278,7 @@ class SessionLoop:
         assert step is not None, "it is"
         assert step.recorded is not None, "it is"
         step.place = self._gradients.added_to()
-        step.state.enter(Phase.BACKWARD)
+        step.status.enter(Phase.BACKWARD)
         step.recorded.draw_as(step.place)
         self._gradients.vanish()
         return self._gradients.zeros if not step.place else frozenset()
@@ -301,7 +301,7 @@ class SessionLoop:
 
     def _called_model(self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         modes, state = self._modes(), self._guards.state()
-        if step.variant is not None and not step.calls and not step.state.is_over:
+        if step.variant is not None and not step.calls and not step.status.is_over:
             self._switch(step, step.variant, modes, state)
             step.guards = state
         how = (tuple(kwargs), modes, None if state == step.guards else state)
@@ -387,14 +387,14 @@ class SessionLoop:
             self._gradients.vanish()
             step.revalidation.backward()
         self._gradients.begin(step.variant.recording.first_gradients, step.outputs)
-        step.state.enter(Phase.BACKWARD)
+        step.status.enter(Phase.BACKWARD)
 
     def run_early(self, outputs: StepOutputs) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
         step, optimization = self._step, self._optimization
         if step is None or step.outputs is not outputs:
             return
-        if step.state.is_over or step.state.is_queued:
+        if step.status.is_over or step.status.is_queued:
             return
         if optimization is None or not step.trains:
             self._queue(step, ())
@@ -421,7 +421,7 @@ class SessionLoop:
     def is_apart(self) -> bool:
         """Whether the user's own Parameters are outside of a recorded step."""
         step = self._step
-        return self.has_begun and (step is None or step.recorded is None or step.state.is_over)
+        return self.has_begun and (step is None or step.recorded is None or step.status.is_over)
 
     def give_back(self) -> None:
         """Copy the store's values to the user's own objects."""

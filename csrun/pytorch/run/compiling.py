@@ -12,7 +12,7 @@ from csrun.estimator.compilation import Tracing, compile_fitting, compile_option
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.place import Target
 from csrun.estimator.progress import compile_display
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.estimator.trace import share_of
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -48,14 +48,14 @@ class Compiling:
             )
         self.accumulates, self.trained = True, None
 
-    def asked(self, run: Run, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
+    def asked(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
         systems = len(self.target.systems)
         tracing = tracing_of(variant, self.users.optimization, run.config, systems)
         accumulates = self.accumulates and variant.trains
         return tracing, options_of(tracing, variant, self.target, accumulates)
 
-    def compile(self, run: Run, variant: StepVariant, begins: Checkpoint | None) -> None:
+    def compile(self, run: EstimatorRun, variant: StepVariant, begins: Checkpoint | None) -> None:
         """Compile a variant with the outputs that it is to return.
 
         begins: the checkpoint that the run begins with, to compare weights with

@@ -16,7 +16,7 @@ from csrun.pytorch.step.queued_step import Numbers, QueuedStep, gathering_of
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import GivenBack
 from csrun.runtime.chief.machine import Ordered, Program
-from csrun.runtime.chief.step_orders import Orders
+from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Gathering, StepOrder
 
@@ -162,7 +162,7 @@ class Evaluations:
 
         Raises: CsrunError where the data has ended
         """
-        orders = variant.orders = variant.orders or Orders(program, None)
+        orders = variant.orders = variant.orders or OrderSplitter(program, None)
         while steps:
             done = orders.give(StepOrder(self._taken, len(steps))).done
             if not done:

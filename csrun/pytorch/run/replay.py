@@ -13,7 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.step.queued_step import QueuedStep, Work
-from csrun.pytorch.step.step_state import Progress
+from csrun.pytorch.step.step_status import Progress
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.value_log import ValueLog
 from csrun.pytorch.weights.sync import GivenBack
@@ -136,7 +136,7 @@ class Replay:
         if is_on:
             self.users.are_current = False
             if step.work is not Work.UPDATE:
-                outputs.state.advance(Progress.REPLAYED)
+                outputs.status.advance(Progress.REPLAYED)
             if self._kept is not None and step.variant.trains:
                 outputs.loss = self._kept.loss(outputs.number)
         return is_on
@@ -146,7 +146,7 @@ class Replay:
 
         Raises: GoneError for one that it has not read, of a replayed step
         """
-        is_replayed = values.state.progress is Progress.REPLAYED
+        is_replayed = values.status.progress is Progress.REPLAYED
         if self._kept is None or (self._made > self.resumed and not is_replayed):
             return None
         found = self._kept.value(values.number, ref.number)

@@ -9,10 +9,10 @@ import torch
 
 from csrun.context import Progress
 from csrun.estimator.place import Target, machine_for
-from csrun.estimator.run import Run
+from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
-from csrun.pytorch.step.step_state import Progress as StepProgress
+from csrun.pytorch.step.step_status import Progress as StepProgress
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Feed, Machine, Program
@@ -28,7 +28,12 @@ class ScriptMachine:
     """
 
     def __init__(
-        self, run: Run, target: Target, loaders: Sequence[Loader], owner: StepVariant, step: int
+        self,
+        run: EstimatorRun,
+        target: Target,
+        loaders: Sequence[Loader],
+        owner: StepVariant,
+        step: int,
     ) -> None:
         assert owner.executable is not None, "compiled before"
         self.owner, self._run = owner, run
@@ -177,7 +182,7 @@ def keep_results(
     """
     for step, loss in zip(steps, losses, strict=True):
         step.outputs.loss = loss
-        step.outputs.state.advance(StepProgress.DONE)
+        step.outputs.status.advance(StepProgress.DONE)
     for slot, step in enumerate(steps):
         is_wanted = not variant.trains or step is steps[-1] or step.outputs.wanted()
         if variant.outputs and is_wanted:

@@ -19,7 +19,7 @@ from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import Traced
-from csrun.pytorch.step.step_state import StepState
+from csrun.pytorch.step.step_status import StepStatus
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class StepOutputs:
     """
 
     number: int
-    state: StepState
+    status: StepStatus
     loss: float | None = None
     outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
     trained: int | None = None

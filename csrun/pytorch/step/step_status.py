@@ -1,4 +1,4 @@
-"""State of one step of a loop: what the loop does with it, and what has become of its values.
+"""Status of one step of a loop: what the loop does with it, and what has become of its values.
 
 phase, which the loop changes:
 
@@ -54,10 +54,10 @@ TRANSITIONS: frozenset[tuple[Phase | Progress, Phase | Progress]] = frozenset(
 
 
 class InvalidTransitionError(Exception):
-    """A bug of the loop: a change of state that the table does not have."""
+    """A bug of the loop: a change of status that the table does not have."""
 
 
-class StepState:
+class StepStatus:
     """Phase and progress of one step, changed by the transitions of the table alone."""
 
     __slots__ = ("_phase", "_progress")

@@ -2,17 +2,17 @@
 
 import pytest
 
-from csrun.pytorch.step.step_state import (
+from csrun.pytorch.step.step_status import (
     TRANSITIONS,
     InvalidTransitionError,
     Phase,
     Progress,
-    StepState,
+    StepStatus,
 )
 
 
 def test_a_step_whose_loss_is_read_before_the_optimizer_has_run_then_and_is_not_over():
-    state = StepState(Phase.TOKENS)
+    state = StepStatus(Phase.TOKENS)
     state.enter(Phase.BACKWARD)
     state.advance(Progress.QUEUED)
     state.advance(Progress.DONE)
@@ -24,7 +24,7 @@ def test_a_step_whose_loss_is_read_before_the_optimizer_has_run_then_and_is_not_
 
 @pytest.mark.parametrize("phase", [Phase.RECORDING, Phase.BACKWARD, Phase.OVER])
 def test_a_step_that_is_over_stays_over(phase):
-    state = StepState(Phase.TOKENS)
+    state = StepStatus(Phase.TOKENS)
     state.enter(Phase.OVER)
     with pytest.raises(InvalidTransitionError, match=r"OVER -> .* of a step that is OVER, PENDING"):
         state.enter(phase)
@@ -33,11 +33,11 @@ def test_a_step_that_is_over_stays_over(phase):
 @pytest.mark.parametrize("progress", [Progress.DONE, Progress.REPLAYED])
 def test_nothing_has_run_that_was_not_queued(progress):
     with pytest.raises(InvalidTransitionError):
-        StepState(Phase.TOKENS).advance(progress)
+        StepStatus(Phase.TOKENS).advance(progress)
 
 
 def test_a_step_runs_once():
-    state = StepState(Phase.TOKENS)
+    state = StepStatus(Phase.TOKENS)
     state.advance(Progress.QUEUED)
     state.advance(Progress.REPLAYED)
     with pytest.raises(InvalidTransitionError):
