@@ -31,7 +31,7 @@ def test_each_flipped_bit_is_damage_or_a_missing_end(tmp_path):
         try:
             assert ValueLog(tmp_path, 1).loss(0) is None
         except CsrunError as error:
-            assert "what the loop has read is damaged" in str(error)  # noqa: PT017
+            assert "the loop has read is damaged" in str(error)  # noqa: PT017
 
 
 def test_no_link_is_followed_that_is_planted_meanwhile(tmp_path):
