@@ -90,60 +90,85 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
     Raises: CompileError naming operator, layer and the user's line when no kernel computes one.
     """
     graph = Graph(module, changeable_operands)
-    placed: list[tuple[int, Kernel]] = []
-    outputs: list[MatchedOutput] = []
-    dependences = dependences_of(graph.operations)
-    updates: dict[str, Optimizer] = {}
-    states: dict[str, Dependence] = {}
-    for operation in graph.operations:
-        if operation in graph.taken or not _needs_kernel(operation):
-            continue
-        graph.start(operation)
-        if graph.is_number(operation):  # it is text in its readers
-            graph.take(operation)
-            continue
-        if isinstance(operation, OutputOp):
-            copy = copy_out(operation, graph)
-            placed.append((graph.place_of(operation), copy))
-            dependence = dependences[operation.value]
-            outputs.append(MatchedOutput(operation.symbol.data, copy.out, dependence))
-            graph.take(operation)
-        elif isinstance(operation, AssignOp):
-            graph.take(operation)
-            states[_state(operation)] = dependences[operation.grad]
-        elif isinstance(operation, UpdatingOp):
-            graph.take(operation)
-            name, optimizer = _update(operation, graph)
-            updates[name] = optimizer
-        elif kernel := _match(operation, graph):
-            placed.append((graph.place_of(operation), kernel))
-    left = [op for op in graph.operations if op not in graph.taken and _needs_kernel(op)]
-    placed += generate_kernels(left, graph, most)
-    for operation in left:
-        if operation not in graph.taken:
-            raise _no_kernel(operation, graph)
-    kernels = _adding([kernel for _, kernel in sorted(placed, key=itemgetter(0))])
-    _check_gradients(kernels, [*updates, *states])
-    _require_free_names(graph.operations, updates.values())
+    covering = _Covering(graph)
+    kernels = covering.run(most)
+    _check_gradients(kernels, [*covering.updates, *covering.states])
+    _require_free_names(graph.operations, covering.updates.values())
+    operations, dependences = graph.operations, covering.dependences
+    loss = next((op for op in operations if isinstance(op, LossOp)), None)
     return MatchedModel(
-        inputs=tuple(op for op in graph.operations if isinstance(op, InputOp)),
+        inputs=tuple(op for op in operations if isinstance(op, InputOp)),
         label_ranges=graph.label_ranges,
-        number_ranges=number_ranges(graph.operations),
-        parameters=tuple(op for op in graph.operations if isinstance(op, StoredOp)),
+        number_ranges=number_ranges(operations),
+        parameters=tuple(op for op in operations if isinstance(op, StoredOp)),
         kernels=kernels,
-        outputs=tuple(outputs),
-        updates=updates,
-        states=states,
-        clip_norm=_clip_norm(graph.operations),
-        loss_dependence=next(
-            (dependences[op.value] for op in graph.operations if isinstance(op, LossOp)), None
-        ),
+        outputs=tuple(covering.outputs),
+        updates=covering.updates,
+        states=covering.states,
+        clip_norm=_clip_norm(operations),
+        loss_dependence=None if loss is None else dependences[loss.value],
         loss_count=graph.loss_count(),
         counts_padding=_counts_padding(graph, dependences),
         mixing=_mixing(graph, dependences),
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None)
         - graph.named(v for v, found in dependences.items() if found.axis is not None),
     )
+
+
+class _Covering:
+    """Operators of a module, each taken by a kernel, an output, an update or a state."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._placed: list[tuple[int, Kernel]] = []
+        self.dependences = dependences_of(graph.operations)
+        self.outputs: list[MatchedOutput] = []
+        self.updates: dict[str, Optimizer] = {}
+        self.states: dict[str, Dependence] = {}
+
+    def run(self, most: int | None) -> tuple[Kernel, ...]:
+        """Cover all operators; the kernels in program order.
+
+        Raises: CompileError for an operator without a kernel
+        """
+        for operation in self._left():
+            if operation not in self._graph.taken:  # by the kernel of one before it
+                self._graph.start(operation)
+                self._cover(operation)
+        left = self._left()
+        self._placed += generate_kernels(left, self._graph, most)
+        for operation in left:
+            if operation not in self._graph.taken:
+                raise _no_kernel(operation, self._graph)
+        return _adding([kernel for _, kernel in sorted(self._placed, key=itemgetter(0))])
+
+    def _left(self) -> list[Operation]:
+        graph = self._graph
+        return [op for op in graph.operations if op not in graph.taken and _needs_kernel(op)]
+
+    def _cover(self, operation: Operation) -> None:
+        """Take an operator, unless a generated kernel will."""
+        graph = self._graph
+        if graph.is_number(operation):  # it is text in its readers
+            graph.take(operation)
+        elif isinstance(operation, OutputOp):
+            graph.take(operation)
+            self._output(operation)
+        elif isinstance(operation, AssignOp):
+            graph.take(operation)
+            self.states[_state(operation)] = self.dependences[operation.grad]
+        elif isinstance(operation, UpdatingOp):
+            graph.take(operation)
+            name, optimizer = _update(operation, graph)
+            self.updates[name] = optimizer
+        elif kernel := _match(operation, graph):
+            self._placed.append((graph.place_of(operation), kernel))
+
+    def _output(self, operation: OutputOp) -> None:
+        copy = copy_out(operation, self._graph)
+        self._placed.append((self._graph.place_of(operation), copy))
+        dependence = self.dependences[operation.value]
+        self.outputs.append(MatchedOutput(operation.symbol.data, copy.out, dependence))
 
 
 def _needs_kernel(operation: Operation) -> bool:
