@@ -22,7 +22,7 @@ from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
-from csrun.compiler.kernels.softmax_cross_entropy import Parts, WideBackward, WideForward
+from csrun.compiler.kernels.softmax_cross_entropy import LossOperands, WideBackward, WideForward
 from csrun.compiler.lair.functions import calls_of
 from csrun.kernels import attention, convolution, normalization, softmax, special
 from csrun.kernels.windows import taps
@@ -126,7 +126,9 @@ def loss_calls(torch: Any, rows: int, classes: int) -> dict[str, Call]:
     """Cross entropy and its gradient; the limit is PyTorch's own time."""
     logits, labels = normal(rows, classes), np.random.default_rng(1).integers(0, classes, rows)
     x, gradient = (Array(name, logits.shape, "float32") for name in ("logits", "gradient"))
-    parts = Parts(x, Array("labels", (rows,), "int64"), -100, 0.0, None, True, "loss", "loss")
+    parts = LossOperands(
+        x, Array("labels", (rows,), "int64"), -100, 0.0, None, True, "loss", "loss"
+    )
     forward = WideForward("loss", parts, LOSS, None, "1")
     backward = WideBackward("loss", parts, repr(1 / rows), gradient)
     ours, _ = bound([forward, backward], {"logits": logits, "labels": labels})

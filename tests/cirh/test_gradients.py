@@ -11,7 +11,7 @@ from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.normalization import FusedRmsNormOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp
 from csrun.compiler.errors import CompileError
-from csrun.compiler.passes.gradient import Gradient
+from csrun.compiler.passes.gradient import GradientPass
 from csrun.compiler.passes.learning import LearningAlgorithm
 
 KINKS, STEP = (TIES, OTHERS, WITH_ZERO, ZEROS), 1e-5
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the gradie
 
 def our_gradients(expression, operands, slope):
     module = differentiable(expression, operands, slope)
-    for step in (Gradient(), LearningAlgorithm()):
+    for step in (GradientPass(), LearningAlgorithm()):
         step.apply(module)
         module.verify()
     named = {f"x{i}": a for i, a in enumerate(operands)}

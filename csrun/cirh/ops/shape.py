@@ -136,7 +136,7 @@ class TransposeOp(ViewingOp):
 
 
 @dataclass(frozen=True)
-class Part:
+class AxisRange:
     """Every `step`th element of an axis from `start` on, before `end`."""
 
     dim: int
@@ -149,7 +149,7 @@ class Part:
         return len(range(self.start, self.end, self.step))
 
 
-def part_of(properties: Properties, kind: Tensor) -> Part:
+def part_of(properties: Properties, kind: Tensor) -> AxisRange:
     """The part of `kind` that dim, start, end and step name.
 
     Raises: VerifyException when the axis does not have it
@@ -162,7 +162,7 @@ def part_of(properties: Properties, kind: Tensor) -> Part:
             f"a slice must have 0 <= start <= end <= {size} and step >= 1, got {start}..{end} "
             f"step {step}"
         )
-    return Part(dim, start, end, step)
+    return AxisRange(dim, start, end, step)
 
 
 def index_of(properties: Properties, kind: Tensor) -> tuple[int, int]:

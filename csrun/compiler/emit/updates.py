@@ -17,7 +17,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.dialect import KernelOp
 from csrun.compiler.lair.flat import TILE_ELEMENTS, cut, flat_loop
 from csrun.compiler.lair.formula import Formula, Number, Values
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.text import LoopText
 from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
 from csrun.compiler.plan.layers import Layout, nbytes_of_parameter
@@ -33,7 +33,7 @@ class Branch:
     """The loop of those steps in which all of the conditions hold, and none of those before it."""
 
     conditions: tuple[str, ...]
-    loop: Loop
+    loop: KernelLoop
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class UpdateLoops:
 
     arrays: tuple[str, ...]
     branches: tuple[Branch, ...]
-    finish: Loop | None
+    finish: KernelLoop | None
 
     @classmethod
     def of(cls, optimizer: Optimizer, dtype: str, is_clipped: bool) -> "UpdateLoops":
@@ -356,5 +356,5 @@ class _RangeUpdate:
     def _texts(self) -> list[LoopText]:
         return self._branches + self._finish
 
-    def _cut(self, loop: Loop, which: str) -> LoopText:
+    def _cut(self, loop: KernelLoop, which: str) -> LoopText:
         return cut(loop.text, self.part.stop - self.part.start, f"{self._own}{which}")

@@ -16,7 +16,7 @@ from csrun.kernels.random import blocks_of
 
 
 @dataclass(frozen=True)
-class Dropout:
+class WeightDropout:
     """Weights are dropped with probability `rate`; `stream` tells the masks of a model apart."""
 
     rate: float
@@ -38,7 +38,7 @@ class Attention(Kernel):
     results: tuple[Array, ...]
     causal: bool
     scale: float
-    dropout: Dropout | None
+    dropout: WeightDropout | None
     phase: Phase
 
     kind = "attention"
@@ -163,7 +163,7 @@ def match_attention(operation: Operation, graph: Graph) -> Kernel:
     if operation.dropout is not None:
         drawn = masks.pop().owner
         assert isinstance(drawn, DropoutMaskOp), "dropout uses a drawn mask"
-        dropout = Dropout(operation.dropout.value.data, drawn.stream.value.data)
+        dropout = WeightDropout(operation.dropout.value.data, drawn.stream.value.data)
     return Attention(
         graph.layer_of(operation),
         tuple(map(graph.array, operation.operands[:count])),

@@ -11,7 +11,7 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name
 
 
 @dataclass(frozen=True)
-class Constant(Kernel):
+class ConstantKernel(Kernel):
     """out = the values; written each step, as its buffer is others', too.
 
     Shapes: out of any
@@ -42,11 +42,11 @@ class Constant(Kernel):
         return [f"copyto({out}, {out}_values)"]
 
 
-def match_constant(operation: Operation, graph: Graph) -> Constant:
+def match_constant(operation: Operation, graph: Graph) -> ConstantKernel:
     """The operator alone."""
     assert isinstance(operation, ConstantOp)
     graph.take(operation)
-    return Constant(
+    return ConstantKernel(
         graph.layer_of(operation),
         operation.values.data,
         graph.array(operation.out),

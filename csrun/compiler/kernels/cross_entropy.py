@@ -19,10 +19,10 @@ from csrun.compiler.graph.graph import LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher
 from csrun.compiler.kernels.batch import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
+    LossOperands,
     NarrowBackward,
     NarrowForward,
     NllBackward,
-    Parts,
     WideBackward,
     WideForward,
 )
@@ -109,14 +109,14 @@ def _through(loss: NllLossBackwardOp, graph: Graph) -> LogSoftmaxBackwardOp | No
 
 def _parts(
     forward: LogSoftmaxOp, loss: NllLossForwardOp | NllLossBackwardOp, graph: Graph
-) -> Parts:
+) -> LossOperands:
     """Names of the arrays of a loss; several losses of the same logits differ by their labels."""
     labels, padding = labels_of(loss, graph)
     users = (op for op in graph.users(forward.out) if isinstance(op, NllLossForwardOp))
     told = [(op.labels, op.ignore_index, op.label_smoothing) for op in users]
     place = told.index((loss.labels, loss.ignore_index, loss.label_smoothing))
     stem = graph.array(forward.out).name
-    return Parts(
+    return LossOperands(
         graph.array(forward.x),
         labels,
         loss.ignore_index.value.data,

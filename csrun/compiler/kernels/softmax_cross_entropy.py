@@ -10,12 +10,12 @@ from functools import cached_property
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel, Name, Phase
 from csrun.compiler.kernels.batch import first_of_padding
-from csrun.compiler.lair.formula import Value, Values, formula_loop
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.formula import FormulaValue, Values, formula_loop
+from csrun.compiler.lair.loop import KernelLoop
 
 
 @dataclass(frozen=True)
-class Parts:
+class LossOperands:
     """Operands of a loss, and the arrays that forward leaves; `stem` is the loss's in their names.
 
     padding: rows that a sample has, where rows of padding are to be ignored. is_checked: whether
@@ -61,7 +61,7 @@ class CrossEntropyForward(Kernel):
     Shapes: logits [N, C], labels [N], count [] -> loss float64[1], mean []
     """
 
-    parts: Parts
+    parts: LossOperands
     loss: Array
     mean: Array | None
     count: Array | str
@@ -78,7 +78,7 @@ class CrossEntropyForward(Kernel):
         """The arrays of what backward needs."""
 
     @cached_property
-    def loop(self) -> Loop:
+    def loop(self) -> KernelLoop:
         writes = {**self.kept, "losses": self._losses}
         return formula_loop(f"{self.parts.stem}/forward", self.of_rows, writes, self.formula)
 
@@ -167,7 +167,7 @@ class CrossEntropyBackward(Kernel):
     Shapes: logits [N, C], labels [N], scale [] -> gradient [N, C]
     """
 
-    parts: Parts
+    parts: LossOperands
     scale: Array | str
     gradient: Array
 
@@ -180,7 +180,7 @@ class CrossEntropyBackward(Kernel):
         """The arrays that it reads of what forward left, the logits or not."""
 
     @abstractmethod
-    def softmax(self, old: Values) -> Value:
+    def softmax(self, old: Values) -> FormulaValue:
         """The softmax, of what was kept."""
 
     def formula(self, old: Values) -> Values:
@@ -191,7 +191,7 @@ class CrossEntropyBackward(Kernel):
         return {"gradient": found.of_label(1 - share, old["labels"], old["ignored"], scale)}
 
     @cached_property
-    def loop(self) -> Loop:
+    def loop(self) -> KernelLoop:
         reads, writes = self._arrays, {"gradient": self.gradient}
         return formula_loop(f"{self.gradient.name}/backward", reads, writes, self.formula)
 
@@ -253,7 +253,7 @@ class NarrowBackward(CrossEntropyBackward):
     def kept(self) -> dict[str, Array]:
         return narrow(self.parts)
 
-    def softmax(self, old: Values) -> Value:
+    def softmax(self, old: Values) -> FormulaValue:
         return old["exponentials"] / old["totals"]
 
 
@@ -286,11 +286,11 @@ class WideBackward(CrossEntropyBackward):
     def kept(self) -> dict[str, Array]:
         return {"logits": self.parts.logits, "sums": self.parts.like("sums", 1)}
 
-    def softmax(self, old: Values) -> Value:
+    def softmax(self, old: Values) -> FormulaValue:
         return (old["logits"] - old["sums"]).exp()
 
 
-def narrow(parts: Parts) -> dict[str, Array]:
+def narrow(parts: LossOperands) -> dict[str, Array]:
     """exp(logits - row maximum), and the sum of each row of it."""
     exponentials = parts.like("exponentials", parts.classes)
     return {"exponentials": exponentials, "totals": parts.like("totals", 1)}
@@ -305,7 +305,7 @@ class NllBackward(Kernel):
     Shapes: labels [N], ignored [N], scale [] -> gradient [N, C]
     """
 
-    parts: Parts
+    parts: LossOperands
     scale: Array | str
     gradient: Array
 

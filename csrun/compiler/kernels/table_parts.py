@@ -20,9 +20,9 @@ from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.compiler.kernels.batch import first_of_padding, labels_of
 from csrun.compiler.kernels.cross_entropy import ending_of
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
-from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, Parts
+from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, LossOperands
 from csrun.compiler.lair.formula import Values, formula_loop
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.loop import KernelLoop
 
 
 def _places(stem: str, labels: Array) -> Array:
@@ -136,7 +136,7 @@ class LogSumExpPart(Kernel):
         return self.sums, self.picked
 
     @cached_property
-    def loop(self) -> Loop:
+    def loop(self) -> KernelLoop:
         reads = {"logits": self.logits, "labels": _places(self.sums.name, self.labels)}
         writes = {"sums": column_of(self._own_sums), "picked": column_of(self._own_picked)}
         return formula_loop(f"{self.sums.name}/part", reads, writes, self.formula)
@@ -246,7 +246,7 @@ class LossPartBackward(Kernel):
         return (self.gradient,)
 
     @cached_property
-    def loop(self) -> Loop:
+    def loop(self) -> KernelLoop:
         scale = {} if isinstance(self.scale, str) else {"scale": self.scale}
         own = {"places": _places(self._stem, self.labels), "ignored": self._ignored}
         reads = {"logits": self.logits, "sums": column_of(self.sums), **own, **scale}
@@ -347,7 +347,7 @@ def match_loss(operation: Operation, graph: Graph) -> Kernel:
     sums, layer = graph.array(operation.sums), graph.layer_of(operation)
     shape = prod(sums.shape), operation.classes.value.data
     stem = f"{sums.name}/loss"
-    parts = Parts(
+    parts = LossOperands(
         Array(f"{stem}/logits", shape, sums.dtype),
         labels,
         operation.ignore_index.value.data,

@@ -10,7 +10,7 @@ from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Name, Phase
 from csrun.compiler.lair.cluster import Cluster, clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.lower import Lowering
 from csrun.compiler.lair.operators import scalar_of
 
@@ -24,7 +24,7 @@ class Generated(Kernel):
     Shapes: as the operators'
     """
 
-    loop: Loop
+    loop: KernelLoop
     operands: tuple[Array, ...]
     results: tuple[Array, ...]
     phase: Phase
@@ -61,7 +61,7 @@ class Generated(Kernel):
 def generate_kernel(cluster: Cluster, graph: Graph, number: int) -> Generated:
     """The kernel of a cluster, whose operators are taken; `number` tells kernels apart."""
     lowering = Lowering(cluster, graph)
-    loop = Loop(lowering.build(), lowering.writes, number)
+    loop = KernelLoop(lowering.build(), lowering.writes, number)
     graph.start(cluster.members[-1])
     graph.take(*cluster.members)
     return Generated(

@@ -71,7 +71,7 @@ def clusters_of(operations: Sequence[Operation], graph: Graph, most: int | None)
 
     `most`: operators a cluster may have.
     """
-    gathering = _Gathering(graph)
+    gathering = _Clustering(graph)
     for op in operations:
         gathering.add(op, most)
     clusters = list(dict.fromkeys(gathering.cluster_of.values()))
@@ -80,7 +80,7 @@ def clusters_of(operations: Sequence[Operation], graph: Graph, most: int | None)
     return sorted(clusters, key=attrgetter("place"))
 
 
-class _Gathering:
+class _Clustering:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._loops: dict[Operation, dict[int, int]] = {}

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.formula import Formula, formula_loop
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.text import LoopText
 
 #: Elements of a kernel before anybody knows how many: more than a tile has.
@@ -22,7 +22,7 @@ MANY = 1 << 30
 TILE_ELEMENTS = 96 << 10
 
 
-def flat_loop(name: str, arrays: Sequence[str], dtype: str, formula: Formula) -> Loop:
+def flat_loop(name: str, arrays: Sequence[str], dtype: str, formula: Formula) -> KernelLoop:
     """The loop of a formula: from the values of the arrays to those that some of them take over."""
     places = {array: Array(array, (MANY,), dtype) for array in arrays}
     loop = formula_loop(name, places, places, formula)

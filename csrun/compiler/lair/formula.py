@@ -2,8 +2,8 @@
 
     e = (x - x.largest()).exp(); y = e / e.total()
 
-is that on `Value`s, each of which is an operator of a `lair.kernel`. An array of the program that
-takes over a value is written where it lies, so that its old one must not be read any more.
+is that on `FormulaValue`s, each of which is an operator of a `lair.kernel`. An array of the program
+that takes over a value is written where it lies, so that its old one must not be read any more.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.lair import dialect as lair
-from csrun.compiler.lair.loop import Loop
+from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.lower import map_of
 from csrun.compiler.lair.operators import IDENTITY, LARGEST, OF_LABEL, PICK
 
 Number = float | str  # a text may speak of the step
 
 
-class Value:
+class FormulaValue:
     """Value of a formula: an array of rows, or what was computed from some.
 
     operators: those of the kernel so far. Shapes: [N], or [N, C] and [N, 1], which broadcast
@@ -41,47 +41,47 @@ class Value:
         self._operators = operators
         self.value = value
 
-    def __add__(self, other: "Value | Number") -> "Value":
+    def __add__(self, other: "FormulaValue | Number") -> "FormulaValue":
         return self._each("add", other)
 
-    def __sub__(self, other: "Value | Number") -> "Value":
+    def __sub__(self, other: "FormulaValue | Number") -> "FormulaValue":
         return self._each("subtract", other)
 
-    def __mul__(self, other: "Value | Number") -> "Value":
+    def __mul__(self, other: "FormulaValue | Number") -> "FormulaValue":
         return self._each("multiply", other)
 
-    def __truediv__(self, other: "Value | Number") -> "Value":
+    def __truediv__(self, other: "FormulaValue | Number") -> "FormulaValue":
         return self._each("divide", other)
 
-    def at_least(self, bound: "Value | Number") -> "Value":
+    def at_least(self, bound: "FormulaValue | Number") -> "FormulaValue":
         """The larger one of each number and the bound."""
         return self._each("maximum", bound)
 
-    def magnitude(self) -> "Value":
+    def magnitude(self) -> "FormulaValue":
         """Absolute values."""
         return self._each("absolute")
 
-    def root(self) -> "Value":
+    def root(self) -> "FormulaValue":
         """Square roots."""
         return self._each("sqrt")
 
-    def exp(self) -> "Value":
+    def exp(self) -> "FormulaValue":
         """Powers of e."""
         return self._each("exp")
 
-    def log(self) -> "Value":
+    def log(self) -> "FormulaValue":
         """Natural logarithms."""
         return self._each("log")
 
-    def total(self) -> "Value":
+    def total(self) -> "FormulaValue":
         """The sum of each row: [N, C] -> [N, 1]."""
         return self._of_row(IDENTITY)
 
-    def largest(self) -> "Value":
+    def largest(self) -> "FormulaValue":
         """The largest number of each row: [N, C] -> [N, 1]."""
         return self._of_row(LARGEST)
 
-    def pick(self, labels: "Value") -> "Value":
+    def pick(self, labels: "FormulaValue") -> "FormulaValue":
         """Each row's number at the place that its label gives; labels [N], [N, C] -> [N, 1].
 
         What a label that is no place gives is undefined.
@@ -89,38 +89,44 @@ class Value:
         return self._of_row(PICK, labels)
 
     def of_label(
-        self, share: float, labels: "Value", ignored: "Value", scale: "Value | Number"
-    ) -> "Value":
+        self,
+        share: float,
+        labels: "FormulaValue",
+        ignored: "FormulaValue",
+        scale: "FormulaValue | Number",
+    ) -> "FormulaValue":
         """(x - share at the place of its row's label) scale, and 0 in ignored rows."""
         return self._each(OF_LABEL, labels, ignored, scale, share=share)
 
-    def _each(self, function: str, *others: "Value | Number", **options: float) -> "Value":
+    def _each(
+        self, function: str, *others: "FormulaValue | Number", **options: float
+    ) -> "FormulaValue":
         shape = shape_of(type_of(self.value))
         for other in others:
-            own = shape_of(type_of(other.value)) if isinstance(other, Value) else ()
+            own = shape_of(type_of(other.value)) if isinstance(other, FormulaValue) else ()
             if len(own) == len(shape):
                 shape = tuple(map(max, shape, own))
         return self._generic(function, others, shape, shape, options)
 
-    def _of_row(self, function: str, *others: "Value") -> "Value":
+    def _of_row(self, function: str, *others: "FormulaValue") -> "FormulaValue":
         shape = shape_of(type_of(self.value))
         return self._generic(function, others, shape, (shape[0], 1), {})
 
     def _generic(
         self,
         function: str,
-        others: "tuple[Value | Number, ...]",
+        others: "tuple[FormulaValue | Number, ...]",
         space: Shape,
         out: Shape,
         options: Mapping[str, float],
-    ) -> "Value":
+    ) -> "FormulaValue":
         kind = type_of(self.value)
-        arrays = [self.value, *(each.value for each in others if isinstance(each, Value))]
+        arrays = [self.value, *(each.value for each in others if isinstance(each, FormulaValue))]
         body = lair.block([type_of(value).element_type for value in arrays])
         arguments = iter(body.block.args)
         args: list[SSAValue] = [next(arguments)]
         for each in others:
-            is_array = isinstance(each, Value)
+            is_array = isinstance(each, FormulaValue)
             args.append(next(arguments) if is_array else _number(body.block, each, kind))
         scalar = lair.ScalarOp(
             operands=[args],
@@ -145,7 +151,7 @@ class Value:
             regions=[body],
         )
         self._operators.append(generic)
-        return Value(self._operators, generic.out)
+        return FormulaValue(self._operators, generic.out)
 
 
 def _by_rows(own: Shape, space: Shape) -> AffineMap:
@@ -155,20 +161,20 @@ def _by_rows(own: Shape, space: Shape) -> AffineMap:
     return map_of(own, space)
 
 
-def _number(block: Block, number: "Value | Number", kind: Tensor) -> SSAValue:
+def _number(block: Block, number: "FormulaValue | Number", kind: Tensor) -> SSAValue:
     text = StringAttr(number if isinstance(number, str) else repr(number))
     op = lair.NumberOp(properties={"text": text}, result_types=[kind.element_type])
     block.add_op(op)
     return op.out
 
 
-Values = Mapping[str, Value]
+Values = Mapping[str, FormulaValue]
 Formula = Callable[[Values], Values]
 
 
 def formula_loop(
     name: str, reads: Mapping[str, Array], writes: Mapping[str, Array], formula: Formula
-) -> Loop:
+) -> KernelLoop:
     """The loop of a formula: from the values of arrays to those that arrays take over.
 
     Shapes: all that has rows has as many as the first array
@@ -178,7 +184,7 @@ def formula_loop(
         key: lair.ReadOp.of(array, tensor_type(array.shape, array.dtype))
         for key, array in reads.items()
     }
-    found = formula({key: Value(operators, read.out) for key, read in sources.items()})
+    found = formula({key: FormulaValue(operators, read.out) for key, read in sources.items()})
     region = lair.block()
     region.block.add_ops(read for read in sources.values() if read.out.uses.get_length())
     region.block.add_ops(operators)
@@ -196,10 +202,10 @@ def formula_loop(
         "operators": ArrayAttr([StringAttr(name)]),
     }
     kernel = lair.KernelOp(regions=[region], properties=properties)
-    return Loop(kernel, {key: writes[key] for key in found}, name)
+    return KernelLoop(kernel, {key: writes[key] for key in found}, name)
 
 
-def _check(key: str, read: lair.ReadOp, value: Value) -> None:
+def _check(key: str, read: lair.ReadOp, value: FormulaValue) -> None:
     """Check that an array is overwritten after the last operator that reads it."""
     made = value.value.owner
     assert isinstance(made, Operation), "it is the result of an operator"

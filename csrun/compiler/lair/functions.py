@@ -16,7 +16,7 @@ from csrun.cirh.dialect import FAMILIES
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.compiler.lair.tracing import (
     COMPARISONS,
-    Call,
+    FormulaCall,
     Number,
     Options,
     Symbol,
@@ -41,7 +41,7 @@ class Extra(Enum):
 
 
 @dataclass(frozen=True)
-class Calls:
+class NumpyCalls:
     """NumPy calls that compute a function.
 
     lines: {0}, {1} ... are the operands, then the result, then the extras. over: numbers of the
@@ -71,22 +71,22 @@ FORMULAS: dict[str, type[ElementwiseOp]] = {
 
 
 @cache
-def calls_of(operator: str, options: Options) -> Calls:
+def calls_of(operator: str, options: Options) -> NumpyCalls:
     """The calls of an operator's formula."""
     op = FORMULAS[operator]
     operands = range(len(op.get_irdl_definition().operands))
     over = tuple(n for n in operands if op.operand_name(n) in op.WRITES_OVER)
-    return Writer(Trace(op.formula, len(operands), options), over).calls()
+    return TraceWriter(Trace(op.formula, len(operands), options), over).calls()
 
 
 @cache
-def call_of(ufunc: str, operands: int) -> Calls:
+def call_of(ufunc: str, operands: int) -> NumpyCalls:
     """The call of one of NumPy's functions; its result may be written over any operand."""
     args = ", ".join(f"{{{n}}}" for n in range(operands))
-    return Calls((f"{ufunc}({args}, out={{{operands}}})",), (), 1, tuple(range(operands)))
+    return NumpyCalls((f"{ufunc}({args}, out={{{operands}}})",), (), 1, tuple(range(operands)))
 
 
-class Writer:
+class TraceWriter:
     """Lines of a trace. Places are operands, then the result, then extras as they are needed."""
 
     def __init__(self, trace: Trace, over: Sequence[int]) -> None:
@@ -99,14 +99,14 @@ class Writer:
         self._places = {number: number for number in range(trace.operands)}
         self._last_read = {value: n for n, call in enumerate(trace.calls) for value in call.reads}
 
-    def calls(self) -> Calls:
+    def calls(self) -> NumpyCalls:
         """The lines, and what they need."""
         lines = [line for n, call in enumerate(self._trace.calls) for line in self._write(n, call)]
         flops = sum(FLOPS.get(call.function, 1) for call in self._trace.calls)
         extras, arrays = tuple(self._extras), frozenset(self._arrays)
-        return Calls(tuple(lines), extras, flops, self._over, arrays, self._trace.ufunc)
+        return NumpyCalls(tuple(lines), extras, flops, self._over, arrays, self._trace.ufunc)
 
-    def _write(self, number: int, call: Call) -> Iterator[str]:
+    def _write(self, number: int, call: FormulaCall) -> Iterator[str]:
         dying = [v for v in call.reads if self._last_read[v] == number and self._is_written(v)]
         out = self._place_of_result(number, call, dying)
         args = [self._text(arg, call.function) for arg in call.args]
@@ -127,7 +127,7 @@ class Writer:
         """Return whether a value is in the result's array or in scratch."""
         return value >= self._trace.operands and value not in self._trace.zeros
 
-    def _place_of_result(self, number: int, call: Call, dying: Sequence[int]) -> int:
+    def _place_of_result(self, number: int, call: FormulaCall, dying: Sequence[int]) -> int:
         """Over a value that is read no more, else in the result's array, else in scratch."""
         kind = Extra.MASK if call.is_mask else Extra.ARRAY
         if call.result == self._trace.result:
@@ -178,7 +178,9 @@ class Writer:
         self._free += [place for place in (first, second) if place != out]
         return f"special.normal_cdf({x}, {{{out}}}, {{{first}}}, {{{second}}})"
 
-    def _where(self, number: int, call: Call, args: Sequence[str], out: int) -> Iterator[str]:
+    def _where(
+        self, number: int, call: FormulaCall, args: Sequence[str], out: int
+    ) -> Iterator[str]:
         """A choice. NumPy's masked copies take 25 times as long as a product of bits.
 
         The processor guesses each of their branches. Infinite and undefined numbers are bits, too.
@@ -209,7 +211,7 @@ class Writer:
         if isinstance(arg, Symbol) and arg.number < self._trace.operands:
             self._arrays.add(arg.number)
 
-    def _negated(self, number: int, call: Call) -> str:
+    def _negated(self, number: int, call: FormulaCall) -> str:
         condition = call.args[0]
         assert isinstance(condition, Symbol), "a condition is an array"
         is_own = self._is_written(condition.number) and self._last_read[condition.number] == number

@@ -15,9 +15,9 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators, rows
-from csrun.compiler.lair.functions import FORMULAS, Calls, Extra, call_of, calls_of
-from csrun.compiler.lair.scratch import Scratch
-from csrun.compiler.lair.text import Line, LoopText, Place
+from csrun.compiler.lair.functions import FORMULAS, Extra, NumpyCalls, call_of, calls_of
+from csrun.compiler.lair.scratch import ScratchNames
+from csrun.compiler.lair.text import Line, LoopText, TilePlace
 from csrun.compiler.lair.tracing import is_ufunc
 from csrun.executable import nbytes_of
 
@@ -27,7 +27,7 @@ TILE_BYTES = 1 << 20
 FLOATS = ("float32", "float64")
 
 
-class Loop:
+class KernelLoop:
     """The calls that a `lair.kernel` becomes, and the scratch arrays that they need.
 
     A value that nobody else reads gets a scratch array, which the next value of its shape takes
@@ -47,8 +47,8 @@ class Loop:
         self._last_use = {
             operand: step for step, o in enumerate(self._body) for operand in o.operands
         }
-        self._places: dict[SSAValue, Place] = {}
-        self._scratch = Scratch(self.name, self.rows)
+        self._places: dict[SSAValue, TilePlace] = {}
+        self._scratch = ScratchNames(self.name, self.rows)
         self._tiled: dict[Array, None] = {}
         self._lines: list[Line] = []
         self._until: defaultdict[str, int] = defaultdict(int)  # of a scratch tile: its last reader
@@ -96,7 +96,7 @@ class Loop:
         maps = [m.data for m in op.maps]
         call = _call(op)
         operands = [self._operand(value, m) for value, m in zip(op.ins, maps, strict=False)]
-        args: list[Place | str] = [
+        args: list[TilePlace | str] = [
             operands[value.index] if isinstance(value, BlockArgument) else _text(value)
             for value in call.args
         ]
@@ -132,7 +132,12 @@ class Loop:
         self.flops += each * prod(shape_of(type_of(op.ins[0] if summed else op.out)))
 
     def _sum(
-        self, op: lair.GenericOp, x: Place | str, out: Place, axes: tuple[int, ...], rank: int
+        self,
+        op: lair.GenericOp,
+        x: TilePlace | str,
+        out: TilePlace,
+        axes: tuple[int, ...],
+        rank: int,
     ) -> None:
         space, keeps = shape_of(type_of(op.ins[0])), rank == len(op.iterators)
         dtype = out.array.dtype
@@ -142,9 +147,9 @@ class Loop:
             comes_once = out.array.shape[0] == self.rows  # a sum over axes of size 1
             self._add("copyto({0}, {1})" if comes_once else "add({0}, {1}, out={0})", out, x)
         elif 0 in axes:
-            part = Place(self._scratch.part(out.array.shape, dtype), tiled=False)
+            part = TilePlace(self._scratch.part(out.array.shape, dtype), tiled=False)
             self._added_up.add(part.array)
-            ones: tuple[Place, ...] = ()
+            ones: tuple[TilePlace, ...] = ()
             if axes == (0,) and len(space) == 2 and dtype in FLOATS and out.array.is_contiguous:
                 ones = (self._scratch.fill(1, (), dtype),)
                 text = f"dot({{2}}, {{1}}, out={{0}}{'[0]' if keeps else ''})"
@@ -156,7 +161,7 @@ class Loop:
         else:
             self._add(text, out, x)
 
-    def _compute(self, calls: Calls, args: list[Place | str], out: Place) -> None:
+    def _compute(self, calls: NumpyCalls, args: list[TilePlace | str], out: TilePlace) -> None:
         self._needs_special |= calls.needs_special
         filled = {
             n: self._filled(n, calls, args, out) for n in calls.arrays if isinstance(args[n], str)
@@ -166,19 +171,19 @@ class Loop:
         for line in calls.lines:
             self._add(line, *args, out, *extras)
         extras += [place for place in filled.values() if place != out]
-        tiles = [place.array for place in extras if isinstance(place, Place)]
+        tiles = [place.array for place in extras if isinstance(place, TilePlace)]
         self._scratch.give_back(*(array for array in tiles if array.name in self._scratch.tiles))
 
     def _filled(
-        self, number: int, calls: Calls, args: Sequence[Place | str], out: Place
-    ) -> Place | str:
+        self, number: int, calls: NumpyCalls, args: Sequence[TilePlace | str], out: TilePlace
+    ) -> TilePlace | str:
         """Array of an operand that is a number: the result's, if that may be written over it."""
         is_free = number in calls.over and out not in args
         place = out if is_free else self._extra(Extra.ARRAY, out)
         self._add("copyto({0}, {1})", place, args[number])
         return place
 
-    def _extra(self, kind: Extra, out: Place) -> Place | str:
+    def _extra(self, kind: Extra, out: TilePlace) -> TilePlace | str:
         """Scratch array like the result's, or a constant of its type."""
         dtype, tail = out.array.dtype, out.array.shape[1:]
         match kind:
@@ -191,28 +196,28 @@ class Loop:
                 return self._scratch.constant(f"zero_{dtype}", f"np.zeros((), '{dtype}')")
         dtype = "bool" if kind is Extra.MASK else dtype
         if not out.tiled:
-            return Place(self._scratch.part(out.array.shape, dtype), tiled=False)
-        return Place(self._scratch.take(tail, dtype), tiled=True)
+            return TilePlace(self._scratch.part(out.array.shape, dtype), tiled=False)
+        return TilePlace(self._scratch.take(tail, dtype), tiled=True)
 
-    def _add(self, text: str, *places: Place | str) -> None:
+    def _add(self, text: str, *places: TilePlace | str) -> None:
         self._lines.append(Line(text, places))
 
     # Where values are.
 
-    def _operand(self, value: SSAValue, where: AffineMap) -> Place:
+    def _operand(self, value: SSAValue, where: AffineMap) -> TilePlace:
         if not isinstance(value.owner, lair.ReadOp):
             return self._places[value]
         array = value.owner.array
         return self._of_program(array, _is_of_rows(where))
 
-    def _of_program(self, array: Array, tiled: bool) -> Place:
+    def _of_program(self, array: Array, tiled: bool) -> TilePlace:
         if tiled:
             self._tiled[array] = None
-        return Place(array, tiled)
+        return TilePlace(array, tiled)
 
-    def _viewed(self, op: lair.ViewOp) -> Place:
+    def _viewed(self, op: lair.ViewOp) -> TilePlace:
         inner = self._places[op.value]
-        return Place(inner.array, inner.tiled, shape_of(type_of(op.out))[1:])
+        return TilePlace(inner.array, inner.tiled, shape_of(type_of(op.out))[1:])
 
     def _result(
         self,
@@ -220,20 +225,20 @@ class Loop:
         where: AffineMap,
         dying: list[Array],
         step: int,
-    ) -> Place:
+    ) -> TilePlace:
         """Array that the operator writes; over an operand that nobody reads again, if it can."""
         shape, dtype = shape_of(type_of(op.out)), dtype_of(type_of(op.out))
         tiled = _is_of_rows(where)
         if op.out in self._targets:
             place = self._of_program(self._targets[op.out], tiled)
         elif not tiled:
-            place = Place(self._scratch.part(shape, dtype), tiled=False)
+            place = TilePlace(self._scratch.part(shape, dtype), tiled=False)
         else:
             over = self._writable(op, dying, (shape[1:], dtype))
             if over is not None:
                 dying.remove(over)
             target = over or self._ahead(op, step) or self._scratch.take(shape[1:], dtype)
-            place = Place(target, tiled=True)
+            place = TilePlace(target, tiled=True)
         self._put(op.out, place)
         return place
 
@@ -257,7 +262,7 @@ class Loop:
         self._targets |= dict.fromkeys(chain, target)
         return target
 
-    def _put(self, value: SSAValue, place: Place) -> None:
+    def _put(self, value: SSAValue, place: TilePlace) -> None:
         self._places[value] = place
         name = place.array.name
         self._until[name] = max(self._until[name], self._last_use.get(value, -1))
@@ -316,7 +321,7 @@ def _has_calls(call: lair.ScalarOp) -> bool:
     return function in FORMULAS or is_ufunc(function)
 
 
-def _calls(call: lair.ScalarOp) -> Calls:
+def _calls(call: lair.ScalarOp) -> NumpyCalls:
     """NumPy calls of a formula, or of a ufunc."""
     function = call.function.data
     if function in FORMULAS:

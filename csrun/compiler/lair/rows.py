@@ -5,30 +5,30 @@ A row may be short: then the transpose is searched, and a label compared with al
 
 from collections.abc import Iterator
 
-from csrun.compiler.lair.scratch import INDEX, Scratch
-from csrun.compiler.lair.text import Line, Place
+from csrun.compiler.lair.scratch import INDEX, ScratchNames
+from csrun.compiler.lair.text import Line, TilePlace
 
 SHORT = 100  # numbers of a row from which a search along it costs less than in the transpose
 
-Argument = Place | str
+Argument = TilePlace | str
 
 
-def largest(x: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+def largest(x: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line]:
     """Shapes: x [N, C] -> out [N, 1]"""
-    assert isinstance(x, Place), "it is an array"
+    assert isinstance(x, TilePlace), "it is an array"
     size = x.array.shape[1]
     if size >= SHORT:
         yield Line("maximum_reduce({1}, axis=1, keepdims=True, out={0})", (out, x))
         return
     tile = scratch.take((size,), x.array.dtype)
-    yield Line("special.largest({1}, {2}, {0})", (out, x, Place(tile, tiled=True)))
+    yield Line("special.largest({1}, {2}, {0})", (out, x, TilePlace(tile, tiled=True)))
     scratch.give_back(tile)
 
 
-def pick(x: Argument, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+def pick(x: Argument, labels: Argument, out: TilePlace, scratch: ScratchNames) -> Iterator[Line]:
     """Shapes: x [N, C], labels [N] -> out [N, 1]"""
-    assert isinstance(x, Place), "it is an array"
-    size, places = x.array.shape[1], Place(scratch.take((), INDEX), tiled=True)
+    assert isinstance(x, TilePlace), "it is an array"
+    size, places = x.array.shape[1], TilePlace(scratch.take((), INDEX), tiled=True)
     starts = scratch.numbers(f"starts_{size}", f"np.arange({{1}}) * {size}")
     yield Line("add({0}, {1}, out={2})", (starts, labels, places))
     text = '{1}.reshape(-1).take({2}, out={0}.reshape(-1), mode="clip")'
@@ -36,7 +36,9 @@ def pick(x: Argument, labels: Argument, out: Place, scratch: Scratch) -> Iterato
     scratch.give_back(places.array)
 
 
-def of_label(share: float, args: list[Argument], out: Place, scratch: Scratch) -> Iterator[Line]:
+def of_label(
+    share: float, args: list[Argument], out: TilePlace, scratch: ScratchNames
+) -> Iterator[Line]:
     """(x - share at the label) scale, and 0 in ignored rows; a label that is no place is in none.
 
     Shapes: args x [N, C], labels [N], ignored [N], scale [] -> out [N, C]
@@ -50,28 +52,32 @@ def of_label(share: float, args: list[Argument], out: Place, scratch: Scratch) -
     yield Line("if {1}.any(): {0}[{1}] = 0", (out, ignored))
 
 
-def _less_hot(share: float, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+def _less_hot(
+    share: float, labels: Argument, out: TilePlace, scratch: ScratchNames
+) -> Iterator[Line]:
     """Compares each label with all places."""
     size, dtype = out.array.shape[1], out.array.dtype
     variable = f"columns_{size}"
     scratch.constants[variable] = f"np.arange({size})"
-    hot = Place(scratch.take((size,), "bool"), tiled=True)
+    hot = TilePlace(scratch.take((size,), "bool"), tiled=True)
     yield Line(f"equal({{0}}[:, None], {variable}, out={{1}})", (labels, hot))
     scratch.give_back(hot.array)
     if share == 1:
         yield Line("subtract({0}, {1}, out={0})", (out, hot))
         return
-    shares = Place(scratch.take((size,), dtype), tiled=True)
+    shares = TilePlace(scratch.take((size,), dtype), tiled=True)
     yield Line(f"multiply({{0}}, {share!r}, out={{1}})", (hot, shares))
     yield Line("subtract({0}, {1}, out={0})", (out, shares))
     scratch.give_back(shares.array)
 
 
-def _less_at(share: float, labels: Argument, out: Place, scratch: Scratch) -> Iterator[Line]:
+def _less_at(
+    share: float, labels: Argument, out: TilePlace, scratch: ScratchNames
+) -> Iterator[Line]:
     """Changes one number a row."""
     size, dtype = out.array.shape[1], out.array.dtype
-    places = Place(scratch.take((), INDEX), tiled=True)
-    is_known = Place(scratch.take((), "bool"), tiled=True)
+    places = TilePlace(scratch.take((), INDEX), tiled=True)
+    is_known = TilePlace(scratch.take((), "bool"), tiled=True)
     numbers = scratch.numbers("numbers", "np.arange({1})")
     yield Line("maximum({0}, 0, out={1})", (labels, places))
     yield Line(f"minimum({{0}}, {size - 1}, out={{0}})", (places,))

@@ -3,12 +3,12 @@
 from collections import defaultdict
 
 from csrun.compiler.graph.array import Array, Shape
-from csrun.compiler.lair.text import Place
+from csrun.compiler.lair.text import TilePlace
 
 INDEX = "int64"
 
 
-class Scratch:
+class ScratchNames:
     """Names scratch arrays after the kernel; a tile has all rows until the loop knows its own."""
 
     def __init__(self, kernel: str, rows: int) -> None:
@@ -40,17 +40,17 @@ class Scratch:
         self.parts[array.name] = array
         return array
 
-    def fill(self, number: int, tail: Shape, dtype: str) -> Place:
+    def fill(self, number: int, tail: Shape, dtype: str) -> TilePlace:
         """A tile of one number, bound once: two arrays are compared faster than one and a 0."""
         array = Array(("zeros", "ones")[number], (self._rows, *tail), dtype)
         self.fixed[array] = ("np.zeros", "np.ones")[number] + f"({{0}}, '{dtype}')"
-        return Place(array, tiled=True)
+        return TilePlace(array, tiled=True)
 
-    def numbers(self, name: str, text: str) -> Place:
+    def numbers(self, name: str, text: str) -> TilePlace:
         """An index for each row of a tile, bound once; {1} in the text is how many there are."""
         array = Array(name, (self._rows,), INDEX)
         self.fixed[array] = text
-        return Place(array, tiled=True)
+        return TilePlace(array, tiled=True)
 
     def constant(self, name: str, text: str) -> str:
         """The variable of a constant."""

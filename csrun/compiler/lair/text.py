@@ -10,7 +10,7 @@ from csrun.compiler.graph.kernel import Name
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePlace:
     """Location of a value: an array of the program or a scratch array; all of it, or its tile."""
 
     array: Array
@@ -23,8 +23,8 @@ class Line:
     """A call, with places for the arrays; a tile's `part` is added up in the first of them."""
 
     text: str
-    places: tuple[Place | str, ...]
-    part: Place | None = None
+    places: tuple[TilePlace | str, ...]
+    part: TilePlace | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class LoopText:
         out, part = texts[0], self._text(line.part, name)
         return [line.text.format(part, *texts[1:]), f"add({out}, {part}, out={out})"]
 
-    def _text(self, place: Place, name: Name) -> str:
+    def _text(self, place: TilePlace, name: Name) -> str:
         is_cut = self.is_cut and place.tiled
         text = (self._tile_name if is_cut else self._name)(place.array, name)
         return text if place.shape is None else f"{text}.reshape({(-1, *place.shape)})"

@@ -54,7 +54,7 @@ normal_cdf.register(Symbol, lambda x: x.record("normal_cdf"))
 
 
 @dataclass(frozen=True)
-class Call:
+class FormulaCall:
     """One call of a formula; `result` is the number of the value."""
 
     function: str
@@ -76,7 +76,7 @@ class Trace:
     """Calls of a formula; values are numbered, operands first."""
 
     def __init__(self, formula: Callable[..., Any], operands: int, options: Options) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[FormulaCall] = []
         self.zeros: set[int] = set()
         self.operands = operands
         self._values = operands
@@ -89,7 +89,7 @@ class Trace:
         if function == "zeros_like":
             self.zeros.add(result)
         else:
-            self.calls.append(Call(function, args, result))
+            self.calls.append(FormulaCall(function, args, result))
         return Symbol(self, result)
 
     @property

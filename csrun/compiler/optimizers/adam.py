@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from csrun.compiler.lair.formula import Value, Values
+from csrun.compiler.lair.formula import FormulaValue, Values
 from csrun.compiler.optimizers.base import (
     CYCLED,
     Optimizer,
@@ -57,12 +57,12 @@ class Moments(Optimizer):
         """A line for what the first moment takes of a gradient, where that comes with each step."""
         return [f"taken = 1 - {CYCLED}"] if self.cycled else []
 
-    def first(self, g: Value, old: Values) -> Value:
+    def first(self, g: FormulaValue, old: Values) -> FormulaValue:
         """The next value of the first slot."""
         kept = old[self.first_slot] * text_of(self.beta1)
         return kept + (g * "taken" if self.cycled else g)
 
-    def direction(self, g: Value, old: Values) -> tuple[Value, Values]:
+    def direction(self, g: FormulaValue, old: Values) -> tuple[FormulaValue, Values]:
         """The direction times the step's rate, and the moments."""
         m = self.first(g, old)
         v = old["square_sum"] * self.beta2 + g * g
@@ -103,7 +103,9 @@ def decay_factor(optimizer: Optimizer, decoupled: bool) -> list[str]:
     return []
 
 
-def decay_apart(optimizer: Optimizer, decoupled: bool, old: Values) -> tuple[Value, Value]:
+def decay_apart(
+    optimizer: Optimizer, decoupled: bool, old: Values
+) -> tuple[FormulaValue, FormulaValue]:
     """The gradients and weights after the decay, which is apart from the gradients or in them."""
     g, w = old["gradients"], old["weights"]
     if not decoupled:
@@ -138,7 +140,7 @@ class Adam(Corrected):
         u, moments = self.direction(g, old)
         return {**moments, "weights": w - u}
 
-    def direction(self, g: Value, old: Values) -> tuple[Value, Values]:
+    def direction(self, g: FormulaValue, old: Values) -> tuple[FormulaValue, Values]:
         if not self.amsgrad:
             return super().direction(g, old)
         m, v = self.first(g, old), old["square_sum"] * self.beta2 + g * g

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Self
 
-from csrun.compiler.lair.formula import Value, Values
+from csrun.compiler.lair.formula import FormulaValue, Values
 from csrun.executable.learning_rate import Schedule, StepNumber
 
 CYCLED = "momentum"  # in the program's text, where it comes with each step
@@ -62,7 +62,7 @@ class Optimizer(ABC):
         """The optimizer in a step whose weight decay is 0."""
         return replace(self, weight_decay=0.0)
 
-    def decayed(self, values: Value, weights: Value) -> Value:
+    def decayed(self, values: FormulaValue, weights: FormulaValue) -> FormulaValue:
         """values + decay w."""
         return values + weights * self.decay if self.weight_decay else values
 

@@ -112,7 +112,7 @@ def rows_of_part(op: ParameterOp, most_bytes: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightShard:
     """Rows of a matrix; `name` is that of the parameter, and of a layer of its own."""
 
     name: str
@@ -125,7 +125,7 @@ class Part:
         return self.stop - self.first
 
 
-def parts_of(op: ParameterOp, rows: int) -> list[Part]:
+def parts_of(op: ParameterOp, rows: int) -> list[WeightShard]:
     """A matrix's parts of so many rows, in its place."""
     name, kind = op.symbol.data, type_of(op.out)
     count, columns = shape_of(kind)
@@ -143,7 +143,7 @@ def parts_of(op: ParameterOp, rows: int) -> list[Part]:
                 part=PartAttr.of(name, count, first),
                 **turned,
             )
-        found.append(Part(own, out, first, stop))
+        found.append(WeightShard(own, out, first, stop))
     return found
 
 
@@ -159,11 +159,11 @@ class _Cut:
     beside: for operators of the backward pass, the terms of the gradient that are computed there.
     """
 
-    def __init__(self, uses: Uses, parts: list[Part]) -> None:
+    def __init__(self, uses: Uses, parts: list[WeightShard]) -> None:
         self._uses = uses
         self._parts = parts
         self._beside: dict[Operation, list[Term]] = {}
-        self._gradients: dict[Term, dict[Part, SSAValue]] = {term: {} for term in uses.terms}
+        self._gradients: dict[Term, dict[WeightShard, SSAValue]] = {term: {} for term in uses.terms}
         self._sums: dict[Loss, SSAValue] = {}
         self._biases: dict[Loss, SSAValue] = {}
         self._is_back = False
@@ -212,10 +212,10 @@ class _Cut:
                     self._beside.setdefault(anchor, []).append(term)
                     break
 
-    def _in_turn(self) -> list[Part]:
+    def _in_turn(self) -> list[WeightShard]:
         return self._parts[::-1] if self._is_back else self._parts
 
-    def _each(self, builder: Builder) -> Iterator[Part]:
+    def _each(self, builder: Builder) -> Iterator[WeightShard]:
         """The parts, each a scope of the builder's."""
         for part in self._in_turn():
             with builder.in_scope(part.name):
@@ -237,7 +237,7 @@ class _Cut:
         replace_by_value(op, total)
 
     def _side_by_side(self, op: MmOp) -> None:
-        builder, found = _before(op), dict[Part, SSAValue]()
+        builder, found = _before(op), dict[WeightShard, SSAValue]()
         for part in self._each(builder):
             found[part] = builder.emit(MmOp, op.lhs, builder.emit(TransposeOp, part.out))
             self._make_beside(builder, op, part)
@@ -267,7 +267,7 @@ class _Cut:
         assert back is not None, "it has a backward operator"
         reader = next((op for op in self._uses.sums if op.lhs is gradient.out), None)
         builder, total = _before(gradient), None
-        sums = dict[Part, SSAValue]()
+        sums = dict[WeightShard, SSAValue]()
         for part in self._each(builder):
             logits = self._logits(builder, loss, part)
             operands = back.grad, logits, self._sums[loss], back.labels
@@ -284,13 +284,13 @@ class _Cut:
         if loss.bias_gradient is not None:
             self._put_together(loss.bias_gradient, sums)
 
-    def _put_together(self, gradient: SumOp, sums: Mapping[Part, SSAValue]) -> None:
+    def _put_together(self, gradient: SumOp, sums: Mapping[WeightShard, SSAValue]) -> None:
         """A bias's gradient, of its parts: after them, so that its group comes once."""
         builder, shape = _before(gradient), shape_of(type_of(gradient.out))
         whole = builder.emit(CatOp, *map(sums.__getitem__, self._parts), dim=0)
         replace_by_value(gradient, builder.emit(ViewOp, whole, shape=shape))
 
-    def _logits(self, builder: Builder, loss: Loss, part: Part) -> SSAValue:
+    def _logits(self, builder: Builder, loss: Loss, part: WeightShard) -> SSAValue:
         """Logits of a shard's classes."""
         logits = builder.emit(MmOp, loss.logits.lhs, builder.emit(TransposeOp, part.out))
         bias = self._biases.get(loss)
@@ -299,7 +299,7 @@ class _Cut:
         return builder.emit(AddOp, logits, _slice(builder, bias, 0, part))
 
     def _make_beside(
-        self, builder: Builder, op: Operation, part: Part, own: SSAValue | None = None
+        self, builder: Builder, op: Operation, part: WeightShard, own: SSAValue | None = None
     ) -> None:
         for term in self._beside.get(op, ()):
             whole = None if own is None else op.results[0]
@@ -336,14 +336,14 @@ def _plus(builder: Builder, total: SSAValue | None, lhs: SSAValue, rhs: SSAValue
     return builder.emit(AddProductOp, total, lhs, rhs)
 
 
-def _slice(builder: Builder, value: SSAValue, dim: int, part: Part) -> SSAValue:
+def _slice(builder: Builder, value: SSAValue, dim: int, part: WeightShard) -> SSAValue:
     return builder.emit(SliceOp, value, dim=dim, start=part.first, end=part.stop, step=1)
 
 
 def _term(
     builder: Builder,
     term: Term,
-    part: Part,
+    part: WeightShard,
     whole: SSAValue | None = None,
     own: SSAValue | None = None,
 ) -> SSAValue:

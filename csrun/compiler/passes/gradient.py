@@ -20,7 +20,7 @@ from csrun.compiler.passes.rewrite import Done, Pass
 
 
 @dataclass(frozen=True)
-class Gradient(Pass):
+class GradientPass(Pass):
     """Before: forward operators and at most one `minimize`.
 
     After: no `minimize`; the backward operators in reverse order, each in the scope and with the

@@ -52,7 +52,7 @@ class Rebatching(Pass):
         operations = list(module.ops)
         found = dependences_of(operations)
         self._require_parts(operations, found)
-        parts = _Parts(found, self._batch_of(operations), self.samples)
+        parts = _PartBuilder(found, self._batch_of(operations), self.samples)
         for op in operations:
             try:
                 parts.make(op)
@@ -93,7 +93,7 @@ def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
     return is_zero or found[gradient].over is Over.PART
 
 
-class _Parts:
+class _PartBuilder:
     """The operators of a part, as they are made, and the values in the place of the module's."""
 
     def __init__(self, found: Dependences, batch: int, samples: int) -> None:

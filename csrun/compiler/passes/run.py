@@ -11,7 +11,7 @@ from csrun.compiler.passes import rewrite
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.cutting import Cutting
-from csrun.compiler.passes.gradient import Gradient
+from csrun.compiler.passes.gradient import GradientPass
 from csrun.compiler.passes.learning import LearningAlgorithm
 
 #: Forward operators are put in order before the gradient is taken, so that it is of few operators;
@@ -20,7 +20,7 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.Canonicalization(),
     rewrite.ConstantFolding(),
     rewrite.Fusion(),
-    Gradient(),
+    GradientPass(),
     LearningAlgorithm(),
     rewrite.Canonicalization(),
     rewrite.ConstantFolding(),

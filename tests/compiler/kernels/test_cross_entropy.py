@@ -7,9 +7,9 @@ from support.kernels import bound
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.softmax_cross_entropy import (
+    LossOperands,
     NarrowBackward,
     NarrowForward,
-    Parts,
     WideBackward,
     WideForward,
 )
@@ -28,7 +28,7 @@ def kernels(kind, logits, labels, ignore_index, smoothing=0.0, is_checked=True):
         Array(name, array.shape, array.dtype.name)
         for name, array in (("logits", logits), ("labels", labels))
     )
-    parts = Parts(x, y, ignore_index, smoothing, None, is_checked, "test", "stem")
+    parts = LossOperands(x, y, ignore_index, smoothing, None, is_checked, "test", "stem")
     gradient = Array("gradient", logits.shape, logits.dtype.name)
     return forward("test", parts, LOSS, None, "1"), backward("test", parts, "0.25", gradient)
 
@@ -79,7 +79,7 @@ def test_a_part_of_each_row_may_be_the_logits(kind):
     """Rows that do not lie one behind the other: the picked number is still the row's own."""
     whole, labels = np.random.default_rng(0).standard_normal((4, 9)), np.array([0, 4, 2, 3])
     x = Array("logits", (4, 9), "float64").sliced(1, 2, 7, 1)
-    parts = Parts(x, Array("labels", (4,), "int64"), -100, 0.0, None, True, "test", "stem")
+    parts = LossOperands(x, Array("labels", (4,), "int64"), -100, 0.0, None, True, "test", "stem")
     run, arrays = bound(
         [KINDS[kind][0]("test", parts, LOSS, None, "1")], {"logits": whole, "labels": labels}
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.operators import FORWARD, WITHOUT_GRADIENT
 
-from csrun.compiler.lair.functions import FORMULAS, Extra, Writer, calls_of
+from csrun.compiler.lair.functions import FORMULAS, Extra, TraceWriter, calls_of
 from csrun.compiler.lair.tracing import Trace
 from csrun.kernels import special
 
@@ -69,7 +69,7 @@ def test_choices_are_numpys(name, dtype, is_over_first):
     numbers = np.random.default_rng(4)
     x, y = (numbers.standard_normal(50).astype(dtype) for _ in range(2))
     expected = CHOICES[name](x, y).astype(dtype)
-    calls = Writer(Trace(CHOICES[name], 2, ()), over=[0]).calls()
+    calls = TraceWriter(Trace(CHOICES[name], 2, ()), over=[0]).calls()
     out = x if is_over_first else np.empty_like(x)
     np.testing.assert_array_equal(run(calls, [x, y], out), expected)
 
