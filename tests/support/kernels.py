@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from csrun.compiler.emit.codegen import FUNCTIONS, HEAD, REDUCTIONS
+from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
 from csrun.compiler.emit.names import Names
 from csrun.executable import StepState
 
@@ -17,14 +17,14 @@ def bound(kernels, given):
     names = Names({name: array.shape for name, array in arrays.items()}, [])
     lines = [line for kernel in kernels for line in kernel.emit(names.of)]
     prepared = [line for kernel in kernels for line in kernel.prepare(names.of)]
-    program = [
-        HEAD.format(version="0", checksum="0", functions=FUNCTIONS),
+    body = [
         REDUCTIONS,
         *names.bindings,
         *prepared,
         "def run(step):",
         *(f"    {line}" for line in lines),
     ]
-    scope = {"v": arrays}
-    exec("\n".join(program), scope)
+    text, scope = "\n".join(body), {"v": arrays}
+    called = ", ".join(sorted(numpy_names(text)))
+    exec(HEAD.format(version="0", checksum="0", functions=called) + text, scope)
     return lambda: scope["run"](StepState()), arrays

@@ -59,11 +59,11 @@ def generate(
         f"    return WaferProgram([{visits}])",
     ]
     body = "\n".join([REDUCTIONS, "", *wafer, "", "", *update_functions(layout, updates), ""])
-    called = ", ".join(sorted(_numpy_names(body)))
+    called = ", ".join(sorted(numpy_names(body)))
     return HEAD.format(version=version, checksum=checksum, functions=called) + "\n" + body
 
 
-def _numpy_names(text: str) -> set[str]:
+def numpy_names(text: str) -> set[str]:
     """Names of NumPy's in a program."""
     words = set(re.findall(r"(?<![.\w])[a-z]\w*", text))
     return {word for word in words if word in OTHERS or is_ufunc(word)}
