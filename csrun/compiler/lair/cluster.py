@@ -25,7 +25,7 @@ LONG_ROW = 4096  # elements: a tile of a few such rows fills a core's cache
 
 
 @dataclass(order=True)
-class _Reader:
+class _OutsideReader:
     """An operator outside that reads a member, and where it runs as far as is known."""
 
     place: int
@@ -48,7 +48,7 @@ class Cluster:
     members: list[Operation]
     layers: set[str]
     place: int
-    readers: list[_Reader] = field(default_factory=list)  # a heap
+    readers: list[_OutsideReader] = field(default_factory=list)  # a heap
     apart: set["Cluster"] = field(default_factory=set)  # what it can never be one with
     is_closed: bool = False
 
@@ -118,7 +118,9 @@ class _Clustering:
         cluster = Cluster(loops, self._loops, phase, [op], self._layers(op), place)
         for reader in self._graph.readers(op.results[0]):
             self._count += 1
-            heappush(cluster.readers, _Reader(self._graph.runs_at(reader), self._count, reader))
+            heappush(
+                cluster.readers, _OutsideReader(self._graph.runs_at(reader), self._count, reader)
+            )
         return cluster
 
     def _producers(self, op: Operation) -> list[Cluster]:
@@ -194,7 +196,7 @@ class _Clustering:
             elif first.op is op or owner in parts:
                 inside.append(heappop(heap))
             elif owner is not None and owner.place > first.place:
-                heapreplace(heap, _Reader(owner.place, first.number, first.op))
+                heapreplace(heap, _OutsideReader(owner.place, first.number, first.op))
             else:
                 # A kernel of the library stays where it is: nothing that comes later joins.
                 cluster.is_closed = owner is None

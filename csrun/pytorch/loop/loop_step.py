@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.step.expected_calls import Expected
-from csrun.pytorch.step.step_status import Phase, StepStatus
+from csrun.pytorch.step.step_status import StepPhase, StepStatus
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.variant import Batches, StepVariant
 
@@ -56,7 +56,7 @@ class LoopStep:
     @property
     def has_gradients(self) -> bool:
         """Whether the loop is between `backward()` and `optimizer.step()`."""
-        return self.status.phase is Phase.BACKWARD
+        return self.status.phase is StepPhase.BACKWARD
 
     @property
     def trains(self) -> bool:

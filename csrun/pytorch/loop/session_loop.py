@@ -31,8 +31,8 @@ from csrun.pytorch.record.traced import Traced
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.step.mutation_counters import Modes
-from csrun.pytorch.step.queued_step import QueuedStep, Work
-from csrun.pytorch.step.step_status import Phase, Progress, StepStatus
+from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
+from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
 from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.user import Loader
@@ -143,7 +143,7 @@ class SessionLoop:
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
         is_known = variant is not None and self._variants.is_checked(variant)
-        status = StepStatus(Phase.TOKENS if is_known else Phase.RECORDING)
+        status = StepStatus(StepPhase.TOKENS if is_known else StepPhase.RECORDING)
         outputs = StepOutputs(run.count, status, batch=batch, updates=run.updates)
         self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1])
         run.count += 1
@@ -184,7 +184,7 @@ class SessionLoop:
 
     def _leave_evaluation(self, step: LoopStep) -> None:
         """Leave a step without `backward()`."""
-        step.status.enter(Phase.OVER)
+        step.status.enter(StepPhase.OVER)
         recorded = step.recorded
         if recorded is not None and not recorded.calls.found:
             recorded.close()  # nothing was done with the batch
@@ -205,9 +205,9 @@ class SessionLoop:
             recorded.is_left = True
             self._learn(step, recorded, RunMode.TRAIN)
         self._accumulation.leave(step)
-        step.status.enter(Phase.OVER)
+        step.status.enter(StepPhase.OVER)
         if not step.status.is_queued:
-            self._queue(step, (), Work.BATCH)
+            self._queue(step, (), QueuedWork.BATCH)
 
     def optimizer_step(self, closure: Any = None) -> None:
         """The loop calls `optimizer.step()`."""
@@ -215,7 +215,7 @@ class SessionLoop:
         assert optimization is not None, "taken over of a training"
         self._run.updates += 1
         if self._step is None and closure is None and (left := self._accumulation.take_left()):
-            self._queue(left, optimization.numbers(), Work.UPDATE)
+            self._queue(left, optimization.numbers(), QueuedWork.UPDATE)
             return
         step = call_order.step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
@@ -229,11 +229,11 @@ class SessionLoop:
             self._edit(step)
         if step.place:
             self._accumulation.require(step)
-        step.status.enter(Phase.OVER)
+        step.status.enter(StepPhase.OVER)
         if not step.status.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:  # its gradients are computed
-            self._queue(step, numbers, Work.UPDATE)
+            self._queue(step, numbers, QueuedWork.UPDATE)
         else:
             call_order.require_same_numbers(step, numbers)
 
@@ -257,13 +257,15 @@ class SessionLoop:
 
         recorded.answer(variant, loss)
 
-    def _queue(self, step: LoopStep, numbers: tuple[float, ...], work: Work = Work.STEP) -> None:
+    def _queue(
+        self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
+    ) -> None:
         assert step.variant is not None, "known by now"
         place = step.place
-        if work is Work.UPDATE:
+        if work is QueuedWork.UPDATE:
             place += 1
         else:
-            step.status.advance(Progress.QUEUED)
+            step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
         self._run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work))
 
@@ -278,7 +280,7 @@ class SessionLoop:
         assert step is not None, "it is"
         assert step.recorded is not None, "it is"
         step.place = self._gradients.added_to()
-        step.status.enter(Phase.BACKWARD)
+        step.status.enter(StepPhase.BACKWARD)
         step.recorded.draw_as(step.place)
         self._gradients.vanish()
         return self._gradients.zeros if not step.place else frozenset()
@@ -387,7 +389,7 @@ class SessionLoop:
             self._gradients.vanish()
             step.revalidation.backward()
         self._gradients.begin(step.variant.recording.first_gradients, step.outputs)
-        step.status.enter(Phase.BACKWARD)
+        step.status.enter(StepPhase.BACKWARD)
 
     def run_early(self, outputs: StepOutputs) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
@@ -401,7 +403,7 @@ class SessionLoop:
         elif self._run.accumulates:
             if not step.has_gradients:
                 step.place = self._gradients.added_to() if self._gradients.batches else 0
-            self._queue(step, (), Work.BATCH)
+            self._queue(step, (), QueuedWork.BATCH)
         else:
             self._queue(step, optimization.numbers())
 

@@ -12,8 +12,8 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.step.queued_step import QueuedStep, Work
-from csrun.pytorch.step.step_status import Progress
+from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
+from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.value_log import ValueLog
 from csrun.pytorch.weights.sync import GivenBack
@@ -135,8 +135,8 @@ class Replay:
         outputs.trained = self._made
         if is_on:
             self.users.are_current = False
-            if step.work is not Work.UPDATE:
-                outputs.status.advance(Progress.REPLAYED)
+            if step.work is not QueuedWork.UPDATE:
+                outputs.status.advance(StepProgress.REPLAYED)
             if self._kept is not None and step.variant.trains:
                 outputs.loss = self._kept.loss(outputs.number)
         return is_on
@@ -146,7 +146,7 @@ class Replay:
 
         Raises: GoneError for one that it has not read, of a replayed step
         """
-        is_replayed = values.status.progress is Progress.REPLAYED
+        is_replayed = values.status.progress is StepProgress.REPLAYED
         if self._kept is None or (self._made > self.resumed and not is_replayed):
             return None
         found = self._kept.value(values.number, ref.number)

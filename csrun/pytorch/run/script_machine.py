@@ -12,7 +12,7 @@ from csrun.estimator.place import Target, machine_for
 from csrun.estimator.run import EstimatorRun
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
-from csrun.pytorch.step.step_status import Progress as StepProgress
+from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import Loader
 from csrun.runtime.chief.machine import Feed, Machine, Program

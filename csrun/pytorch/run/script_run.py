@@ -24,7 +24,7 @@ from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
 from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
-from csrun.pytorch.step.queued_step import QueuedStep, Work, in_a_row
+from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
 from csrun.pytorch.user import Loader
 from csrun.pytorch.weights.gone_weights import GoneWeights
@@ -229,7 +229,7 @@ class ScriptRun:
         """Make the batches of all steps that are queued or under way, where that is done here."""
         numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
         for step in (*self._orders.steps, *self._queued):
-            if step.work is not Work.UPDATE:
+            if step.work is not QueuedWork.UPDATE:
                 numbers[step.variant.batches].append(step.batch)
         for batches, wanted in numbers.items():
             batches.loader.batches.keep(wanted)
@@ -452,4 +452,4 @@ class ScriptRun:
 
 def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
     """Key of queue entries that one order may have."""
-    return step.variant, step.work is Work.UPDATE
+    return step.variant, step.work is QueuedWork.UPDATE

@@ -12,7 +12,7 @@ from csrun.runtime.wire.messages import Gathering
 Numbers = tuple[float, ...]  # the optimizer's for one step, such as the learning rate
 
 
-class Work(Enum):
+class QueuedWork(Enum):
     """Kind of a queue entry."""
 
     STEP = auto()  # a batch and the update after it, or the batch of an evaluation
@@ -32,12 +32,12 @@ class QueuedStep:
     batch: int
     numbers: Numbers
     place: int = 0
-    work: Work = Work.STEP
+    work: QueuedWork = QueuedWork.STEP
 
     @property
     def ends_step(self) -> bool:
         """Whether the update follows, in a training."""
-        return self.work is not Work.BATCH
+        return self.work is not QueuedWork.BATCH
 
     def follows(self, before: "QueuedStep") -> bool:
         """Whether one order may have both."""

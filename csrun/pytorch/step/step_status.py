@@ -21,7 +21,7 @@ is before `optimizer.step()`.
 from enum import Enum, auto
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     """What the loop does with a step."""
 
     RECORDING = auto()
@@ -30,7 +30,7 @@ class Phase(Enum):
     OVER = auto()
 
 
-class Progress(Enum):
+class StepProgress(Enum):
     """What has become of a step's values."""
 
     PENDING = auto()
@@ -39,16 +39,16 @@ class Progress(Enum):
     REPLAYED = auto()
 
 
-TRANSITIONS: frozenset[tuple[Phase | Progress, Phase | Progress]] = frozenset(
+TRANSITIONS: frozenset[tuple[StepPhase | StepProgress, StepPhase | StepProgress]] = frozenset(
     {
-        (Phase.RECORDING, Phase.BACKWARD),
-        (Phase.RECORDING, Phase.OVER),  # of an evaluation
-        (Phase.TOKENS, Phase.BACKWARD),
-        (Phase.TOKENS, Phase.OVER),
-        (Phase.BACKWARD, Phase.OVER),
-        (Progress.PENDING, Progress.QUEUED),
-        (Progress.QUEUED, Progress.REPLAYED),
-        (Progress.QUEUED, Progress.DONE),
+        (StepPhase.RECORDING, StepPhase.BACKWARD),
+        (StepPhase.RECORDING, StepPhase.OVER),  # of an evaluation
+        (StepPhase.TOKENS, StepPhase.BACKWARD),
+        (StepPhase.TOKENS, StepPhase.OVER),
+        (StepPhase.BACKWARD, StepPhase.OVER),
+        (StepProgress.PENDING, StepProgress.QUEUED),
+        (StepProgress.QUEUED, StepProgress.REPLAYED),
+        (StepProgress.QUEUED, StepProgress.DONE),
     }
 )
 
@@ -62,43 +62,43 @@ class StepStatus:
 
     __slots__ = ("_phase", "_progress")
 
-    def __init__(self, phase: Phase) -> None:
-        self._phase, self._progress = phase, Progress.PENDING
+    def __init__(self, phase: StepPhase) -> None:
+        self._phase, self._progress = phase, StepProgress.PENDING
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> StepPhase:
         return self._phase
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StepProgress:
         return self._progress
 
     @property
     def is_over(self) -> bool:
         """Whether the loop has left it."""
-        return self._phase is Phase.OVER
+        return self._phase is StepPhase.OVER
 
     @property
     def is_queued(self) -> bool:
         """Whether the loop has queued it, with the optimizer's numbers of that time."""
-        return self._progress is not Progress.PENDING
+        return self._progress is not StepProgress.PENDING
 
     @property
     def has_values(self) -> bool:
         """Whether it has run, here or in an earlier run: no further output comes."""
-        return self._progress in (Progress.DONE, Progress.REPLAYED)
+        return self._progress in (StepProgress.DONE, StepProgress.REPLAYED)
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: StepPhase) -> None:
         """Go to a phase. Raises: InvalidTransitionError"""
         self._require(self._phase, phase)
         self._phase = phase
 
-    def advance(self, progress: Progress) -> None:
+    def advance(self, progress: StepProgress) -> None:
         """Go on to a progress. Raises: InvalidTransitionError"""
         self._require(self._progress, progress)
         self._progress = progress
 
-    def _require(self, before: Phase | Progress, after: Phase | Progress) -> None:
+    def _require(self, before: StepPhase | StepProgress, after: StepPhase | StepProgress) -> None:
         if (before, after) not in TRANSITIONS:
             now = f"{self._phase.name}, {self._progress.name}"
             raise InvalidTransitionError(f"{before} -> {after} of a step that is {now}")

@@ -5,45 +5,49 @@ import pytest
 from csrun.pytorch.step.step_status import (
     TRANSITIONS,
     InvalidTransitionError,
-    Phase,
-    Progress,
+    StepPhase,
+    StepProgress,
     StepStatus,
 )
 
 
 def test_a_step_whose_loss_is_read_before_the_optimizer_has_run_then_and_is_not_over():
-    state = StepStatus(Phase.TOKENS)
-    state.enter(Phase.BACKWARD)
-    state.advance(Progress.QUEUED)
-    state.advance(Progress.DONE)
+    state = StepStatus(StepPhase.TOKENS)
+    state.enter(StepPhase.BACKWARD)
+    state.advance(StepProgress.QUEUED)
+    state.advance(StepProgress.DONE)
     assert state.has_values
     assert not state.is_over
-    state.enter(Phase.OVER)
+    state.enter(StepPhase.OVER)
     assert state.is_over
 
 
-@pytest.mark.parametrize("phase", [Phase.RECORDING, Phase.BACKWARD, Phase.OVER])
+@pytest.mark.parametrize("phase", [StepPhase.RECORDING, StepPhase.BACKWARD, StepPhase.OVER])
 def test_a_step_that_is_over_stays_over(phase):
-    state = StepStatus(Phase.TOKENS)
-    state.enter(Phase.OVER)
+    state = StepStatus(StepPhase.TOKENS)
+    state.enter(StepPhase.OVER)
     with pytest.raises(InvalidTransitionError, match=r"OVER -> .* of a step that is OVER, PENDING"):
         state.enter(phase)
 
 
-@pytest.mark.parametrize("progress", [Progress.DONE, Progress.REPLAYED])
+@pytest.mark.parametrize("progress", [StepProgress.DONE, StepProgress.REPLAYED])
 def test_nothing_has_run_that_was_not_queued(progress):
     with pytest.raises(InvalidTransitionError):
-        StepStatus(Phase.TOKENS).advance(progress)
+        StepStatus(StepPhase.TOKENS).advance(progress)
 
 
 def test_a_step_runs_once():
-    state = StepStatus(Phase.TOKENS)
-    state.advance(Progress.QUEUED)
-    state.advance(Progress.REPLAYED)
+    state = StepStatus(StepPhase.TOKENS)
+    state.advance(StepProgress.QUEUED)
+    state.advance(StepProgress.REPLAYED)
     with pytest.raises(InvalidTransitionError):
-        state.advance(Progress.DONE)
+        state.advance(StepProgress.DONE)
 
 
 def test_each_state_but_the_first_ones_can_be_reached():
     reached = {after for _, after in TRANSITIONS}
-    assert {*Phase, *Progress} - reached == {Phase.RECORDING, Phase.TOKENS, Progress.PENDING}
+    assert {*StepPhase, *StepProgress} - reached == {
+        StepPhase.RECORDING,
+        StepPhase.TOKENS,
+        StepProgress.PENDING,
+    }
