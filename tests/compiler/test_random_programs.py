@@ -16,7 +16,7 @@ from csrun.base.mode import ExecutionMode
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the programs")
 
 SIZE = 12  # samples of a batch
-QUICK, SLOW = 50, 350  # programs of a test
+QUICK, SLOW = 50, 100  # programs of a test
 RTOL = {"float64": 1e-8, "float32": 2e-3}
 ATOL = {"float64": 1e-9, "float32": 1e-3}
 
@@ -153,6 +153,6 @@ def test_random_programs_give_what_pytorch_gives(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, 750, SLOW))
+@pytest.mark.parametrize("first", range(QUICK, 250, SLOW))
 def test_more_random_programs_give_what_pytorch_gives(tmp_path, first):
     check(range(first, first + SLOW), tmp_path)
