@@ -72,7 +72,7 @@ class Ledger:
         self._reported = dict(self._seconds)
 
     def rested(self, seconds: float) -> None:
-        """So long there was no training: that time is none of a row's."""
+        """Exclude a time without training from all rows."""
         self._began += seconds
         self._marked += seconds
 

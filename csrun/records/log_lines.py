@@ -171,7 +171,7 @@ MOST_LINES = 3  # of a script that are named
 
 
 def synchronizations(count_by_line: Counter[str]) -> str:
-    """How often a PyTorch loop waited for its own steps, and the lines that read most."""
+    """Describe how often a PyTorch loop waited for its steps, and the lines that read most."""
     most = count_by_line.most_common(MOST_LINES)
     lines = ", ".join(f"{line} ({count})" for line, count in most)
     return f"The loop waited {count_by_line.total()} times for values of steps, at {lines}"

@@ -37,7 +37,7 @@ class RateTracker:
         self._samples = samples
 
     def rested(self, seconds: float) -> None:
-        """So long nothing was to be received: that time is none of the rates'."""
+        """Exclude a time without steps from the rates."""
         self._loaded += seconds
         self._last_time += seconds
 

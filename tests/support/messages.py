@@ -50,69 +50,58 @@ def messages(path: Path) -> list[Message]:
 
 def messages_of(text: str) -> Iterator[tuple[int, str]]:
     """Lines and texts of the messages in a module's text."""
-    tree = ast.parse(text)
-    shown = {string for node in ast.walk(tree) for string in _shown_by(node)}
-    skipped = _documentation(tree) - shown
-    for string in _strings(tree):
-        said = _text(string)
-        if _LETTERS.search(said) if string in shown else _is_prose(said) and string not in skipped:
-            yield string.lineno, said
+    yield from _below(ast.parse(text), shown=False)
 
 
-def _is_prose(text: str) -> bool:
-    """True for words in a row, of which no line is Python that the compiler writes."""
-    return bool(_PROSE.search(text)) and not _CODE.search(text)
-
-
-def _shown_by(node: ast.AST) -> list[ast.expr]:
-    """Strings that a node shows to a user."""
-    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        return list(_strings(node.exc))
-    if isinstance(node, ast.Call):
-        name = _name(node.func)
-        if _EXCEPTION.search(name) or _PRINTER.search(name):
-            return list(_strings(node))
-        return [string for each in node.keywords if each.arg == "help" for string in _strings(each)]
+def _below(node: ast.AST, shown: bool) -> Iterator[tuple[int, str]]:
+    """Messages in a node; `shown` tells whether strings here are shown to a user."""
+    shown = shown or _shows(node)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return  # a docstring
+    if isinstance(node, ast.Constant | ast.JoinedStr):
+        said = _text(node)
+        if _LETTERS.search(said) if shown else _is_prose(said):
+            yield node.lineno, said
+    if isinstance(node, ast.JoinedStr):
+        children = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+    else:
+        children = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.FunctionDef) and any(map(_is_command, node.decorator_list)):
-        return [statement.value for statement in node.body[:1] if isinstance(statement, ast.Expr)]
-    return []
+        yield node.body[0].lineno, _in_one_line(ast.get_docstring(node) or node.name)
+    for child in children:
+        yield from _below(child, shown)
+
+
+def _shows(node: ast.AST) -> bool:
+    """True for a call or argument whose strings are shown to a user."""
+    match node:
+        case ast.Raise(exc=ast.Call()) | ast.keyword(arg="help"):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return bool(_EXCEPTION.search(name) or _PRINTER.search(name))
+    return False
 
 
 def _is_command(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and bool(_COMMAND.search(_name(decorator.func)))
+    match decorator:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return bool(_COMMAND.search(name))
+    return False
 
 
-def _name(function: ast.expr) -> str:
-    """The last name of what is called."""
-    return str(getattr(function, "attr", getattr(function, "id", "")))
+def _is_prose(text: str) -> bool:
+    """True for several words in a row, unless they are code that the compiler writes."""
+    return bool(_PROSE.search(text)) and not _CODE.search(text)
 
 
-def _documentation(tree: ast.Module) -> set[ast.expr]:
-    """Strings that stand as statements: docstrings."""
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-
-
-def _strings(node: ast.AST) -> Iterator[ast.expr]:
-    """Strings below a node; an f-string is one, with those in its values."""
-    if isinstance(node, ast.JoinedStr):
-        yield node
-        values = (v.value for v in node.values if isinstance(v, ast.FormattedValue))
-        for value in values:
-            yield from _strings(value)
-    elif isinstance(node, ast.Constant):
-        if isinstance(node.value, str):
-            yield node
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from _strings(child)
-
-
-def _text(string: ast.expr) -> str:
-    """A string as it is shown, in one line."""
+def _text(string: ast.Constant | ast.JoinedStr) -> str:
+    """A string as it is shown, in one line; '' for another constant."""
     if isinstance(string, ast.JoinedStr):
-        text = "".join(map(_part, string.values))
-    else:
-        text = str(ast.literal_eval(string))
+        return _in_one_line("".join(map(_part, string.values)))
+    return _in_one_line(string.value) if isinstance(string.value, str) else ""
+
+
+def _in_one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text.strip())
 
 

@@ -72,7 +72,7 @@ FUNCTIONS = {
     "where": "out = nn.where(x > 0, x, 0.0)  # [8, 16]",
     "scaled_dot_product_attention": """key = value = query  # [8, 4, 12, 16]
 out = nn.scaled_dot_product_attention(query, key, value, is_causal=True)  # [8, 4, 12, 16]""",
-    "rotary_embedding": "turned = nn.rotary_embedding(query, rotary_dim=8)  # [8, 4, 12, 16]",
+    "rotary_embedding": "rotated = nn.rotary_embedding(query, rotary_dim=8)  # [8, 4, 12, 16]",
     "softmax": "probabilities = nn.softmax(x)  # [8, 16]",
     "log_softmax": "out = nn.log_softmax(x)  # [8, 16]",
     "sum": "total = nn.sum(x, axis=1)  # [8]",

@@ -172,7 +172,7 @@ class TraceWriter:
         return repr(arg) if isfinite(arg) else f"float('{arg!r}')"
 
     def _normal_cdf(self, x: str, out: int) -> str:
-        """It takes two scratch arrays, the first of which may be the result's."""
+        """Call normal_cdf with two scratch arrays, the first of which may be the result."""
         first = self._take(Extra.ARRAY) if out == self._out else out
         second = self._take(Extra.ARRAY)
         self._free += [place for place in (first, second) if place != out]

@@ -7,7 +7,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def plain(value: float, digits: int) -> str:
-    """So many significant digits: 0.00004243 or 15.2."""
+    """Format a number with significant digits: 0.00004243 or 15.2."""
     return format(Decimal(f"{value:.{digits}g}"), "f")
 
 

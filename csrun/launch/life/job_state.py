@@ -318,7 +318,7 @@ class JobState:
         return []
 
     def _is_repeated(self, event: Interrupted) -> bool:
-        """Whether it is the signal that the job ends by, which came to the launcher twice."""
+        """True for a repeat of the signal that already ends the job."""
         if event.signum != self.signum or self._stopped_at_s is None:
             return False
         by_someone_else = event.by_scheduler or self._expects_echo

@@ -1,1 +1,1 @@
-"""What a loop does to gradients."""
+"""Operations of a loop on gradients."""

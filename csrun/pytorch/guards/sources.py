@@ -34,7 +34,7 @@ _LEAVES = (torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, Enum
 
 
 class SourceKind(Enum):
-    """How a source is read."""
+    """Kind of access to a source."""
 
     KEY = "the value of a dict's key"
     ATTRIBUTE = "an attribute of a class, a cell or an object with __slots__"

@@ -27,7 +27,7 @@ OPAQUE = (type, ModuleType, torch.Generator, torch.dtype, torch.device, np.rando
 
 
 class PathKind(Enum):
-    """How a step of a path leads on from an object."""
+    """Kind of access in a step of a path."""
 
     ATTRIBUTE = "attribute"
     CLASS_ATTRIBUTE = "class attribute"

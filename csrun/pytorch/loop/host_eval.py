@@ -165,7 +165,7 @@ class Lazy(Numbers):
 
     @property
     def viewed(self) -> tuple[InStep, ...]:
-        """Those of its result."""
+        """Return `viewed` of the result."""
         return self.result.viewed
 
     def tensor(self) -> Any:

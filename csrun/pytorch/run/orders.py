@@ -49,7 +49,7 @@ class TrainingOrders:
 
     @property
     def steps(self) -> Sequence[QueuedStep]:
-        """Those that are under way."""
+        """Steps of the order under way."""
         return self._under_way.steps if self._under_way is not None else ()
 
     @property

@@ -1,4 +1,4 @@
-"""What a task does at a Session: the chief leads the run, the others serve."""
+"""Role of a task at a Session: the chief leads the run, the others serve."""
 
 import atexit
 import sys

@@ -22,7 +22,7 @@ from enum import Enum, auto
 
 
 class StepPhase(Enum):
-    """What the loop does with a step."""
+    """Phase of a step in the loop."""
 
     RECORDING = auto()
     TOKENS = auto()
@@ -31,7 +31,7 @@ class StepPhase(Enum):
 
 
 class StepProgress(Enum):
-    """What has become of a step's values."""
+    """State of a step's values."""
 
     PENDING = auto()
     QUEUED = auto()

@@ -109,7 +109,7 @@ class SentState:
             self._to_come_bytes += self._layout[self._order[tensor]].nbytes + SUM.size
 
     def _pieces(self, nbytes: int) -> Iterator[Bytes]:
-        """So many bytes as they come, all in the same memory."""
+        """Yield received bytes in pieces, all in the same memory."""
         while nbytes:
             piece = self._piece[:nbytes]
             self._receive(piece)

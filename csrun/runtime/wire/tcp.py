@@ -104,7 +104,10 @@ def raw(array: Array) -> memoryview:
 
 
 def receive_exactly(connection: socket.socket, nbytes: int) -> bytes:
-    """So many bytes; ConnectionResetError when the connection ends before."""
+    """Receive exactly `nbytes`.
+
+    Raises: ConnectionResetError if the connection ends before
+    """
     data = bytearray(nbytes)
     receive_into(connection, memoryview(data))
     return bytes(data)
@@ -174,7 +177,7 @@ def summed(data: bytes) -> bytes:
 
 
 def receive_few(connection: socket.socket, nbytes: int, what: str) -> bytes:
-    """So many bytes, as `receive_summed`."""
+    """Receive `nbytes` with their checksum, as `receive_summed`."""
     data = bytearray(nbytes)
     receive_summed(connection, [memoryview(data)], what)
     return bytes(data)
