@@ -19,7 +19,14 @@ from csrun.pytorch.run.roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import settings
-from csrun.pytorch.user import Loader, active, is_module, loaders, only_module, only_optimizer
+from csrun.pytorch.user import (
+    SessionLoader,
+    active,
+    is_module,
+    loaders,
+    only_module,
+    only_optimizer,
+)
 
 
 class Session:
@@ -42,14 +49,14 @@ class Session:
 
     def __init__(
         self,
-        model: torch.nn.Module | Loader,
+        model: torch.nn.Module | SessionLoader,
         optimizer: torch.optim.Optimizer | str | None = None,
         criterion: Callable[..., Any] | None = None,
         mode: str = "train",
     ) -> None:
         self.line = user_line()
         self._settings = settings("Session")
-        if isinstance(model, Loader):
+        if isinstance(model, SessionLoader):
             mode = optimizer if isinstance(optimizer, str) else mode
             model = only_module(self.line)
             optimizer = only_optimizer(model, self.line) if mode == "train" else None
@@ -144,7 +151,7 @@ class Session:
         assert self._loop is not None, "in the block"
         return self._loop
 
-    def batches(self, loader: Loader) -> Iterator[Any]:
+    def batches(self, loader: SessionLoader) -> Iterator[Any]:
         """Yield the batches of one pass over a loader."""
         return self._in_block.batches(loader)
 

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loader import DataChanges, Orders, batches_by_number, check, dataset_of
+from csrun.pytorch.loader import DataChanges, PassOrders, batches_by_number, check, dataset_of
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
 from csrun.records.torch_names import same_stored_name, stored_name
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
-loaders: list["Loader"] = []  # of the script, in the order in which every task makes them
+loaders: list["SessionLoader"] = []  # of the script, in the order in which every task makes them
 active: list["OpenSession"] = []  # the Session whose block runs, if any
 
 
@@ -32,7 +32,7 @@ class OpenSession(Protocol):
 
     line: str
 
-    def batches(self, loader: "Loader") -> Iterator[Any]:
+    def batches(self, loader: "SessionLoader") -> Iterator[Any]:
         """Iterate over the batches of a pass."""
 
     def summarize(self, name: str, value: Any) -> None:
@@ -112,12 +112,12 @@ def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
     return found[0]
 
 
-def dataloader(loader: "DataLoader[Any]") -> "Loader":
+def dataloader(loader: "DataLoader[Any]") -> "SessionLoader":
     """Wrap a DataLoader for Sessions; outside a Session's block it iterates as PyTorch's own."""
     settings("dataloader")
     check(loader, user_line())
     session_check.expect()
-    loaders.append(Loader(loader))
+    loaders.append(SessionLoader(loader))
     return loaders[-1]
 
 
@@ -130,12 +130,12 @@ def _warn_of_reading_outside(line: str) -> None:
     )
 
 
-class Loader:
+class SessionLoader:
     """Wrapper of the user's DataLoader."""
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self.loader = loader
-        self.orders = Orders(loader)
+        self.orders = PassOrders(loader)
         self.batches = batches_by_number(loader, self.orders)
         self.changes = DataChanges(loader)
         self.dataset_of_batches = dataset_of(loader, self.orders, user_line(), self.batches)
@@ -152,13 +152,13 @@ class Loader:
             )
         return self.changes.fetch_batch(lambda: self.batches[number])
 
-    def told(self) -> bytes:
-        """Encode the passes' order and the data set's changes for `adopt` in another process."""
+    def encode(self) -> bytes:
+        """Encode the passes' order and the data set's changes for `decode` in another process."""
         return msgspec.msgpack.encode((self.orders.encode(), self.changes.patch))
 
-    def adopt(self, told: bytes) -> None:
+    def decode(self, sent: bytes) -> None:
         """Apply what the chief has sent."""
-        orders, patch = msgspec.msgpack.decode(told, type=tuple[bytes, bytes])
+        orders, patch = msgspec.msgpack.decode(sent, type=tuple[bytes, bytes])
         self.orders.decode(orders)
         self.changes.apply(patch)
 

@@ -14,7 +14,7 @@ import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator  # noqa: E402
 from csrun.pytorch.operators.base import Unsupported  # noqa: E402
-from csrun.pytorch.record.recorder import Recorder  # noqa: E402
+from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
 
 STEPS = 8
 PLACE = r"test_bad_loops\.py:{line}: "
@@ -286,7 +286,7 @@ def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, mo
 
 
 def test_a_bug_of_the_recorder_keeps_its_traceback_and_notes_line_and_layer(tmp_path, monkeypatch):
-    monkeypatch.setattr(Recorder, "_storages_of", None)  # which is called
+    monkeypatch.setattr(StepRecorder, "_storages_of", None)  # which is called
     place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: layer inner: "
     script = Script()
     with pytest.raises(TypeError, match="not callable") as error, script.session(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from csrun.base.errors import UsageError  # noqa: E402
-from csrun.pytorch.loader import Orders, check, dataset_of  # noqa: E402
+from csrun.pytorch.loader import PassOrders, check, dataset_of  # noqa: E402
 from csrun.pytorch.loader.random_order import BLOCK, RandomOrder  # noqa: E402
 
 data = torch.utils.data
@@ -108,8 +108,8 @@ def batches_of_csrun(
     """The same by streamers in turn, each with a loader of its own and told by the chief."""
     seed()
     chief = make()
-    orders, length = Orders(chief), len(chief)
-    told = [Orders(make()) for _ in range(streamers)]
+    orders, length = PassOrders(chief), len(chief)
+    told = [PassOrders(make()) for _ in range(streamers)]
     tasks = [dataset_of(each._loader, each) for each in told]
     found: list[list[int]] = []
     for number in range(PASSES):
@@ -150,7 +150,7 @@ def test_a_pass_is_drawn_in_blocks(samples: int, replacement: bool) -> None:
 
 
 def test_a_pass_without_end_in_sight_begins_at_once() -> None:
-    orders = Orders(made := loader(sampler=data.RandomSampler(PLAIN, True, 10**10)))
+    orders = PassOrders(made := loader(sampler=data.RandomSampler(PLAIN, True, 10**10)))
     orders.begin()
     assert len(next(iter(dataset_of(made, orders)))[0]) == BATCH
 
@@ -167,7 +167,7 @@ def test_what_the_users_loop_draws_moves_it_as_in_pytorch(name: str, between: An
 @pytest.mark.parametrize("name", ["shuffle", "batch_sampler", "a sampler of batches"])
 def test_passes_to_come_are_told_beforehand_where_nothing_else_draws(name: str) -> None:
     seed()
-    orders = Orders(LOADERS[name]())
+    orders = PassOrders(LOADERS[name]())
     assert [orders.begin() for _ in range(4)] == [False, True, True, True]
     torch.rand(1)
     assert [orders.begin() for _ in range(2)] == [False, True]
@@ -184,7 +184,7 @@ def test_passes_are_told_beforehand_where_others_draw_as_often_each_time(draws: 
             iter(loader())  # which draws the seed of its workers
 
     seed()
-    orders, found = Orders(loader(shuffle=True)), []
+    orders, found = PassOrders(loader(shuffle=True)), []
     for count in (draws, draws, draws, draws + 1, draws, draws, 0, 0, 0):
         found.append(orders.begin())
         drawn(count)
@@ -192,7 +192,7 @@ def test_passes_are_told_beforehand_where_others_draw_as_often_each_time(draws: 
 
 
 def test_there_are_batches_as_far_as_they_were_told() -> None:
-    orders = Orders(made := loader(sampler=Mixed()))
+    orders = PassOrders(made := loader(sampler=Mixed()))
     dataset = dataset_of(made, orders)
     orders.begin()
     batches = iter(dataset)
@@ -205,7 +205,7 @@ def test_samples_are_made_on_one_thread() -> None:
     def collate(samples: list[Any]) -> Any:
         return torch.tensor([torch.get_num_threads()])
 
-    orders = Orders(made := loader(collate_fn=collate))
+    orders = PassOrders(made := loader(collate_fn=collate))
     orders.begin()
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -217,7 +217,7 @@ def test_samples_are_made_on_one_thread() -> None:
 
 
 def test_of_a_sampler_of_ones_own_each_pass_is_told_alone() -> None:
-    orders = Orders(loader(sampler=Mixed()))
+    orders = PassOrders(loader(sampler=Mixed()))
     assert [orders.begin() for _ in range(3)] == [False] * 3
     assert orders.end() == 3
     with pytest.raises(LookupError, match=r"pass 3 .* has not begun"):
@@ -243,11 +243,11 @@ class Drawing(data.Dataset[Any]):
 def test_random_samples_are_the_same_for_any_number_of_streamers(streamers: int) -> None:
     def made(count: int) -> tuple[list[list[float]], list[Drawing]]:
         torch.manual_seed(3)
-        chief = Orders(data.DataLoader(Drawing(), BATCH, shuffle=True))
+        chief = PassOrders(data.DataLoader(Drawing(), BATCH, shuffle=True))
         chief.begin()
         sets = [Drawing() for _ in range(count)]
         loaders = [data.DataLoader(each, BATCH, shuffle=True) for each in sets]
-        all_orders = [Orders(each) for each in loaders]
+        all_orders = [PassOrders(each) for each in loaders]
         for each in all_orders:
             each.decode(chief.encode())
         tasks = [
@@ -266,7 +266,7 @@ def test_random_samples_are_the_same_for_any_number_of_streamers(streamers: int)
 
 
 def test_the_users_random_numbers_go_on_where_they_were() -> None:
-    orders = Orders(made := data.DataLoader(Drawing(), BATCH))
+    orders = PassOrders(made := data.DataLoader(Drawing(), BATCH))
     orders.begin()
     seed()
     expected = torch.rand(1), np.random.random(), random.random()
@@ -276,7 +276,7 @@ def test_the_users_random_numbers_go_on_where_they_were() -> None:
 
 
 def test_nested_batches_are_flat_in_torchs_order_under_the_recorders_names() -> None:
-    orders = Orders(made := data.DataLoader(Drawing(), BATCH))
+    orders = PassOrders(made := data.DataLoader(Drawing(), BATCH))
     orders.begin()
     dataset = dataset_of(made, orders)
     batch = next(iter(dataset))
@@ -324,7 +324,7 @@ BATCHES = [
 
 @pytest.mark.parametrize(("collate", "message"), BATCHES)
 def test_a_batch_of_other_than_dense_tensors_is_refused(collate: Any, message: str) -> None:
-    orders = Orders(made := loader(collate_fn=collate))
+    orders = PassOrders(made := loader(collate_fn=collate))
     orders.begin()
     with pytest.raises(UsageError, match=message):
         next(iter(dataset_of(made, orders)))
@@ -334,7 +334,7 @@ def test_a_batch_that_nests_otherwise_is_refused() -> None:
     def collate(samples: list[Any]) -> dict[str, Any]:
         return {f"x{int(samples[0][0]) // BATCH % 2}": torch.zeros(2)}
 
-    orders = Orders(made := loader(collate_fn=collate))
+    orders = PassOrders(made := loader(collate_fn=collate))
     orders.begin()
     batches = iter(dataset_of(made, orders))
     next(batches)
@@ -347,7 +347,7 @@ def test_a_sampler_that_belies_its_length_is_refused() -> None:
         def __len__(self) -> int:
             return COUNT + BATCH
 
-    orders = Orders(made := loader(sampler=Short()))
+    orders = PassOrders(made := loader(sampler=Short()))
     orders.begin()
     with pytest.raises(UsageError, match="its sampler yielded 8 batches in pass 0"):
         next(iter(dataset_of(made, orders)))

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode, RunMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
 from csrun.pytorch.lower.interpret import interpret  # noqa: E402
 from csrun.pytorch.lower.to_cirh import module_of, output_name  # noqa: E402
-from csrun.pytorch.record.recorder import Recorder  # noqa: E402
+from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 
@@ -384,7 +384,7 @@ def test_evaluation_gives_outputs(tmp_path):
     model = Images().double().eval()
     model.features[1].running_mean.uniform_(-1, 1)
     images = torch.randn(6, 2, 12, 12).double()
-    recorder = Recorder(model)
+    recorder = StepRecorder(model)
     with recorder, torch.no_grad():
         logits = model(recorder.batch(images))
     recording = recorder.finish()

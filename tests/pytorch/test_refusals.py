@@ -16,8 +16,8 @@ from csrun.pytorch.errors import CaptureError  # noqa: E402
 from csrun.pytorch.lower.interpret import reader_of  # noqa: E402
 from csrun.pytorch.lower.to_cirh import module_of  # noqa: E402
 from csrun.pytorch.record.compare import difference  # noqa: E402
-from csrun.pytorch.record.recorder import Recorder  # noqa: E402
-from csrun.pytorch.record.recording import Source  # noqa: E402
+from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
+from csrun.pytorch.record.recording import LeafSource  # noqa: E402
 
 
 class Model(nn.Module):
@@ -178,7 +178,7 @@ def test_a_loop_is_refused_by_its_line(loop):
 
 def test_gradients_of_a_step_before_are_refused():
     model = Model(lambda x: x)
-    first, second = Recorder(model), Recorder(model)
+    first, second = StepRecorder(model), StepRecorder(model)
     given = batch()
     with first:
         step(model, first.batch(given))
@@ -189,7 +189,7 @@ def test_gradients_of_a_step_before_are_refused():
 
 def test_a_value_is_read_in_the_loop():
     model = Model(lambda x: x)
-    recorder = Recorder(model)
+    recorder = StepRecorder(model)
     recorder.reader = reader_of(recorder)
     x, y = batch()
     with recorder:
@@ -221,7 +221,7 @@ def test_the_data_of_a_weight_is_the_weight():
     model = Model(lambda x: x)
     model.then = lambda x: x @ model.linear.weight.data @ model.linear.weight.detach().t()
     recording = record(model, batch(), step)
-    assert not recording.of(Source.CONSTANT)
+    assert not recording.of(LeafSource.CONSTANT)
 
 
 def test_a_constant_that_changes_in_the_step_is_two():
@@ -233,7 +233,7 @@ def test_a_constant_that_changes_in_the_step_is_two():
         return x - numbers
 
     recording = record(Model(twice), batch(), step)
-    found = [leaf.tensor.tolist() for leaf in recording.of(Source.CONSTANT)]
+    found = [leaf.tensor.tolist() for leaf in recording.of(LeafSource.CONSTANT)]
     assert found == [[1, 1, 1], [5, 5, 5]]
 
 
@@ -266,11 +266,11 @@ def test_dropout_that_is_computed_again_is_refused():
 @pytest.mark.parametrize("odd", [3, 0.5, "name", None, np.ones(3), {1}], ids=str)
 def test_a_batch_of_what_is_no_tensor_is_refused(odd):
     with pytest.raises(CaptureError, match="a batch must be made of tensors in tuples, lists and"):
-        Recorder(nn.Linear(2, 2)).batch((torch.ones(2), odd))
+        StepRecorder(nn.Linear(2, 2)).batch((torch.ones(2), odd))
 
 
 def test_inference_mode_is_refused():
-    recorder, model = Recorder(nn.Linear(4, 3)), nn.Linear(4, 3)
+    recorder, model = StepRecorder(nn.Linear(4, 3)), nn.Linear(4, 3)
     x, _ = recorder.batch(batch())
     message = r"refusals.py:\d+: .*use torch.no_grad"
     with recorder, torch.inference_mode(), pytest.raises(CaptureError, match=message):

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
-from csrun.pytorch.user import Loader  # noqa: E402
+from csrun.pytorch.user import SessionLoader  # noqa: E402
 from csrun.runtime.chief import step_orders  # noqa: E402
 from csrun.runtime.chief.cpu import CpuProgram  # noqa: E402
 
@@ -250,7 +250,7 @@ def test_outputs_that_are_kept_detached_may_be_read_in_the_end(tmp_path):
     def kept(kit):
         found = []
         loader = DataLoader(kit.train.dataset, 7, shuffle=False)
-        kit.train = cbtorch.dataloader(loader) if isinstance(kit.train, Loader) else loader
+        kit.train = cbtorch.dataloader(loader) if isinstance(kit.train, SessionLoader) else loader
         for _ in range(2):
             for x, y in kit.train:
                 kit.optimizer.zero_grad()

@@ -14,7 +14,7 @@ from csrun.cirh.algorithms import Algorithm, SgdAttr
 from csrun.compiler import compile_model
 from csrun.pytorch.lower.interpret import interpret, reader_of
 from csrun.pytorch.lower.to_cirh import module_of
-from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording
 from csrun.records.torch_names import stored_name
 
@@ -36,7 +36,7 @@ def supervised(criterion: Callable[..., Any]) -> Loop:
 
 def record(model: torch.nn.Module, batch: Sequence[Any], step: Loop) -> Recording:
     """A step of the loop, recorded."""
-    recorder = Recorder(model)
+    recorder = StepRecorder(model)
     recorder.reader = reader_of(recorder)
     with recorder:
         step(model, tuple(recorder.batch(tuple(batch))))

@@ -18,7 +18,7 @@ from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Recording
-from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.step.expected_calls import is_write
 from csrun.pytorch.step.mutation_counters import ParameterSets
 from csrun.pytorch.step.snapshots import Snapshot
@@ -405,7 +405,7 @@ class Gradients:
             return Gradient(leaf, self) if same is None else same
 
         try:
-            with outside(), mode, torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            with unrecorded(), mode, torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 found = call_for_user(func, tree_map(fake, args), tree_map(fake, kwargs))
                 return tree_map(real, found)
         except DataDependentOutputException:

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.recorder import Recorder
-from csrun.pytorch.record.recording import Operator, Recording, Ref, ancestors
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref, ancestors
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
 
@@ -137,7 +137,7 @@ class KeptEdits:
         """The line of the first one."""
         return self.all[0].line if self.all else None
 
-    def recorded(self, recorder: Recorder, recording: Recording) -> Recording:
+    def recorded(self, recorder: StepRecorder, recording: Recording) -> Recording:
         """Return a recording with these edits in place of its own.
 
         recorder: in its state after that recording's backward()
@@ -145,7 +145,7 @@ class KeptEdits:
         Raises: CaptureError, with the user's line, for one that cannot be recorded
         """
         of: dict[str, Any] = {
-            name: recorder.known(ref) for name, ref in recording.first_gradients.items()
+            name: recorder.trace_ref(ref) for name, ref in recording.first_gradients.items()
         }
         results: list[list[Any]] = []
 
@@ -155,17 +155,17 @@ class KeptEdits:
             if isinstance(leaf, Snapshot):
                 return leaf.tensor
             if isinstance(leaf, Slot):
-                return recorder.known(leaf.value)
+                return recorder.trace_ref(leaf.value)
             return of.get(getattr(leaf, "of", ""), leaf)
 
         with recorder, torch.no_grad():
             for edit in self.all:
-                recorder.scopes.of_whole(("", edit.line))
+                recorder.scopes.set_place(("", edit.line))
                 args, kwargs = tree_map(traced, (edit.args, edit.kwargs))
                 results.append(tree_leaves(call_for_user(edit.func, args, kwargs)))
             for name, place in self.assigned.items():
                 of[name] = None if place is None else results[place.edit][place.leaf]
-        gradients = {n: g.value for n, g in of.items() if isinstance(g, Traced)}
+        gradients = {n: g.value for n, g in of.items() if isinstance(g, TracedTensor)}
         return replace(
             recording,
             operators=tuple(recorder.operators),
@@ -214,7 +214,7 @@ def with_edits_of(recording: Recording, other: Recording) -> Recording | None:
     if not all(ref in own for op in edits for ref in op.operands):
         return None
 
-    def moved(op: Operator) -> Operator:
+    def moved(op: RecordedOperator) -> RecordedOperator:
         variants = {"arguments": op.arguments, "keywords": dict(op.keywords), "results": op.results}
         found: dict[str, Any] = tree_map(lambda x: own[x] if isinstance(x, Ref) else x, variants)
         return replace(op, **found)

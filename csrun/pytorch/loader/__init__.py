@@ -2,6 +2,6 @@
 
 from csrun.pytorch.loader.changes import DataChanges
 from csrun.pytorch.loader.data import batches_by_number, check, dataset_of, input_name
-from csrun.pytorch.loader.order import Orders
+from csrun.pytorch.loader.order import PassOrders
 
-__all__ = ["DataChanges", "Orders", "batches_by_number", "check", "dataset_of", "input_name"]
+__all__ = ["DataChanges", "PassOrders", "batches_by_number", "check", "dataset_of", "input_name"]

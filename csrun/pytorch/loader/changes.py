@@ -92,6 +92,6 @@ def _attribute(path: Path) -> Path:
     return path
 
 
-def described(paths: list[Path]) -> str:
+def describe_changes(paths: list[Path]) -> str:
     """Return the first of some changes, for messages."""
     return f"the data set's {text_of(paths[0][1:]) or 'type'}"

@@ -20,7 +20,7 @@ from csrun.data.indexed import batches_of
 from csrun.data.operators import Level
 from csrun.data.samples import Rows
 from csrun.data.structure import Elements
-from csrun.pytorch.loader.order import Orders
+from csrun.pytorch.loader.order import PassOrders
 
 log = logging.getLogger("csrun")
 
@@ -69,7 +69,7 @@ def _has_length(loader: Any) -> bool:
     return True
 
 
-def batches_by_number(loader: "DataLoader[Any]", orders: Orders) -> LoaderBatches:
+def batches_by_number(loader: "DataLoader[Any]", orders: PassOrders) -> LoaderBatches:
     """Return the loader's batches, made on demand and cached."""
     context = current()
     is_alone = context is not None and context.role is Role.STREAMER
@@ -80,7 +80,7 @@ def batches_by_number(loader: "DataLoader[Any]", orders: Orders) -> LoaderBatche
 
 def dataset_of(
     loader: "DataLoader[Any]",
-    orders: Orders,
+    orders: PassOrders,
     where: str = "DataLoader",
     batches: LoaderBatches | None = None,
 ) -> Dataset:
@@ -98,7 +98,7 @@ def dataset_of(
 class SentBatches:
     """Batch numbers of the passes whose order is known, `each` in a pass."""
 
-    orders: Orders
+    orders: PassOrders
     each: int
 
     @property

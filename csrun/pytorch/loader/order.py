@@ -43,7 +43,7 @@ class SentOrder(msgspec.Struct, frozen=True, array_like=True):
     batches: list[Any] | None = None
 
 
-class Orders:
+class PassOrders:
     """Orders of the passes over one loader, drawn in the chief, adopted in other tasks.
 
     begun: number of passes begun. is_under_way: whether the last one was not read to its end.

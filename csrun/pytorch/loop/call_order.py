@@ -4,7 +4,7 @@ from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loader.order import Orders
+from csrun.pytorch.loader.order import PassOrders
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.step.variant import StepVariant
@@ -27,7 +27,7 @@ def changed_between_calls(name: str) -> UsageError:
     )
 
 
-def require_read_to_end(orders: Orders) -> None:
+def require_read_to_end(orders: PassOrders) -> None:
     """Raises: UsageError for a pass whose order depends on how far the last one was read"""
     if orders.is_under_way and orders.draws_as_it_goes:
         raise UsageError(

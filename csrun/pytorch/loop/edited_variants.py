@@ -9,7 +9,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.edits import KeptEdits, with_edits_of, without_dead_edits
 from csrun.pytorch.record.compare import difference
-from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording
 from csrun.pytorch.step.variant import StepVariant
 
@@ -81,7 +81,7 @@ class EditedVariants:
 
     def _new(self, first: StepVariant, edits: KeptEdits) -> StepVariant:
         recording = first.recording
-        edited = edits.recorded(Recorder.behind(self._model, recording), recording)
+        edited = edits.recorded(StepRecorder.resume(self._model, recording), recording)
         assert recording.loss is not None, "of a training"
         goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
         recorded = self._recorded.get(first, first)

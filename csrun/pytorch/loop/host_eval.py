@@ -17,8 +17,8 @@ from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.torch_modes import outside
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, name_of
 from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
 
@@ -71,7 +71,7 @@ class Computation:
             each = waiting.pop()
             found += [each] * each.is_settled
             leaves = each._leaves()
-            found += [leaf for leaf in leaves if isinstance(leaf, InStep | Traced)]
+            found += [leaf for leaf in leaves if isinstance(leaf, InStep | TracedTensor)]
             waiting += [leaf.of for leaf in leaves if isinstance(leaf, Result)]
         return found
 
@@ -83,7 +83,8 @@ class Computation:
     def is_ready(self) -> bool:
         """Whether all its arguments are known."""
         if any(
-            isinstance(leaf, Traced) and not leaf.recorder.is_finished for leaf in self._leaves()
+            isinstance(leaf, TracedTensor) and not leaf.recorder.is_finished
+            for leaf in self._leaves()
         ):
             return False
         return all(p.is_known for p in self.own_places()) and next(self._needs(), None) is None
@@ -91,7 +92,7 @@ class Computation:
     @property
     def is_of_recorded(self) -> bool:
         """Whether values of recorded steps are among its arguments."""
-        return any(isinstance(leaf, Traced) for leaf in self._leaves())
+        return any(isinstance(leaf, TracedTensor) for leaf in self._leaves())
 
     def settle(self) -> None:
         """Replace values of recorded steps that are over by their numbers."""
@@ -117,7 +118,7 @@ class Computation:
 
     def _compute(self) -> None:
         args, kwargs = tree_map(self._number, (self._args, self._kwargs))
-        with torch.no_grad(), outside():
+        with torch.no_grad(), unrecorded():
             self.results = list(tree_leaves(call_for_user(self._func, args, kwargs)))
         self._args, self._kwargs = (), {}
 
@@ -183,7 +184,7 @@ def _as_it_is(argument: Any) -> Any:
     """Return an argument that later writes of the loop do not change."""
     if isinstance(argument, Lazy):
         return argument.result
-    if isinstance(argument, Traced) and argument.became is not None:
+    if isinstance(argument, TracedTensor) and argument.became is not None:
         return argument.became
     if isinstance(argument, Token):
         return InStep(argument.step, argument.slot)
@@ -241,7 +242,10 @@ def now(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     given = Computation(owner, _given, (args, dict(kwargs)), {})
     flat, spec = tree_flatten((args, dict(kwargs)))
     numbers = given.compute()
-    own = [b if isinstance(a, Numbers | Traced) else a for a, b in zip(flat, numbers, strict=True)]
+    own = [
+        b if isinstance(a, Numbers | TracedTensor) else a
+        for a, b in zip(flat, numbers, strict=True)
+    ]
     args, kwargs = tree_unflatten(own, spec)
     with torch.no_grad():
         return call_for_user(func, args, kwargs)
@@ -254,7 +258,7 @@ def _given(*arguments: Any) -> Any:
 def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Replace a lazy tensor that the loop writes into by the value after the write."""
     target = args[0]
-    if isinstance(target, Traced):
+    if isinstance(target, TracedTensor):
         target.become(Result(Computation(owner, _on_a_copy(func), args, kwargs), 0))
         return target
     if not isinstance(target, Lazy) or target.result.is_shared:
@@ -267,7 +271,7 @@ def _written(owner: Owner, func: Any, args: Any, kwargs: Mapping[str, Any]) -> A
 
 
 def _settled(leaf: Any) -> Any:
-    return number_of(leaf) if isinstance(leaf, Traced) and leaf.recorder.is_finished else leaf
+    return number_of(leaf) if isinstance(leaf, TracedTensor) and leaf.recorder.is_finished else leaf
 
 
 def _on_a_copy(func: Any) -> Callable[..., Any]:
@@ -329,7 +333,7 @@ def _key(leaf: Any) -> Any:
 def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Meta]] | None:
     args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
     try:
-        with outside(), torch.no_grad(), _Draws() as draws:
+        with unrecorded(), torch.no_grad(), _Draws() as draws:
             leaves, found = tree_flatten(func(*args, **kwargs))
     except Exception:
         return None

@@ -9,7 +9,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.host_eval import Computation, Lazy
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import MODEL, Expected
 from csrun.pytorch.step.tokens import InStep, Numbers, StepOutputs, Token
@@ -62,7 +62,7 @@ def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
 
 def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
     """Return why the step cannot use a value, or None."""
-    if isinstance(leaf, Traced):
+    if isinstance(leaf, TracedTensor):
         return None if leaf.recorder.is_open else leaf.stale_reason
     if isinstance(leaf, Token | InStep):
         reason = FETCHED_AHEAD if leaf.slot.is_input else EARLIER_STEP
@@ -76,7 +76,7 @@ def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
 
 
 def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
-    if not any(isinstance(leaf, Numbers | Traced) for leaf in leaves):
+    if not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves):
         return (
             "the model is called on tensors that are not of the Session's batch: iterate over the "
             "cbtorch.dataloader inside of the block; for a prediction call copy.deepcopy(model)"

@@ -14,22 +14,22 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.loop.readback import view_is_stale
-from csrun.pytorch.lower.dropout_masks import Draw
+from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.composite_ops import is_of_training
-from csrun.pytorch.record.pytrees import open_containers
-from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.pytrees import register_containers
+from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs
 from csrun.pytorch.step.variant import Batches, StepVariant
-from csrun.pytorch.weights.sync import Before
+from csrun.pytorch.weights.sync import StepWeights
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RecordedStep:
         batch: Any,
         key: tuple[Any, ...],
         later: Callable[..., Any],
-        draw: Draw,
+        draw: MaskKey,
         before: "ReadBefore",
         require_cleared: Callable[[], Collection[str]],
     ) -> None:
@@ -76,7 +76,7 @@ class RecordedStep:
         self.modes: tuple[bool, ...] = ()  # in which the model was called
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
-        self._recorder, self._draw = Recorder(model), draw
+        self._recorder, self._draw = StepRecorder(model), draw
         self.calls = Calls(self._recorder, later)
         self._before = before
         self._recorder.reader = self._number_so_far
@@ -88,7 +88,7 @@ class RecordedStep:
             opened.enter_context(self.calls)
             self._modes = opened.pop_all()
 
-    def _number_so_far(self, traced: Traced) -> torch.Tensor:
+    def _number_so_far(self, traced: TracedTensor) -> torch.Tensor:
         """Return the numbers of a value that is read before the step is over."""
         recorder = self._recorder
         so_far = recorder.so_far()
@@ -138,7 +138,7 @@ class RecordedStep:
             self.calls.depth -= 1
         if not self.calls.depth:
             self._forwards.append(slice(begin, len(self._recorder.operators)))
-            open_containers(results)
+            register_containers(results)
             if not self.modes:
                 self.modes, self.state = modes, state
             how = (tuple(kwargs), modes, None if state == self.state else state)
@@ -182,7 +182,7 @@ class RecordedStep:
         return variant
 
     def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
-        refs = tree_map(lambda x: x.value if isinstance(x, Traced) else x, self.batch)
+        refs = tree_map(lambda x: x.value if isinstance(x, TracedTensor) else x, self.batch)
         return LoopShape(self._recording, refs, self.calls.found, inputs)
 
     def _constants(self) -> list[Constant]:
@@ -250,7 +250,7 @@ class RecordedStep:
         What is read now is returned by later steps of the variant, too.
         """
         recording, draw, run = self._recording, self._draw, self._before.run
-        before = Before(recording)
+        before = StepWeights(recording)
         run.users.before.add(before)
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
@@ -261,7 +261,7 @@ class RecordedStep:
                 )
             return interpret(recording, [ref], before.weights or self._weights(), draw)
 
-        def number_of(traced: Traced) -> torch.Tensor:
+        def number_of(traced: TracedTensor) -> torch.Tensor:
             if traced.value == recording.loss and (found := loss()) is not None:
                 return found
             _require_forward(recording, traced.value)
@@ -276,7 +276,7 @@ class RecordedStep:
 
     def _later(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the lazy result of a function of values; None if it takes weights, too."""
-        leaves, numberless = leaves_of(args, kwargs), (Traced, Numbers)
+        leaves, numberless = leaves_of(args, kwargs), (TracedTensor, Numbers)
         own = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, numberless)]
         if any(map(self._recorder.name_of, own)):
             return None

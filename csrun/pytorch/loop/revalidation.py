@@ -16,10 +16,10 @@ from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.lower.interpret import reader_of
 from csrun.pytorch.record.compare import difference
-from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.torch_modes import outside
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, Expected, LoopShape
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
@@ -127,13 +127,13 @@ class Revalidation:
         saw: Callable[[StepVariant], None],
     ) -> None:
         self._variant, self._step, self._remedy, self._saw = variant, step, remedy, saw
-        self._recorder = Recorder(model)
+        self._recorder = StepRecorder(model)
         self._recorder.reader = reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
         self.is_recording = False
         arrays = variant.shape.arrays
         batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
-        self._values: dict[Slot, Traced] = dict(zip(arrays, batch, strict=True))
+        self._values: dict[Slot, TracedTensor] = dict(zip(arrays, batch, strict=True))
 
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Make a call of the loop again, which step 1 made."""
@@ -141,7 +141,7 @@ class Revalidation:
             own, options = tree_map(self._value, (args, dict(kwargs)))
             found = call_for_user(func, own, options)
         (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
-        are_traced = [isinstance(value, Traced) for value in values]
+        are_traced = [isinstance(value, TracedTensor) for value in values]
         if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:
             raise self._refused(
                 f"{user_line()}: {expected.name} returns other types or structures than in step 1"
@@ -196,7 +196,7 @@ class Revalidation:
     def _recording(self) -> Iterator[None]:
         self.is_recording = True
         try:
-            with outside(), generators_kept(), self._recorder:
+            with unrecorded(), generators_kept(), self._recorder:
                 yield
         finally:
             self.is_recording = False

@@ -23,11 +23,11 @@ from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
 from csrun.pytorch.loop.variant_cache import VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
-from csrun.pytorch.lower.dropout_masks import Draw
+from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import WatchedState, written
+from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
 from csrun.pytorch.step.mutation_counters import Modes
@@ -35,7 +35,7 @@ from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
 from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 
 
 class SessionLoop:
@@ -100,7 +100,7 @@ class SessionLoop:
             self._step.recorded.close()
         self._step = None
         for parameter in self._trainable:
-            if isinstance(parameter.grad, Traced):
+            if isinstance(parameter.grad, TracedTensor):
                 parameter.grad = None
         return said
 
@@ -109,7 +109,7 @@ class SessionLoop:
         self._run.left_gradients = self._gradients.kept
         self._gradients.vanish()
 
-    def batches(self, loader: Loader) -> Iterator[Any]:
+    def batches(self, loader: SessionLoader) -> Iterator[Any]:
         """Yield the batches of one pass over a loader.
 
         Raises: UsageError where the pass is read after the block
@@ -154,7 +154,7 @@ class SessionLoop:
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        draw = Draw(run.run.config.seed, run.replay.step, self._gradients.batches)
+        draw = MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches)
         step.recorded = RecordedStep(
             self._model,
             loader.batch(number),
@@ -433,7 +433,7 @@ class SessionLoop:
     def require_state_as_given(self) -> None:
         """Raises: UsageError where the script has written into the optimizer's state"""
         if not self._run.users.has_optimizer_as_given():
-            raise written()
+            raise state_written_error()
 
     def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the model's state_dict, with numbers also for a model without memory."""

@@ -15,7 +15,7 @@ from csrun.pytorch.loop.readback import CHECKED_STEPS
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.variant import StepVariant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
 MOST_STATES = 16  # of one batch: a program each
@@ -42,7 +42,7 @@ class VariantCache:
         self._edited = EditedVariants(model, run.compile)
 
     def at(
-        self, loader: Loader, rows: int | None, modes: tuple[bool, ...], state: int
+        self, loader: SessionLoader, rows: int | None, modes: tuple[bool, ...], state: int
     ) -> StepVariant | None:
         """Return the variant for a batch, with the edits of gradients of its last step."""
         variant = self._variants.get((loader, rows, modes, state))
@@ -65,7 +65,7 @@ class VariantCache:
         return self._edited.of_recorded(variant, recorded.recording)
 
     def switched(
-        self, loader: Loader, rows: int | None, modes: tuple[bool, ...], state: int
+        self, loader: SessionLoader, rows: int | None, modes: tuple[bool, ...], state: int
     ) -> StepVariant | None:
         """Return the variant with modes and guards as set after the batch, if it is known."""
         found = self._variants.get((loader, rows, modes, state))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from csrun.pytorch.record.recording import Operator, Recording, Ref
+from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 
 NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
 ADD, INVERT = "aten.add.Tensor", "aten.reciprocal.default"
@@ -74,18 +74,18 @@ def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | Non
     return limit if 0 < limit < inf else None
 
 
-def _bounds(clamp: Operator) -> tuple[Any, Any]:
+def _bounds(clamp: RecordedOperator) -> tuple[Any, Any]:
     low, high = (*clamp.arguments[1:], None, None)[:2]
     return clamp.keywords.get("min", low), clamp.keywords.get("max", high)
 
 
-def _norm(recording: Recording, value: Any) -> Operator | None:
+def _norm(recording: Recording, value: Any) -> RecordedOperator | None:
     """Return the operator that makes a value, if it is the Euclidean norm of a whole tensor."""
     op = _maker_named(recording, value, NORM)
     plain = op is not None and tuple(op.arguments[1:]) in ((), (2,), (2.0,)) and not op.keywords
     return op if plain else None
 
 
-def _maker_named(recording: Recording, value: Any, name: str) -> Operator | None:
+def _maker_named(recording: Recording, value: Any, name: str) -> RecordedOperator | None:
     op = recording.maker.get(value) if isinstance(value, Ref) else None
     return op if op is not None and op.name == name else None

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.cirh.ops.loss import LogSoftmaxOp
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import UNUSED, Unsupported
-from csrun.pytorch.record.recording import Operator, Ref, TensorKind
-from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind
+from csrun.pytorch.record.torch_modes import unrecorded
 
 _PRIMITIVES = {"prims.where.default": "aten.where.self"}
 _SAME = frozenset({"aten.detach.default", "aten.alias.default", "aten.lift_fresh_copy.default"})
@@ -36,21 +36,24 @@ _WEIGHTED = {
 _LOG_PROBABILITIES = {"aten.nll_loss_forward.default": 0, "aten.nll_loss_backward.default": 1}
 
 
-def has_weights(op: Operator) -> bool:
+def has_weights(op: RecordedOperator) -> bool:
     """Whether an operator is a loss with weights."""
     return any(
         isinstance(a, Ref) for n, a in enumerate(op.arguments) if n in _WEIGHTED.get(op.name, ())
     )
 
 
-def is_of_parts(op: Operator, arguments: Sequence[Any]) -> bool:
+def is_of_parts(op: RecordedOperator, arguments: Sequence[Any]) -> bool:
     """Whether it is a loss by label of other than a whole log_softmax, which has no kernel."""
     place = _LOG_PROBABILITIES.get(op.name)
     return place is not None and not isinstance(arguments[place].owner, LogSoftmaxOp)
 
 
 def emit_decomposition(
-    emission: Emission, op: Operator, value: Callable[[Ref], Any], kind: Callable[[Ref], TensorKind]
+    emission: Emission,
+    op: RecordedOperator,
+    value: Callable[[Ref], Any],
+    kind: Callable[[Ref], TensorKind],
 ) -> tuple[Any, ...] | None:
     """Emit an operator's decomposition and return its results; None where PyTorch has none.
 
@@ -77,7 +80,9 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     return dict(decomposition_table)
 
 
-def _graph(op: Operator, kinds: Sequence[TensorKind], table: Mapping[Any, Any]) -> GraphModule:
+def _graph(
+    op: RecordedOperator, kinds: Sequence[TensorKind], table: Mapping[Any, Any]
+) -> GraphModule:
     """Trace an operator's decomposition as a function of its tensors, in order."""
     leaves, spec = tree_flatten((op.arguments, dict(op.keywords)))
 
@@ -87,7 +92,7 @@ def _graph(op: Operator, kinds: Sequence[TensorKind], table: Mapping[Any, Any]) 
         args, kwargs = tree_unflatten(filled, spec)
         return op.call(*args, **kwargs)
 
-    with outside(), torch.no_grad(), FakeTensorMode():
+    with unrecorded(), torch.no_grad(), FakeTensorMode():
         fakes = [torch.empty(k.shape, dtype=k.dtype) for k in kinds]
         return make_fx(call, decomposition_table=dict(table))(*fakes)
 
@@ -126,7 +131,7 @@ class _InlinedGraph:
             return
         if all(n in self._constants for n in node.all_input_nodes):
             args, kwargs = tree_map(self._constant, (node.args, dict(node.kwargs)))
-            with outside(), torch.no_grad():
+            with unrecorded(), torch.no_grad():
                 self._constants[node] = node.target(*args, **kwargs)
             return
         name = _PRIMITIVES.get(str(node.target), str(node.target))

@@ -21,7 +21,7 @@ from csrun.pytorch.record.recording import Recording
 
 
 @dataclass(frozen=True)
-class Draw:
+class MaskKey:
     """Inputs of the masks besides their operators: the run's seed, the step and its batch."""
 
     seed: int = 0
@@ -29,13 +29,13 @@ class Draw:
     batch: int = 0
 
 
-def masks_of(recording: Recording, draw: Draw) -> Mapping[int, torch.Tensor]:
+def masks_of(recording: Recording, draw: MaskKey) -> Mapping[int, torch.Tensor]:
     """Return the mask of each dropout by the operator's number, true where a value is kept."""
     masks = masks_in(recording)
     return {number: torch.from_numpy(_mask_values(mask, draw)) for number, mask in masks.items()}
 
 
-def _mask_values(mask: SSAValue, draw: Draw) -> npt.NDArray[Any]:
+def _mask_values(mask: SSAValue, draw: MaskKey) -> npt.NDArray[Any]:
     """Return a mask's values, through the views on its draw."""
     match mask.owner:
         case DropoutMaskOp() as op:
@@ -47,7 +47,7 @@ def _mask_values(mask: SSAValue, draw: Draw) -> npt.NDArray[Any]:
     raise AssertionError("a mask is drawn")
 
 
-def _draw_mask(op: DropoutMaskOp, draw: Draw) -> npt.NDArray[Any]:
+def _draw_mask(op: DropoutMaskOp, draw: MaskKey) -> npt.NDArray[Any]:
     shape = shape_of(type_of(op.out))
     samples = shape[0] // op.rows_per_sample if op.rows_per_sample else 1
     runs = 1 if op.runs is None else op.runs.value.data

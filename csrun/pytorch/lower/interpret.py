@@ -8,12 +8,12 @@ from torch.utils._pytree import tree_map
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.lower.dropout_masks import Draw, masks_of
+from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
 from csrun.pytorch.record.composite_ops import DRAWING
-from csrun.pytorch.record.recorder import Recorder
-from csrun.pytorch.record.recording import Operator, Recording, Ref
+from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 from csrun.pytorch.record.torch_modes import onednn
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 
 Numbers = dict[Ref, torch.Tensor]
 Masks = Mapping[int, torch.Tensor]
@@ -23,7 +23,7 @@ def interpret(
     recording: Recording,
     wanted: Iterable[Ref],
     given: Mapping[str, torch.Tensor] | None = None,
-    draw: Draw | None = None,
+    draw: MaskKey | None = None,
 ) -> Numbers:
     """Compute values of a recording with PyTorch, from the leaves of step 1.
 
@@ -37,7 +37,7 @@ def interpret(
         lambda ref: materialize(given.get(leaves[ref].name, leaves[ref].tensor)).detach()
     )
     with _disable_current_modes():  # it lowers constants, which must not be recorded
-        masks = masks_of(recording, draw or Draw()) if _has_dropout(recording, needed) else {}
+        masks = masks_of(recording, draw or MaskKey()) if _has_dropout(recording, needed) else {}
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
@@ -55,7 +55,7 @@ class _ComputedValues(dict[Ref, torch.Tensor]):
         return self._of_leaf(ref)
 
 
-def _compute(number: int, op: Operator, numbers: Numbers, masks: Masks) -> None:
+def _compute(number: int, op: RecordedOperator, numbers: Numbers, masks: Masks) -> None:
     arguments, keywords = tree_map(
         lambda a: numbers[a] if isinstance(a, Ref) else a, (op.arguments, dict(op.keywords))
     )
@@ -81,10 +81,10 @@ def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
     return any(recording.operators[number].name in DRAWING for number in needed)
 
 
-def reader_of(recorder: Recorder) -> Callable[[Traced], torch.Tensor]:
+def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
     """Return a recorder's reader that interprets what is recorded so far."""
 
-    def read(traced: Traced) -> torch.Tensor:
+    def read(traced: TracedTensor) -> torch.Tensor:
         with onednn(True):
             return interpret(recorder.so_far(), [traced.value])[traced.value]
 

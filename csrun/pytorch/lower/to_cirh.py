@@ -34,7 +34,7 @@ from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, i
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
-from csrun.pytorch.record.recording import GraphLeaf, Operator, Recording, Ref, Source
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, RecordedOperator, Recording, Ref
 from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
@@ -120,7 +120,7 @@ class _Importer:
         found = {
             str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
             for leaf in self._recording.leaves
-            if leaf.source is not Source.CONSTANT and leaf.tensor.is_floating_point()
+            if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
         }
         if len(found) > 1 or not set(found) <= {"float32", "float64"}:
             got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
@@ -145,10 +145,10 @@ class _Importer:
 
     def _leaf(self, leaf: GraphLeaf) -> None:
         kind = self._recording.kind(leaf.value)
-        if leaf.source is Source.CONSTANT:
+        if leaf.source is LeafSource.CONSTANT:
             self._constants[leaf.value] = leaf  # emit_operator where it is first read
             return
-        if leaf.source is Source.INPUT:
+        if leaf.source is LeafSource.INPUT:
             small = kind.dtype in SMALL
             declared = tensor_type(kind.shape, SMALL_AS if small else name_of(kind.dtype))
             value = self._builder.leaf(InputOp, declared, symbol=leaf.name)
@@ -159,14 +159,14 @@ class _Importer:
 
     def _stored(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
         name = stored_name(leaf.name)
-        kind: type[StoredOp] = ParameterOp if leaf.source is Source.PARAMETER else StateOp
+        kind: type[StoredOp] = ParameterOp if leaf.source is LeafSource.PARAMETER else StateOp
         with self._builder.in_scope(name.rpartition("/")[0]):
             value = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
         hint = re.sub(r"\W", "_", name, flags=re.ASCII)  # need not be unique
         value.name_hint = hint if hint.isidentifier() else f"layer_{hint}"
         return value
 
-    def _emit_operator(self, number: int, op: Operator) -> None:
+    def _emit_operator(self, number: int, op: RecordedOperator) -> None:
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported(
@@ -186,7 +186,7 @@ class _Importer:
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
 
-    def _emit(self, op: Operator, arguments: Any, keywords: Any) -> Any:
+    def _emit(self, op: RecordedOperator, arguments: Any, keywords: Any) -> Any:
         """Return an operator's results, by its emitter or by PyTorch's decomposition."""
         is_known = op.name in EMITTERS
         if is_known and not has_weights(op) and not is_of_parts(op, arguments):
@@ -196,7 +196,7 @@ class _Importer:
             raise Unsupported("operator not supported: rewrite the line with other operators")
         return found
 
-    def _is_backward_view(self, op: Operator) -> bool:
+    def _is_backward_view(self, op: RecordedOperator) -> bool:
         """Whether it is a view of a value that only the backward pass may read.
 
         Raises: Unsupported for another reader of such a value
@@ -210,7 +210,7 @@ class _Importer:
             )
         return op.name in VIEWS
 
-    def _bind(self, op: Operator, found: Sequence[SSAValue | BackwardOnly | None]) -> None:
+    def _bind(self, op: RecordedOperator, found: Sequence[SSAValue | BackwardOnly | None]) -> None:
         """Bind results to their values, and check shapes and types against PyTorch's."""
         for ref, value in zip(op.results, found, strict=False):
             if ref is None or value is None:
@@ -249,7 +249,7 @@ class _Importer:
 
     def _emit_updates(self, algorithms: Mapping[str, Algorithm]) -> None:
         recording = self._recording
-        parameters = {leaf.name: leaf for leaf in recording.of(Source.PARAMETER)}
+        parameters = {leaf.name: leaf for leaf in recording.of(LeafSource.PARAMETER)}
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
         clipping = clipping_of(recording, trained)
         if missing := [n for n in recording.without_gradient if n in algorithms]:
@@ -269,7 +269,7 @@ class _Importer:
                     algorithm=algorithms[name],
                     **options,
                 )
-        for leaf in recording.of(Source.BUFFER):
+        for leaf in recording.of(LeafSource.BUFFER):
             if leaf.name in recording.written:
                 value = self._values[recording.written[leaf.name]]
                 self._builder.effect(AssignOp, self._values[leaf.value], value)

@@ -47,7 +47,7 @@ class WatchedState(MutableMapping[Any, Any]):
         Raises: UsageError where the script has written into the state
         """
         if self._optimizer.__dict__["state"] is not self:
-            raise written()
+            raise state_written_error()
         if self._was_read:  # its tensors may have been written
             self._was_read = False
             self._loop.require_state_as_given()
@@ -60,7 +60,7 @@ class WatchedState(MutableMapping[Any, Any]):
 
     def _write(self) -> MutableMapping[Any, Any]:
         if self._loop.has_begun:
-            raise written()
+            raise state_written_error()
         return self.own
 
     def __getitem__(self, parameter: Any) -> Any:
@@ -95,7 +95,7 @@ def unwatched_state(optimizer: torch.optim.Optimizer) -> MutableMapping[Any, Any
     return state.own if isinstance(state, WatchedState) else state
 
 
-def written() -> UsageError:
+def state_written_error() -> UsageError:
     """Return the error of a write into the optimizer's state within a block."""
     return UsageError(
         f"{user_line()}: the optimizer's state is written in the Session's block after its first "

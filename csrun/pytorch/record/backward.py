@@ -10,11 +10,11 @@ import torch
 
 from csrun.pytorch.errors import CaptureError, user_line
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import Recorder
+    from csrun.pytorch.record.recorder import StepRecorder
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def backward_as_method() -> Iterator[None]:
 
 def _is_followed(tensor: Any) -> bool:
     """Whether a Session records backward() of a tensor: of its own values, not recursively."""
-    if isinstance(tensor, Traced):
+    if isinstance(tensor, TracedTensor):
         return not tensor.recorder.backward.is_under_way
     original = torch.Tensor.backward
     return isinstance(tensor, torch.Tensor) and type(tensor).backward != original
@@ -52,9 +52,9 @@ class RecordedBackward:
     gradients that PyTorch does not know of, and returns the names of those that are zeros.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
-        self._loss: Traced | None = None
+        self._loss: TracedTensor | None = None
         self.line = ""
         self.forward_end: int | None = None
         self.end = 0
@@ -106,13 +106,13 @@ class RecordedBackward:
         self.first_gradients = {
             name: parameter.grad.value
             for name, parameter in self._recorder.model.named_parameters()
-            if isinstance(parameter.grad, Traced)
+            if isinstance(parameter.grad, TracedTensor)
         }
 
     def _record_constants(self) -> None:
         """Record gradients that depend on no value of the step, such as zeros, as constants."""
         for parameter in self._recorder.model.parameters():
-            if parameter.grad is not None and not isinstance(parameter.grad, Traced):
+            if parameter.grad is not None and not isinstance(parameter.grad, TracedTensor):
                 parameter.grad = self._recorder.traced(parameter.grad)
 
     def _refuse_uncleared(self) -> None:
@@ -120,7 +120,7 @@ class RecordedBackward:
             grad = parameter.grad
             if grad is None:
                 continue
-            if isinstance(grad, Traced) or bool(grad.any()):
+            if isinstance(grad, TracedTensor) or bool(grad.any()):
                 raise CaptureError(
                     f"{user_line()}: {name} already has a gradient, from outside the Session: "
                     "call optimizer.zero_grad() before the first backward()"
@@ -131,7 +131,7 @@ class RecordedBackward:
     def _refuse_foreign(self) -> None:
         """Raises: CaptureError for a gradient of a tensor outside the model"""
         for tensor, leaf in self._recorder.constants:
-            if tensor.is_leaf and isinstance(tensor.grad, Traced):
+            if tensor.is_leaf and isinstance(tensor.grad, TracedTensor):
                 tensor.grad = None
                 raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")
 
@@ -147,7 +147,7 @@ class RecordedBackward:
             grad = parameter.grad
             if grad is None:
                 continue
-            if not isinstance(grad, Traced) or grad.recorder is not self._recorder:
+            if not isinstance(grad, TracedTensor) or grad.recorder is not self._recorder:
                 raise CaptureError(
                     f"{user_line()}: the gradient of {name} is from an earlier backward(): call "
                     "optimizer.zero_grad() in each step"

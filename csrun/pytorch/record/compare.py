@@ -6,7 +6,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from csrun.pytorch.record.recording import GraphLeaf, Operator, Recording, Ref, Source, ancestors
+from csrun.pytorch.record.recording import (
+    GraphLeaf,
+    LeafSource,
+    RecordedOperator,
+    Recording,
+    Ref,
+    ancestors,
+)
 
 
 def difference(
@@ -49,7 +56,9 @@ class _CanonicalGraph:
         self.leaves.sort(key=lambda leaf: self._number(leaf.value))
         self.goals = [self._number(ref) for ref in of]
 
-    def _operators(self, recording: Recording, needed: set[Ref]) -> Iterator[tuple[Operator, Any]]:
+    def _operators(
+        self, recording: Recording, needed: set[Ref]
+    ) -> Iterator[tuple[RecordedOperator, Any]]:
         for op in recording.operators:
             if any(r in needed for r in op.results):
                 reads = tree_map(self._numbered, (op.arguments, dict(op.keywords)))
@@ -65,15 +74,18 @@ class _CanonicalGraph:
 
 
 def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
-    if (leaf.source, leaf.name) != (now.source, now.name) and leaf.source is not Source.CONSTANT:
+    if (leaf.source, leaf.name) != (
+        now.source,
+        now.name,
+    ) and leaf.source is not LeafSource.CONSTANT:
         return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
-    is_constant = Source.CONSTANT in (leaf.source, now.source)
+    is_constant = LeafSource.CONSTANT in (leaf.source, now.source)
     if is_constant and not torch.equal(leaf.tensor, now.tensor):
         return f"{now.name}: a tensor created here has different values than in step 1"
     return None
 
 
-def _compare_operators(one: Operator, other: Operator) -> str | None:
+def _compare_operators(one: RecordedOperator, other: RecordedOperator) -> str | None:
     if one.name != other.name:
         return f"{other.name} runs where step 1 ran {one.name} ({one.line})"
     if one.scope != other.scope:

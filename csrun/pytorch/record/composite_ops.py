@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import CsrunError
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.composed import COMPOSED
-from csrun.pytorch.record.recording import Operator
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.recording import RecordedOperator
+from csrun.pytorch.record.traced import TracedTensor
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import Recorder
+    from csrun.pytorch.record.recorder import StepRecorder
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -39,7 +39,7 @@ class CompositeOp:
         """Name of the backward operator."""
         return f"{self.name}_backward"
 
-    def record(self, recorder: Recorder, tensors: Sequence[Any], **options: Any) -> Any:
+    def record(self, recorder: StepRecorder, tensors: Sequence[Any], **options: Any) -> Any:
         """Record the function as one operator and return its traced results.
 
         Raises: CaptureError for dropout in the backward pass, which would draw another mask
@@ -55,7 +55,11 @@ class CompositeOp:
 class _CompositeFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, composite: CompositeOp, options: dict[str, Any], *tensors: Any
+        ctx: Any,
+        recorder: StepRecorder,
+        composite: CompositeOp,
+        options: dict[str, Any],
+        *tensors: Any,
     ) -> Any:
         traced = tuple(recorder.traced(t) if isinstance(t, torch.Tensor) else t for t in tensors)
         ctx.recorder, ctx.composite, ctx.options = recorder, composite, options
@@ -71,7 +75,7 @@ class _CompositeFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Any, *unused: Any) -> Any:
         recorder, tensors = ctx.recorder, ctx.saved_tensors
         needs = ctx.needs_input_grad[3:]
-        before = recorder.scopes.of_whole(ctx.place)
+        before = recorder.scopes.set_place(ctx.place)
         try:
             found = recorder.record(
                 ctx.composite.backward_name,
@@ -81,7 +85,7 @@ class _CompositeFunction(torch.autograd.Function):
                 forward=ctx.number,
             )
         finally:
-            recorder.scopes.of_whole(before)
+            recorder.scopes.set_place(before)
         each = iter(found)
         return (None, None, None, *(next(each) if need else None for need in needs))
 
@@ -160,7 +164,7 @@ BATCH_NORM = CompositeOp("csrun::batch_norm", _batch_norm)
 
 
 def record_attention(
-    recorder: Recorder,
+    recorder: StepRecorder,
     query: Any,
     key: Any,
     value: Any,
@@ -185,7 +189,7 @@ def record_attention(
 
 
 def record_cross_entropy(
-    recorder: Recorder,
+    recorder: StepRecorder,
     input: Any,
     target: Any,
     weight: Any = None,
@@ -209,7 +213,7 @@ def record_cross_entropy(
 
 
 def record_dropout(
-    recorder: Recorder,
+    recorder: StepRecorder,
     input: Any,
     p: float = 0.5,
     training: bool = True,
@@ -220,7 +224,7 @@ def record_dropout(
 
 
 def record_channel_dropout(
-    recorder: Recorder,
+    recorder: StepRecorder,
     input: Any,
     p: float = 0.5,
     training: bool = True,
@@ -233,7 +237,12 @@ def record_channel_dropout(
 
 
 def _record_dropped(
-    composite: CompositeOp, recorder: Recorder, input: Any, p: float, training: bool, inplace: bool
+    composite: CompositeOp,
+    recorder: StepRecorder,
+    input: Any,
+    p: float,
+    training: bool,
+    inplace: bool,
 ) -> Any:
     if not training or not 0 < p < 1:
         return NotImplemented
@@ -242,7 +251,7 @@ def _record_dropped(
 
 
 def record_instance_norm(
-    recorder: Recorder,
+    recorder: StepRecorder,
     input: Any,
     running_mean: Any = None,
     running_var: Any = None,
@@ -263,7 +272,7 @@ def record_instance_norm(
 
 
 def record_batch_norm(
-    recorder: Recorder,
+    recorder: StepRecorder,
     input: Any,
     running_mean: Any,
     running_var: Any,
@@ -291,7 +300,7 @@ def record_batch_norm(
 def record_recurrent(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return the recording of a recurrent network with dropout or with reordered axes."""
 
-    def record(recorder: Recorder, *given: Any) -> Any:
+    def record(recorder: StepRecorder, *given: Any) -> Any:
         if not isinstance(given[3], bool):  # a packed sequence
             return NotImplemented
         call = _Recurrent(func, *given[3:])
@@ -341,14 +350,14 @@ _DROPOUTS = (ATTENTION, DROPOUT, CHANNEL_DROPOUT)
 DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
 
 
-def is_of_training(operator: Operator) -> bool:
+def is_of_training(operator: RecordedOperator) -> bool:
     """Whether an operator is one that `model.eval()` would skip or change."""
     if operator.name == ATTENTION.name:
         return bool(operator.keywords["dropout_p"])
     return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)
 
 
-def is_valid(recorder: Recorder, given: Any) -> bool:
+def is_valid(recorder: StepRecorder, given: Any) -> bool:
     """True: argument validation of torch.distributions is skipped, as in PyTorch's own tracing."""
     return True
 
@@ -370,14 +379,16 @@ COMPOSITES: Mapping[Any, Callable[..., Any]] = {
 }
 
 
-def record_composite(recorder: Recorder, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+def record_composite(
+    recorder: StepRecorder, func: Any, args: Any, kwargs: Mapping[str, Any]
+) -> Any:
     """Record a composite and return its results; NotImplemented for other functions.
 
     Raises: PyTorch's own error for arguments that it refuses
     """
     found = COMPOSITES.get(func)
     given = tree_leaves((args, dict(kwargs)))
-    if found is None or not any(isinstance(a, Traced) for a in given):
+    if found is None or not any(isinstance(a, TracedTensor) for a in given):
         return NotImplemented
     try:
         return found(recorder, *args, **kwargs)

@@ -14,7 +14,7 @@ from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import Recorder
+    from csrun.pytorch.record.recorder import StepRecorder
 
 
 class FunctionCapture(TorchFunctionMode):
@@ -25,7 +25,7 @@ class FunctionCapture(TorchFunctionMode):
     step is recorded.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
         self._recorder = recorder
         self._names = {func.__name__: func for func in COMPOSITES}

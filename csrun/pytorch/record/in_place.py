@@ -16,10 +16,10 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.traced import Traced, ViewOf
+from csrun.pytorch.record.traced import TracedTensor, ViewOf
 
 if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import Recorder
+    from csrun.pytorch.record.recorder import StepRecorder
 
 aten = torch.ops.aten
 #: In-place operators whose out-of-place form has another name or other arguments.
@@ -36,7 +36,7 @@ _SPECIAL: dict[Any, tuple[Any, Callable[..., tuple[Any, ...]]]] = {
 class InPlaceWrites:
     """In-place writes of one recording."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ class InPlaceWrites:
             return targets[0] if returned == 1 else targets
         return tuple(made[:returned])
 
-    def _reshape(self, func: Any, target: Traced, args: Any, kwargs: Any) -> Traced:
+    def _reshape(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> TracedTensor:
         """Record `x.squeeze_()` and its like: the tensor becomes a view of its former self.
 
         Source: torch.utils._python_dispatch.return_and_correct_aliasing
@@ -73,14 +73,14 @@ class InPlaceWrites:
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises: CaptureError for a write into an untraced tensor, whose views would not see it"""
         for target in self._written(func, args, kwargs):
-            if not isinstance(target, Traced) and not self._recorder.is_owned(target):
+            if not isinstance(target, TracedTensor) and not self._recorder.is_owned(target):
                 raise self._recorder.refusal(
                     f"{func} writes a traced value into a tensor that is not traced, such as "
                     "torch.zeros(...): build it with torch.stack, torch.cat or torch.where"
                 )
 
-    def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[Traced]:
-        return [t for t in self._written(func, args, kwargs) if isinstance(t, Traced)]
+    def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[TracedTensor]:
+        return [t for t in self._written(func, args, kwargs) if isinstance(t, TracedTensor)]
 
     @staticmethod
     def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -89,7 +89,7 @@ class InPlaceWrites:
         given = tree_leaves([by_name[n] for n in names])
         return [t for t in given if isinstance(t, torch.Tensor)]
 
-    def _check(self, func: Any, target: Traced) -> None:
+    def _check(self, func: Any, target: TracedTensor) -> None:
         refusal = self._recorder.refusal
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
             raise refusal(
@@ -120,7 +120,7 @@ class InPlaceWrites:
             )
         return found, args
 
-    def _replace_value(self, target: Traced, new: Traced) -> None:
+    def _replace_value(self, target: TracedTensor, new: TracedTensor) -> None:
         """Give all aliases of the target the new value, in the target's storage."""
         others = list(target.memory.tensors)
         if all(other.geometry == target.geometry for other in others):
@@ -138,7 +138,7 @@ class InPlaceWrites:
         for other in others:
             self._recompute_view(other, made)
 
-    def _recompute_view(self, tensor: Traced, made: set[int]) -> None:
+    def _recompute_view(self, tensor: TracedTensor, made: set[int]) -> None:
         """Recompute a view from its base's new value."""
         of = tensor.view_of
         if of is None or id(tensor.held) in made:
@@ -151,7 +151,7 @@ class InPlaceWrites:
         tensor.value = (found[of.result] if isinstance(found, tuple | list) else found).value
 
 
-def base_of(tensor: Traced) -> Traced:
+def base_of(tensor: TracedTensor) -> TracedTensor:
     """Return the base of a view, or the tensor itself."""
     while tensor.view_of is not None:
         tensor = tensor.view_of.base
@@ -166,25 +166,25 @@ def strided(x: torch.Tensor, sizes: Any, strides: Any, offset: int) -> torch.Ten
 Call = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
 
 
-def _scatter_by(scatter: Any) -> Callable[[ViewOf, Traced], Call]:
+def _scatter_by(scatter: Any) -> Callable[[ViewOf, TracedTensor], Call]:
     """Return the scatter operator by the view's arguments."""
     return lambda of, new: (scatter, (of.base, new, *of.arguments))
 
 
-def _undo_reshape(of: ViewOf, new: Traced) -> Call:
+def _undo_reshape(of: ViewOf, new: TracedTensor) -> Call:
     return aten.reshape.default, (new, list(of.base.fake.shape))
 
 
-def _undo_transpose(of: ViewOf, new: Traced) -> Call:
+def _undo_transpose(of: ViewOf, new: TracedTensor) -> Call:
     return of.call, (new, *of.arguments)
 
 
-def _undo_permute(of: ViewOf, new: Traced) -> Call:
+def _undo_permute(of: ViewOf, new: TracedTensor) -> Call:
     dims = [d % len(of.arguments[0]) for d in of.arguments[0]]
     return of.call, (new, [dims.index(d) for d in range(len(dims))])
 
 
-def _write_part(of: ViewOf, new: Traced) -> Call:
+def _write_part(of: ViewOf, new: TracedTensor) -> Call:
     """Write one part of a split axis."""
     sizes, dim = of.arguments[0], of.arguments[1] if len(of.arguments) > 1 else 0
     start = sizes * of.result if isinstance(sizes, int) else sum(sizes[: of.result])
@@ -192,14 +192,14 @@ def _write_part(of: ViewOf, new: Traced) -> Call:
     return aten.slice_scatter.default, (of.base, new, dim, start, end)
 
 
-def _write_unbound(of: ViewOf, new: Traced) -> Call:
+def _write_unbound(of: ViewOf, new: TracedTensor) -> Call:
     """Write one of the tensors that an axis was unbound into."""
     dim = of.arguments[0] if of.arguments else 0
     return aten.select_scatter.default, (of.base, new, dim, of.result)
 
 
 #: For each view operator, the one that gives the base with the view's new value.
-WRITE_BACK: Mapping[Any, Callable[[ViewOf, Traced], Call]] = {
+WRITE_BACK: Mapping[Any, Callable[[ViewOf, TracedTensor], Call]] = {
     aten.view.default: _undo_reshape,
     aten.unsqueeze.default: _undo_reshape,
     aten.squeeze.default: _undo_reshape,

@@ -7,7 +7,7 @@ import torch
 
 from csrun.pytorch.deferred_init.tape import address
 from csrun.pytorch.errors import CaptureError, user_line
-from csrun.pytorch.record.recording import Source
+from csrun.pytorch.record.recording import LeafSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class ModelTensor:
 
     tensor: torch.Tensor
     name: str
-    source: Source
+    source: LeafSource
 
 
 class ModelTensors:
@@ -30,9 +30,9 @@ class ModelTensors:
         self._by_id: dict[int, ModelTensor] = {}
         self._by_memory: dict[int, ModelTensor] = {}
         for name, parameter in model.named_parameters():
-            self._add(ModelTensor(parameter, name, Source.PARAMETER))
+            self._add(ModelTensor(parameter, name, LeafSource.PARAMETER))
         for name, buffer in model.named_buffers():
-            kind = Source.BUFFER if buffer.is_floating_point() else Source.CONSTANT
+            kind = LeafSource.BUFFER if buffer.is_floating_point() else LeafSource.CONSTANT
             self._add(ModelTensor(buffer, name, kind))
 
     def _add(self, entry: ModelTensor) -> None:
@@ -64,7 +64,7 @@ class ModelTensors:
     def counter_name(self, tensor: torch.Tensor) -> str | None:
         """Return the name of an integer buffer, None for another tensor."""
         found = self._by_id.get(id(tensor))
-        return found.name if found and found.source is Source.CONSTANT else None
+        return found.name if found and found.source is LeafSource.CONSTANT else None
 
     def restore_replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
         """Restore the buffers that were replaced; yield each with its replacement.
@@ -77,7 +77,7 @@ class ModelTensors:
             now = getattr(module, name)
             if now is entry.tensor:
                 continue
-            if entry.source is not Source.BUFFER:
+            if entry.source is not LeafSource.BUFFER:
                 raise CaptureError(
                     f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
                     "the step: leave its updates to the optimizer"

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
 
-def open_containers(results: Any) -> None:
+def register_containers(results: Any) -> None:
     """Register dataclasses and the user's dict classes, at any depth of the results."""
     while kinds := {type(leaf): None for leaf in tree_leaves(results) if _is_container(leaf)}:
         for kind in kinds:

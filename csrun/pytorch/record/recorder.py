@@ -24,17 +24,17 @@ from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.recording import (
     STRIDED,
     GraphLeaf,
+    LeafSource,
     LoopRead,
-    Operator,
+    RecordedOperator,
     Recording,
     Ref,
-    Source,
     TensorKind,
     returns_view,
 )
 from csrun.pytorch.record.scopes import Scopes
-from csrun.pytorch.record.torch_modes import onednn, outside
-from csrun.pytorch.record.traced import Traced, TracedStorage, ViewOf, fake_of
+from csrun.pytorch.record.torch_modes import onednn, unrecorded
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf, fake_of
 from csrun.pytorch.record.unsupported import (
     NOT_IN_MODEL,
     refusal_of,
@@ -47,10 +47,10 @@ _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
-class Recorder(TorchDispatchMode):
+class StepRecorder(TorchDispatchMode):
     """Dispatch mode that records the operators within it; `finish` returns the Recording.
 
-        recorder = Recorder(model)
+        recorder = StepRecorder(model)
         with recorder:
             x, y = recorder.batch(batch)            # the same structure, of traced tensors
             optimizer.zero_grad()
@@ -68,42 +68,44 @@ class Recorder(TorchDispatchMode):
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.reader: Callable[[Traced], torch.Tensor] = _no_reader
+        self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
         self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
-        self.operators: list[Operator] = []
+        self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.reads: list[LoopRead] = []
         self._known: dict[
-            int, Traced
+            int, TracedTensor
         ] = {}  # by the id of a user's tensor, which a leaf keeps alive
-        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, Traced]] = {}
+        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
         self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
         self._entered: ExitStack | None = None
         self._is_finished = False
 
     @classmethod
-    def behind(cls, model: torch.nn.Module, recording: Recording) -> Self:
+    def resume(cls, model: torch.nn.Module, recording: Recording) -> Self:
         """Return a recorder that continues a recording of the model."""
         made = cls(model)
         made.operators, made.kinds = list(recording.operators), list(recording.kinds)
         made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
         for leaf in recording.leaves:
-            if leaf.source in (Source.PARAMETER, Source.BUFFER):
-                made._known[id(leaf.tensor)] = made.known(leaf.value, f"{leaf.source} {leaf.name}")
+            if leaf.source in (LeafSource.PARAMETER, LeafSource.BUFFER):
+                made._known[id(leaf.tensor)] = made.trace_ref(
+                    leaf.value, f"{leaf.source} {leaf.name}"
+                )
         return made
 
-    def known(self, ref: Ref, stored: str = "") -> Traced:
+    def trace_ref(self, ref: Ref, stored: str = "") -> TracedTensor:
         """Return a traced tensor of a recorded value."""
         kind = self.kinds[ref.number]
-        with outside(), self.fake:
+        with unrecorded(), self.fake:
             fake = torch.empty(kind.shape, dtype=kind.dtype)
-        return Traced(fake, ref, TracedStorage(stored), self)
+        return TracedTensor(fake, ref, TracedStorage(stored), self)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -129,9 +131,9 @@ class Recorder(TorchDispatchMode):
 
     def _trace_input(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
-            number = sum(leaf.source is Source.INPUT for leaf in self.leaves)
+            number = sum(leaf.source is LeafSource.INPUT for leaf in self.leaves)
             name = f"batch_{number}"
-            return self._add_leaf(given, Source.INPUT, name, f"{Source.INPUT} {name}")
+            return self._add_leaf(given, LeafSource.INPUT, name, f"{LeafSource.INPUT} {name}")
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
             f"{type(given).__name__}: convert it to a tensor in the dataset or in collate_fn"
@@ -160,7 +162,7 @@ class Recorder(TorchDispatchMode):
         for prefix, module in self.model.named_modules():
             for name, buffer in module._buffers.items():
                 if (
-                    isinstance(buffer, Traced)
+                    isinstance(buffer, TracedTensor)
                     and self._model_tensors.find_name(prefix, name) is None
                 ):
                     module._buffers[name] = None
@@ -188,7 +190,8 @@ class Recorder(TorchDispatchMode):
             written={
                 leaf.name: self._known[id(leaf.tensor)].value
                 for leaf in self.leaves
-                if leaf.source is Source.BUFFER and self._known[id(leaf.tensor)].value != leaf.value
+                if leaf.source is LeafSource.BUFFER
+                and self._known[id(leaf.tensor)].value != leaf.value
             },
             counters=dict(self.counters),
             reads=tuple(self.reads),
@@ -206,7 +209,7 @@ class Recorder(TorchDispatchMode):
         """Record an operator, or run it where no operand is traced."""
         kwargs = kwargs or {}
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if not any(isinstance(a, Traced) or self._model_tensors.find(a) for a in given):
+        if not any(isinstance(a, TracedTensor) or self._model_tensors.find(a) for a in given):
             return self._run_untraced(func, args, kwargs)
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
@@ -233,7 +236,7 @@ class Recorder(TorchDispatchMode):
         return self.record(str(func), func, args, kwargs)
 
     def _record_strided(
-        self, of: Traced, sizes: Any, strides: Any, offset: int | None = None
+        self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
     ) -> Any:
         """Record as_strided as a view of the tensor's base, whose storage it addresses."""
         base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
@@ -254,7 +257,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Record an operator and return its results in its own structure."""
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
-        with outside(), self.fake:
+        with unrecorded(), self.fake:
             found = call_for_user(call, fakes, fake_kwargs)
         several = isinstance(found, tuple | list)
         each = list(found) if several else [found]
@@ -265,7 +268,7 @@ class Recorder(TorchDispatchMode):
         ]
         read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
         self.operators.append(
-            Operator(
+            RecordedOperator(
                 name=name,
                 call=call,
                 arguments=read,
@@ -288,14 +291,14 @@ class Recorder(TorchDispatchMode):
             lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
         )
         reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
-        with reads_numbers, outside(), self.fake, torch.no_grad():
+        with reads_numbers, unrecorded(), self.fake, torch.no_grad():
             call_for_user(func, fakes, fake_kwargs)
 
     @staticmethod
     def _note_bases(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Note the bases of views, for in-place writes."""
         viewed = args[0] if args else None
-        if not isinstance(viewed, Traced):
+        if not isinstance(viewed, TracedTensor):
             return
         base = viewed.as_base()
         for number, made in enumerate(results):
@@ -307,12 +310,12 @@ class Recorder(TorchDispatchMode):
         """Whether `backward()` was called."""
         return self.backward.loss is not None
 
-    def traced(self, tensor: torch.Tensor) -> Traced:
+    def traced(self, tensor: torch.Tensor) -> TracedTensor:
         """Return a tensor's traced one: of a parameter, a buffer or a constant.
 
         Raises: CaptureError for a tensor of another step or device
         """
-        if isinstance(tensor, Traced):
+        if isinstance(tensor, TracedTensor):
             if tensor.recorder is not self:
                 raise self.refusal(tensor.stale_reason)
             return tensor
@@ -321,18 +324,18 @@ class Recorder(TorchDispatchMode):
         if entry := self._model_tensors.find(tensor):
             if entry.tensor is not tensor:  # its .data
                 return self._alias(self.traced(entry.tensor))
-            stored = "integer buffer" if entry.source is Source.CONSTANT else entry.source
+            stored = "integer buffer" if entry.source is LeafSource.CONSTANT else entry.source
             return self._add_leaf(tensor, entry.source, entry.name, f"{stored} {entry.name}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise self.refusal(NOT_IN_MODEL)
         return self._add_constant(materialize(tensor))
 
-    def _add_constant(self, tensor: torch.Tensor) -> Traced:
+    def _add_constant(self, tensor: torch.Tensor) -> TracedTensor:
         """Return a constant leaf; another one if the tensor was written since the last."""
         _, numbers, made = self._constants.get(id(tensor), (None, None, None))
         if numbers is None or made is None or not torch.equal(numbers, tensor):
             numbers = tensor.detach().clone()
-            made = self._add_leaf(numbers, Source.CONSTANT, self.scopes.line)
+            made = self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
             self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
         return made
 
@@ -374,7 +377,7 @@ class Recorder(TorchDispatchMode):
         args, kwargs = map_arguments(_materialized, args, kwargs)
         return call_for_user(func, args, kwargs)
 
-    def read(self, traced: Traced) -> torch.Tensor:
+    def read(self, traced: TracedTensor) -> torch.Tensor:
         """Return a value that the loop reads.
 
         Raises: CaptureError within forward, which does not run in each step
@@ -404,25 +407,25 @@ class Recorder(TorchDispatchMode):
     # Values.
 
     def _add_leaf(
-        self, tensor: torch.Tensor, source: Source, name: str, stored: str = ""
-    ) -> Traced:
+        self, tensor: torch.Tensor, source: LeafSource, name: str, stored: str = ""
+    ) -> TracedTensor:
         if tensor.device.type != "cpu" and not is_deferred(tensor):
             raise self._device_error(tensor)
         self._require_dense_and_real(tensor)
         made = self._add_value(fake_of(tensor, self.fake), TracedStorage(stored))
-        numbers = materialize(tensor) if source is Source.CONSTANT else tensor
+        numbers = materialize(tensor) if source is LeafSource.CONSTANT else tensor
         self.leaves.append(GraphLeaf(made.value, source, name, numbers))
         self._known[id(tensor)] = made
         return made
 
-    def _add_value(self, fake: Any, memory: TracedStorage) -> Traced:
+    def _add_value(self, fake: Any, memory: TracedStorage) -> TracedTensor:
         if fake.device.type != "cpu":
             raise self._device_error(fake)
         if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
             self._require_dense_and_real(fake)
         ref = Ref(len(self.kinds))
         self.kinds.append(TensorKind(tuple(fake.shape), fake.dtype))
-        return Traced(fake, ref, memory, self)
+        return TracedTensor(fake, ref, memory, self)
 
     def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
         """Raises: CaptureError for a sparse or complex tensor"""
@@ -442,18 +445,18 @@ class Recorder(TorchDispatchMode):
             "moves batches and weights itself"
         )
 
-    def _alias(self, of: Traced) -> Traced:
-        made = Traced(of.fake, of.held, of.memory, self)
+    def _alias(self, of: TracedTensor) -> TracedTensor:
+        made = TracedTensor(of.fake, of.held, of.memory, self)
         made.view_of = of.view_of
         return made
 
     def _read_ref(self, argument: Any) -> Any:
-        return argument.value if isinstance(argument, Traced) else argument
+        return argument.value if isinstance(argument, TracedTensor) else argument
 
     @staticmethod
     def _storages_of(call: Any, args: Any, results: int) -> list[TracedStorage]:
         """Return the results' storages: the operand's for views, new ones for others."""
-        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, Traced)), None)
+        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, TracedTensor)), None)
         if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results
         return [TracedStorage() for _ in range(results)]
@@ -464,10 +467,10 @@ def _materialized(argument: Any) -> Any:
 
 
 def _fake(argument: Any) -> Any:
-    return argument.fake if isinstance(argument, Traced) else argument
+    return argument.fake if isinstance(argument, TracedTensor) else argument
 
 
-def _no_reader(traced: Traced) -> torch.Tensor:
+def _no_reader(traced: TracedTensor) -> torch.Tensor:
     raise CaptureError(
         f"{user_line()}: a value of the step is read, but the recorder has no reader"
     )

@@ -30,7 +30,7 @@ class TensorKind:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 
-class Source(StrEnum):
+class LeafSource(StrEnum):
     """Origin of a value that no operator makes."""
 
     INPUT = "input"  # a tensor of the batch
@@ -47,13 +47,13 @@ class GraphLeaf:
     """
 
     value: Ref
-    source: Source
+    source: LeafSource
     name: str
     tensor: torch.Tensor
 
 
 @dataclass(frozen=True)
-class Operator:
+class RecordedOperator:
     """One operator call; tensors among its arguments are Refs.
 
     name: ATen's with the overload, such as aten.addmm.default, or csrun's of a composite. results:
@@ -106,7 +106,7 @@ class Recording:
     none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[RecordedOperator, ...]
     kinds: tuple[TensorKind, ...]
     leaves: tuple[GraphLeaf, ...]
     loss: Ref | None
@@ -122,13 +122,13 @@ class Recording:
     without_gradient: tuple[str, ...]
     zeros: frozenset[str] = frozenset()
 
-    def of(self, source: Source) -> tuple[GraphLeaf, ...]:
+    def of(self, source: LeafSource) -> tuple[GraphLeaf, ...]:
         """Return the leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
 
     def viewed_parameter(self, value: Ref) -> str:
         """Return the name of the parameter that a value is a view of, or empty text."""
-        names = {leaf.value: leaf.name for leaf in self.of(Source.PARAMETER)}
+        names = {leaf.value: leaf.name for leaf in self.of(LeafSource.PARAMETER)}
         while value not in names:
             op = self.maker.get(value)
             if op is None or not (op.name == STRIDED or returns_view(op.call)):
@@ -137,7 +137,7 @@ class Recording:
         return names[value]
 
     @cached_property
-    def maker(self) -> Mapping[Ref, Operator]:
+    def maker(self) -> Mapping[Ref, RecordedOperator]:
         """Operator that makes each value, leaves excepted."""
         return {r: op for op in self.operators for r in op.results if r is not None}
 

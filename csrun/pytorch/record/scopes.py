@@ -68,7 +68,7 @@ class Scopes:
             self._nodes.setdefault(torch.autograd._get_sequence_nr() - 1, place)
         return place
 
-    def of_whole(self, place: tuple[str, str] | None) -> tuple[str, str] | None:
+    def set_place(self, place: tuple[str, str] | None) -> tuple[str, str] | None:
         """Set scope and line for what is recorded next; return those set before."""
         before, self._fixed_place = self._fixed_place, place
         return before

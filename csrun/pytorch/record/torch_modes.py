@@ -22,7 +22,7 @@ def onednn(is_used: bool) -> Iterator[None]:
 
 
 @contextmanager
-def outside() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """Suspend recording."""
     with _disable_current_modes():
         yield

@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.pytorch.deferred_init.tape import is_meta
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
-from csrun.pytorch.record.recording import Ref, Source
-from csrun.pytorch.record.torch_modes import outside
+from csrun.pytorch.record.recording import LeafSource, Ref
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    from csrun.pytorch.record.recorder import Recorder
+    from csrun.pytorch.record.recorder import StepRecorder
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
 
@@ -33,7 +33,7 @@ class TracedStorage:
 
     def __init__(self, stored: str = "") -> None:
         self.stored = stored
-        self.tensors: WeakSet[Traced] = WeakSet()
+        self.tensors: WeakSet[TracedTensor] = WeakSet()
 
 
 @dataclass
@@ -47,14 +47,14 @@ class SharedValue:
 class ViewOf:
     """Base of a view, and the operator that made it. result: its number among the results."""
 
-    base: Traced
+    base: TracedTensor
     call: Any
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     result: int
 
 
-class Traced(torch.Tensor):
+class TracedTensor(torch.Tensor):
     """A value of the step being recorded.
 
     The recorder records operators on it; a read of its values has the recorder interpret the graph
@@ -64,19 +64,19 @@ class Traced(torch.Tensor):
     fake: FakeTensor
     held: SharedValue
     memory: TracedStorage
-    recorder: Recorder
+    recorder: StepRecorder
     became: Any = None
     view_of: ViewOf | None = None  # None for a base
 
     @staticmethod
     def __new__(
-        cls: type[Traced],
+        cls: type[TracedTensor],
         fake: FakeTensor,
         value: Ref | SharedValue,
         memory: TracedStorage,
-        recorder: Recorder,
+        recorder: StepRecorder,
         is_seen: bool = True,
-    ) -> Traced:
+    ) -> TracedTensor:
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             fake.size(),
@@ -90,7 +90,7 @@ class Traced(torch.Tensor):
         made.fake, made.memory, made.recorder = fake, memory, recorder
         if is_seen:
             memory.tensors.add(made)
-        found: Traced = made
+        found: TracedTensor = made
         return found
 
     @property
@@ -102,9 +102,9 @@ class Traced(torch.Tensor):
     def value(self, value: Ref) -> None:
         self.held.value = value
 
-    def as_base(self) -> Traced:
+    def as_base(self) -> TracedTensor:
         """Return an alias for views to refer to, which in-place writes ignore."""
-        made = Traced(self.fake, self.held, self.memory, self.recorder, is_seen=False)
+        made = TracedTensor(self.fake, self.held, self.memory, self.recorder, is_seen=False)
         made.view_of = self.view_of
         return made
 
@@ -117,7 +117,7 @@ class Traced(torch.Tensor):
 
         It is deferred until its result is read, where the recorder belongs to a loop.
         """
-        if func._schema.is_mutable and isinstance(args[0], Traced):
+        if func._schema.is_mutable and isinstance(args[0], TracedTensor):
             target = args[0]
             written = target.numbers().clone()
             rest, options = tree_map(_value_of, (args[1:], kwargs or {}))
@@ -155,7 +155,7 @@ class Traced(torch.Tensor):
     def stale_reason(self) -> str:
         """Reason why another step cannot use the tensor."""
         is_batch = any(
-            leaf.value == self.value and leaf.source is Source.INPUT
+            leaf.value == self.value and leaf.source is LeafSource.INPUT
             for leaf in self.recorder.leaves
         )
         return FETCHED_AHEAD if is_batch else EARLIER_STEP
@@ -202,7 +202,7 @@ class Traced(torch.Tensor):
 
 def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
     """Return a fake CPU tensor of a user's tensor."""
-    with torch.no_grad(), outside():
+    with torch.no_grad(), unrecorded():
         if not is_meta(tensor):
             return mode.from_tensor(tensor.detach(), static_shapes=True)
         with mode:
@@ -211,9 +211,9 @@ def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
             return found
 
 
-def _recorder_of(args: Any, kwargs: Any) -> Recorder:
-    return next(a.recorder for a in tree_leaves((args, kwargs)) if isinstance(a, Traced))
+def _recorder_of(args: Any, kwargs: Any) -> StepRecorder:
+    return next(a.recorder for a in tree_leaves((args, kwargs)) if isinstance(a, TracedTensor))
 
 
 def _value_of(argument: Any) -> Any:
-    return argument.numbers() if isinstance(argument, Traced) else argument
+    return argument.numbers() if isinstance(argument, TracedTensor) else argument

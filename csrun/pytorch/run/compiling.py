@@ -17,7 +17,7 @@ from csrun.estimator.trace import share_of
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.step.variant import StepVariant
-from csrun.pytorch.weights.sync import GivenBack
+from csrun.pytorch.weights.sync import WeightSync
 from csrun.records.checkpoints import Checkpoint
 
 
@@ -29,7 +29,7 @@ class Compiling:
     variant. seconds: of all compiles.
     """
 
-    users: GivenBack
+    users: WeightSync
     target: Target
     accumulates: bool = False
     trained: StepVariant | None = None
@@ -71,7 +71,7 @@ class Compiling:
         if variant not in variant.batches.variants:
             variant.batches.variants.append(variant)
         if variant.trains:
-            self.users.learn(variant.recording)
+            self.users.note_trained(variant.recording)
             self.trained = self.trained or variant
 
     def is_current(self, variant: StepVariant) -> bool:

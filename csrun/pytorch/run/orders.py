@@ -14,7 +14,7 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import keep_results
 from csrun.pytorch.step.queued_step import Numbers, QueuedStep, gathering_of
 from csrun.pytorch.step.variant import StepVariant
-from csrun.pytorch.weights.sync import GivenBack
+from csrun.pytorch.weights.sync import WeightSync
 from csrun.runtime.chief.machine import Ordered, Program
 from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.chief.training import Training
@@ -36,7 +36,7 @@ class _UnderWay:
 class TrainingOrders:
     """Orders of the training. users: their objects differ from the store after the first."""
 
-    def __init__(self, users: GivenBack, replay: Replay) -> None:
+    def __init__(self, users: WeightSync, replay: Replay) -> None:
         self._users, self._replay = users, replay
         self._running: StepVariant | None = None
         self._program: Program | None = None

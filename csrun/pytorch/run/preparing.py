@@ -14,7 +14,7 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 from csrun.runtime.wire.rendezvous import announce_done
 
 
@@ -41,7 +41,7 @@ class Prepared(ScriptRun):
         """A Session's block begins; nobody else is kept from model_dir."""
         self.run, self.is_open = replace(self.run, folder=self.folder()), True
 
-    def batches_of(self, loader: Loader) -> Batches:
+    def batches_of(self, loader: SessionLoader) -> Batches:
         """A loader's batches: one."""
         batches = super().batches_of(loader)
         batches.most = 1

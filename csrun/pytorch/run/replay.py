@@ -16,7 +16,7 @@ from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.value_log import ValueLog
-from csrun.pytorch.weights.sync import GivenBack
+from csrun.pytorch.weights.sync import WeightSync
 from csrun.records import checkpoints, log_lines
 from csrun.records.checkpoints import Checkpoint
 
@@ -36,7 +36,7 @@ class Replay:
     """
 
     model_dir: Path
-    users: GivenBack
+    users: WeightSync
     found: Checkpoint | None = None
     resumed: int = 0
     step: int = 0
@@ -172,10 +172,10 @@ class Replay:
     def give_back_found(self) -> None:
         """Copy the checkpoint that was found to the user's objects, if there is one."""
         if self.found is not None:
-            self.users.found(self.found)
+            self.users.load_checkpoint(self.found)
 
     def give_back_kept(self) -> None:
         """Copy the checkpoint of a block's last step to the user's objects, if it is kept."""
         if self._made in checkpoints.kept_steps(self.model_dir):
             path = self.model_dir / checkpoints.name_of(self._made)
-            self.users.found(checkpoints.open_checkpoint(path))
+            self.users.load_checkpoint(checkpoints.open_checkpoint(path))

@@ -20,8 +20,8 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.run.preparing import Prepared, require_no_feeding
 from csrun.pytorch.run.script_run import GOES_ON, ScriptRun
 from csrun.pytorch.settings import Settings
-from csrun.pytorch.user import Loader
-from csrun.pytorch.weights.sync import GivenBack
+from csrun.pytorch.user import SessionLoader
+from csrun.pytorch.weights.sync import WeightSync
 
 SCRIPT_IS_OVER = "script is over"  # among the results of a run: the other tasks end with the chief
 
@@ -52,7 +52,7 @@ _served: list[Settings] = []  # of any other task: those whose runs are over
 
 
 def run_of(
-    wanted: Wanted, optimization: Optimization | None, loaders: Sequence[Loader]
+    wanted: Wanted, optimization: Optimization | None, loaders: Sequence[SessionLoader]
 ) -> ScriptRun | None:
     """Return the run of a Session, which the chief leads; None in other tasks.
 
@@ -92,7 +92,7 @@ def _new_run(
     context: TaskContext | None,
     wanted: Wanted,
     optimization: Optimization | None,
-    loaders: list[Loader],
+    loaders: list[SessionLoader],
 ) -> ScriptRun:
     run = EstimatorRun(
         _is_recorded,
@@ -105,7 +105,7 @@ def _new_run(
         loaders[0].dataset_of_batches,
         _is_recorded,
     )
-    users, only = GivenBack(wanted.model, optimization), wanted.settings.only
+    users, only = WeightSync(wanted.model, optimization), wanted.settings.only
     if only is not None:
         return Prepared(run, partial(next_run, context), users, loaders, only=only)
     return ScriptRun(run, partial(next_run, context), users, loaders)
@@ -134,7 +134,7 @@ def end() -> None:
         run.end()
 
 
-def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Loader]) -> None:
+def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[SessionLoader]) -> None:
     """Serve the runs of an `initialize` until they are over.
 
     Raises: SystemExit when the chief's script has ended
@@ -149,11 +149,11 @@ def _take_part(context: TaskContext, settings: Settings, loaders: Sequence[Loade
         raise SystemExit(0)
 
 
-def _serve(context: TaskContext, loaders: Sequence[Loader]) -> dict[str, float]:
+def _serve(context: TaskContext, loaders: Sequence[SessionLoader]) -> dict[str, float]:
     datasets = [loader.dataset_of_batches for loader in loaders]
 
     def hear(number: int, told: bytes) -> None:
-        loaders[number].adopt(told)
+        loaders[number].decode(told)
 
     folder = next_run(context)
     assert folder is not None, "in a job"

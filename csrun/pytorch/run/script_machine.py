@@ -14,7 +14,7 @@ from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.variant import StepVariant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 from csrun.runtime.chief.machine import Feed, Machine, Program
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
@@ -31,7 +31,7 @@ class ScriptMachine:
         self,
         run: EstimatorRun,
         target: Target,
-        loaders: Sequence[Loader],
+        loaders: Sequence[SessionLoader],
         owner: StepVariant,
         step: int,
     ) -> None:
@@ -49,7 +49,7 @@ class ScriptMachine:
             others=tuple(loader.dataset_of_batches for loader in others),
             data=batches.number,
         )
-        told, first = batches.loader.told(), batches.upcoming
+        told, first = batches.loader.encode(), batches.upcoming
         place = machine_for(run, owner.executable, target, step, batches.last, told, first)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
@@ -84,7 +84,7 @@ class ScriptMachine:
         if batches.fed is None and whole is not variant:
             self.load(whole)
         if batches.fed is None:
-            data, told = batches.loader.dataset_of_batches, batches.loader.told()
+            data, told = batches.loader.dataset_of_batches, batches.loader.encode()
             feed = Feed(data, batches.number, batches.upcoming, batches.last, told)
             batches.fed = program = self.machine.load(variant.executable, feed)
         else:

@@ -26,10 +26,10 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
-from csrun.pytorch.weights.sync import GivenBack
+from csrun.pytorch.weights.sync import WeightSync
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Program
@@ -55,8 +55,8 @@ class ScriptRun:
 
     run: EstimatorRun
     folder: Callable[[], RunFolder | None]
-    users: GivenBack
-    loaders: list[Loader]
+    users: WeightSync
+    loaders: list[SessionLoader]
     count: int = 0
     updates: int = 0
     is_open: bool = False
@@ -103,7 +103,7 @@ class ScriptRun:
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
         self.users.require_optimizer_as_given()
-        if self.users.differ(self._machine.machine.state):
+        if self.users.is_changed(self._machine.machine.state):
             self._restart_machine()
 
     def finish_block(self) -> None:
@@ -122,7 +122,7 @@ class ScriptRun:
         users, machine = self.users, self._machine
         if users.is_in_file and self.replay.has_checkpoint and not users.are_current:
             newest = self.saved()
-            users.end(newest, machine.machine.state if machine else mapped(newest.path))
+            users.map_weights(newest, machine.machine.state if machine else mapped(newest.path))
 
     def fail(self, error: BaseException) -> None:
         """Save and give back what was trained, and release the system, as the loop has raised."""
@@ -201,7 +201,7 @@ class ScriptRun:
             self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
         return earlier
 
-    def batches_of(self, loader: Loader) -> Batches:
+    def batches_of(self, loader: SessionLoader) -> Batches:
         """Return a loader's batches.
 
         Raises: UsageError in a job, for a loader that was made after the first Session's block
@@ -372,7 +372,7 @@ class ScriptRun:
                 variant.wanted.update(step.outputs.wanted())
             program = self._program(variant)
             if has_begun and not is_next and batches.fed is not None:
-                batches.fed.begin(first, batches.last, batches.loader.told())
+                batches.fed.begin(first, batches.last, batches.loader.encode())
             if variant.trains:
                 self._orders.run(self._trainer(), variant, program, steps[:count], self.accumulates)
             else:
@@ -412,7 +412,7 @@ class ScriptRun:
         if self.replay.is_on or self.users.are_current:
             return
         if self._machine is not None:
-            self.users.weights(self._machine.machine.state)
+            self.users.copy_weights(self._machine.machine.state)
         else:
             self.replay.give_back_found()
 
@@ -445,7 +445,7 @@ class ScriptRun:
         if self.users.are_current:
             return
         if self._machine is not None:
-            self.users.all(self._machine.machine.state, self.replay.step)
+            self.users.copy_all(self._machine.machine.state, self.replay.step)
         else:
             self.replay.give_back_found()
 

@@ -16,9 +16,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.recorder import Recorder
+from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import OfNumbersError
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.tokens import COMPUTED, Owner, Slot, StepOutputs, Token, token_of
@@ -71,7 +71,7 @@ class Calls(TorchFunctionMode):
     later: returns the lazy result of a function of values of earlier steps.
     """
 
-    def __init__(self, recorder: Recorder, later: Callable[..., Any]) -> None:
+    def __init__(self, recorder: StepRecorder, later: Callable[..., Any]) -> None:
         super().__init__()
         self.later = later
         self.found: list[Call] = []
@@ -91,9 +91,9 @@ class Calls(TorchFunctionMode):
                 f"{user_line()}: a hook on a value of the loop would run in the first steps only: "
                 "register it on the value in forward, or write a torch.autograd.Function"
             )
-        if any(isinstance(a, Traced) and a.recorder is not self._recorder for a in leaves):
+        if any(isinstance(a, TracedTensor) and a.recorder is not self._recorder for a in leaves):
             return self.later(func, args, kwargs)  # it is of a step that is over
-        if writes_outside(func, args) and any(isinstance(a, Traced) for a in leaves):
+        if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             return self._on_numbers(func, args, kwargs)
         operands = self.operands(args, kwargs)
         try:
@@ -115,7 +115,9 @@ class Calls(TorchFunctionMode):
         a shape that depends on numbers.
         """
         read = self._recorder.read
-        args, kwargs = tree_map(lambda a: read(a) if isinstance(a, Traced) else a, (args, kwargs))
+        args, kwargs = tree_map(
+            lambda a: read(a) if isinstance(a, TracedTensor) else a, (args, kwargs)
+        )
         with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
             return call_for_user(func, args, kwargs)
 
@@ -128,7 +130,7 @@ class Calls(TorchFunctionMode):
         spec: TreeSpec | None = None,
     ) -> None:
         """Record a call if any of its results is traced."""
-        if any(isinstance(r, Traced) for r in tree_leaves(results)):
+        if any(isinstance(r, TracedTensor) for r in tree_leaves(results)):
             self.found.append(Call(name, operands, tree_map(self._ref, results), how, spec))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
@@ -141,7 +143,7 @@ class Calls(TorchFunctionMode):
         return self._ref(value)
 
     def _ref(self, value: Any) -> Any:
-        return value.value if isinstance(value, Traced) else value
+        return value.value if isinstance(value, TracedTensor) else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.traced import Traced
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_status import StepStatus
 
 
@@ -391,6 +391,6 @@ for _name in ("to", "float", "double", "long", "int", "contiguous"):
 
 def number_of(argument: Any) -> Any:
     """Return the numbers of a lazy or traced tensor, else the argument."""
-    if isinstance(argument, Traced):  # of a step that was recorded, and is over
+    if isinstance(argument, TracedTensor):  # of a step that was recorded, and is over
         return argument.recorder.reader(argument)
     return argument.tensor() if isinstance(argument, Numbers) else argument

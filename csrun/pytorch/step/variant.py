@@ -13,13 +13,13 @@ from csrun.data.errors import DataError
 from csrun.estimator.trace import TracedModel
 from csrun.executable import Executable, InputSpec
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loader.changes import described
+from csrun.pytorch.loader.changes import describe_changes
 from csrun.pytorch.lower.to_cirh import module_of
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.record.recording import Recording, Ref, Source
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref
 from csrun.pytorch.step.expected_calls import LoopShape
 from csrun.pytorch.step.snapshots import Constant
-from csrun.pytorch.user import Loader
+from csrun.pytorch.user import SessionLoader
 from csrun.runtime.chief.machine import Program
 from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.step.source import are_first_rows
@@ -40,7 +40,7 @@ class Batches:
     it. variants: the compiled ones. most: how many batches of a pass the loop gets.
     """
 
-    loader: Loader
+    loader: SessionLoader
     number: int
     next: int | None = 0
     fed: Program | None = None
@@ -69,8 +69,8 @@ class Batches:
             return
         if self.open_passes:
             raise UsageError(
-                f"{user_line()}: {described(paths)} has changed during a pass over it: change it "
-                "between two passes, or give an evaluation a data set of its own"
+                f"{user_line()}: {describe_changes(paths)} has changed during a pass over it: "
+                "change it between two passes, or give an evaluation a data set of its own"
             )
         try:
             flush()
@@ -115,11 +115,11 @@ class Batches:
 class KnownBatches:
     """Batches of each of a script's loaders. loaders: those that it has made so far."""
 
-    def __init__(self, loaders: list[Loader]) -> None:
+    def __init__(self, loaders: list[SessionLoader]) -> None:
         self._loaders = loaders
-        self._found: dict[Loader, Batches] = {}
+        self._found: dict[SessionLoader, Batches] = {}
 
-    def of(self, loader: Loader, *, is_job: bool) -> Batches:
+    def of(self, loader: SessionLoader, *, is_job: bool) -> Batches:
         """Return a loader's batches.
 
         Raises: UsageError in a job, for a loader that was made after the first Session's block
@@ -191,7 +191,7 @@ class StepVariant:
     @property
     def samples(self) -> int:
         """Samples of its batches, as recorded."""
-        first, *_ = self.recording.of(Source.INPUT)
+        first, *_ = self.recording.of(LeafSource.INPUT)
         return self.recording.kind(first.value).shape[0]
 
     @property

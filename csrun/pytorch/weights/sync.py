@@ -16,7 +16,7 @@ from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_o
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import unwatched_state
-from csrun.pytorch.record.recording import Recording, Source
+from csrun.pytorch.record.recording import LeafSource, Recording
 from csrun.pytorch.weights.stored import is_changed, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
@@ -26,11 +26,11 @@ log = logging.getLogger("csrun")
 SHARE_OF_MEMORY = 2  # an optimizer's state may take 1/2 of the available memory
 
 
-class Before:
+class StepWeights:
     """Weights that a recorded step was computed on, by name; empty while the model has them."""
 
     def __init__(self, recording: Recording) -> None:
-        stored = (Source.PARAMETER, Source.BUFFER)
+        stored = (LeafSource.PARAMETER, LeafSource.BUFFER)
         self._leaves = [leaf for leaf in recording.leaves if leaf.source in stored]
         self.weights: dict[str, torch.Tensor] = {}
 
@@ -39,7 +39,7 @@ class Before:
         self.weights = {leaf.name: leaf.tensor.detach().clone() for leaf in self._leaves}
 
 
-class GivenBack:
+class WeightSync:
     """The user's model and optimizer, as the loop sees them.
 
     Weights of a model built under `meta_init` are memory-mapped from checkpoints, copy-on-write.
@@ -56,9 +56,9 @@ class GivenBack:
         self._written: frozenset[str] | None = None
         self._counters: dict[str, tuple[torch.Tensor, int]] = {}
         self.is_in_file = is_on_meta(model)
-        self.before: WeakSet[Before] = WeakSet()
+        self.before: WeakSet[StepWeights] = WeakSet()
 
-    def learn(self, recording: Recording) -> None:
+    def note_trained(self, recording: Recording) -> None:
         """Note the weights and buffers that a compiled training step updates.
 
         Raises: UsageError where it updates other buffers than the first one
@@ -76,7 +76,7 @@ class GivenBack:
         for name, by in recording.counters.items():
             self._counters.setdefault(name, (buffers[name].clone(), by))
 
-    def weights(self, state: Mapping[str, Array]) -> None:
+    def copy_weights(self, state: Mapping[str, Array]) -> None:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
         if not self.is_in_file:
             for each in self.before:
@@ -84,9 +84,9 @@ class GivenBack:
         self.before.clear()
         read_weights(self.model, state)
 
-    def all(self, state: Mapping[str, Array], step: int) -> None:
+    def copy_all(self, state: Mapping[str, Array], step: int) -> None:
         """Give model and optimizer their values after so many steps."""
-        self.weights(state)
+        self.copy_weights(state)
         self._write_counters_and_optimizer(state, step)
         self.are_current = not is_on_meta(self.model)
 
@@ -100,15 +100,15 @@ class GivenBack:
             self.optimization.give_back(state, step, self._trained)
             self._optimizer_was = self._optimizer_state()
 
-    def found(self, checkpoint: Checkpoint) -> None:
+    def load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give model and optimizer the values of an earlier run's checkpoint."""
         if self.is_in_file:
-            self.all(mapped(checkpoint.path), checkpoint.step)
+            self.copy_all(mapped(checkpoint.path), checkpoint.step)
         else:
             names = checkpoint.manifest.tensors
-            self.all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
+            self.copy_all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
-    def differ(self, state: Mapping[str, Array]) -> bool:
+    def is_changed(self, state: Mapping[str, Array]) -> bool:
         """Whether the script has written into the model since the last copy from the store."""
         return is_changed(self.model, state)
 
@@ -131,7 +131,7 @@ class GivenBack:
         tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor)]
         return [(id(x), x._version) for x in tensors]
 
-    def end(self, checkpoint: Checkpoint, state: Mapping[str, Array]) -> None:
+    def map_weights(self, checkpoint: Checkpoint, state: Mapping[str, Array]) -> None:
         """Map the weights from a checkpoint with the store's values, as the block ends.
 
         Meta tensors become real ones after the first block; later ones are mapped again.

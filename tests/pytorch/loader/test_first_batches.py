@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
 
 from csrun.pytorch.step.variant import Batches  # noqa: E402
-from csrun.pytorch.user import Loader  # noqa: E402
+from csrun.pytorch.user import SessionLoader  # noqa: E402
 
 DATA = TensorDataset(torch.arange(40))
 BATCHES = 5  # of a pass
@@ -19,7 +19,7 @@ def flush() -> None:
 
 def test_streamers_begin_with_the_next_pass_where_the_next_batch_is_unknown():
     """Its order is known; that of the pass before, which an earlier run has taken, is not."""
-    batches = Batches(Loader(DataLoader(DATA, 8, shuffle=True)), 0)
+    batches = Batches(SessionLoader(DataLoader(DATA, 8, shuffle=True)), 0)
     batches.begin(flush)
     torch.rand(3)  # moves the generator, as passes over other loaders do
     batches.begin(flush)
@@ -32,6 +32,6 @@ def test_streamers_begin_with_the_next_pass_where_the_next_batch_is_unknown():
 
 def test_streamers_begin_with_no_batch_where_the_next_order_is_unknown():
     sampler = WeightedRandomSampler(torch.ones(40), 40)
-    batches = Batches(Loader(DataLoader(DATA, 8, sampler=sampler)), 0)
+    batches = Batches(SessionLoader(DataLoader(DATA, 8, sampler=sampler)), 0)
     batches.begin(flush)
     assert batches.upcoming == batches.last == BATCHES

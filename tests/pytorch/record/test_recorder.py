@@ -9,7 +9,7 @@ from support.transformers_of_users import Bert, Gpt, language_step  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.mode import ExecutionMode  # noqa: E402
-from csrun.pytorch.record.recording import Source  # noqa: E402
+from csrun.pytorch.record.recording import LeafSource  # noqa: E402
 
 
 def mlp():
@@ -48,10 +48,13 @@ def test_a_recording_knows_layers_lines_and_leaves():
     assert scopes["aten.addmm.default"] == "4"
     assert scopes["csrun::cross_entropy_backward"] == ""
     assert all("recorded.py:" in op.line for op in recording.operators)
-    assert [leaf.name for leaf in recording.of(Source.PARAMETER)] == [
+    assert [leaf.name for leaf in recording.of(LeafSource.PARAMETER)] == [
         f"{layer}.{name}" for layer in (1, 4) for name in ("weight", "bias")
     ]
-    assert [recording.kind(x.value).shape for x in recording.of(Source.INPUT)] == [(6, 2, 4), (6,)]
+    assert [recording.kind(x.value).shape for x in recording.of(LeafSource.INPUT)] == [
+        (6, 2, 4),
+        (6,),
+    ]
 
 
 def test_parameters_are_the_users_own_again():
