@@ -155,7 +155,7 @@ def test_a_change_amid_a_pass_is_refused(tmp_path):
     loader = cbtorch.dataloader(DataLoader(data, BATCH))
     optimizer = torch.optim.SGD(model.parameters(), 0.0)
     with (
-        pytest.raises(UsageError, match=r"data set's \.tensors\[0\] has changed amid a pass"),
+        pytest.raises(UsageError, match=r"data set's \.tensors\[0\] has changed during a pass"),
         cbtorch.Session(model, optimizer, None, mode="train"),
     ):
         for (x,) in loader:
