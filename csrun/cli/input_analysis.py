@@ -23,15 +23,9 @@ from csrun.cli.csrun_wse import PRELOAD
 from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
-from csrun.launch.command import (
-    is_preparing,
-    mode_of,
-    option,
-    prepared,
-    require_command,
-    wgt_servers_of,
-)
+from csrun.launch.command_checks import require_command
 from csrun.launch.cpu import CpuRequest, CpuRun, prepare
+from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
 FEED_S = 5.0  # how long a verification takes its measure
@@ -82,12 +76,13 @@ def analyze(request: AnalysisRequest, site: Site) -> int:
 
 def _check(request: AnalysisRequest, site: Site) -> None:
     require_command(request.command, "cs_input_analyzer python-ws run.py --compile_only")
-    if not is_preparing(request.command):
+    command = UserCommand(request.command)
+    if command.preparation is None:
         raise UsageError(
             f"{shlex.join(request.command)}: must only compile or validate: append --compile_only"
             " or --validate_only"
         )
-    if wgt_servers_of(request.command, None) > 1:
+    if command.num_wgt_servers(None) > 1:
         raise UsageError(
             "--num_wgt_servers does not affect the input: drop it, and add one single-task node to"
             " the result for each further MemoryX task"
@@ -99,7 +94,7 @@ def _check(request: AnalysisRequest, site: Site) -> None:
             f"--available-nodes must be at most {site.nodes.count}, the nodes of site {site.name},"
             f" got {request.nodes}: use --available-nodes {site.nodes.count}"
         )
-    _check_nodes(request, site, mode_of(request.command) is ExecutionMode.WEIGHT_STREAMING)
+    _check_nodes(request, site, command.mode is ExecutionMode.WEIGHT_STREAMING)
 
 
 def _check_nodes(request: AnalysisRequest, site: Site, streaming: bool) -> None:
@@ -135,7 +130,7 @@ def _measure(ready: CpuRun, folder: Path) -> int:
 def _analyzed(request: AnalysisRequest, site: Site, folder: Path) -> result.Analysis:
     measured = _measurements(request, folder)
     _check_nodes(request, site, measured.streaming)
-    command = prepared(request.command)
+    command = UserCommand(request.command).prepared_run().words
     facts = _facts(request, site, measured)
     analysis = result.analyze(
         measured, facts, _target(request, site, measured), command, _options(request)
@@ -160,7 +155,7 @@ def _measurements(request: AnalysisRequest, folder: Path) -> Measurements:
 
 def _facts(request: AnalysisRequest, site: Site, measured: Measurements) -> SiteFacts:
     mode = ExecutionMode.WEIGHT_STREAMING if measured.streaming else ExecutionMode.PIPELINED
-    target = system.find_for_compile(site, option(request.command, ("--cs_ip",)), mode)
+    target = system.find_for_compile(site, UserCommand(request.command).system, mode)
     return SiteFacts(
         name=site.name,
         nodes=request.nodes or site.nodes.count,

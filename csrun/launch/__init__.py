@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from csrun.jobs.request import JobOptions, JobRequest
-from csrun.launch.command import (
+from csrun.launch.command_checks import (
     check_command,
     check_mounts,
     check_working_dir,
     require_command,
-    without_options,
 )
 from csrun.launch.piped_params import read_piped_params
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
 from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_torch
+from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     Raises: UsageError before anything runs, when the request, the command or the site is wrong
     """
     backend, job_plan = _checked(request, site)
-    heavy = heavy_imports(request.command)
+    heavy = heavy_imports(UserCommand(request.command))
     request = replace(read_piped_params(request), preload=(*request.preload, *heavy))
     on_checked()
-    if (hint := interpreter_hint(without_options(request.command))) is not None:
+    if (hint := interpreter_hint(UserCommand(request.command).without_options())) is not None:
         print(f"csrun: {hint}", file=sys.stderr, flush=True)
     return backend.run(request, job_plan)
 
@@ -70,7 +70,7 @@ def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
     require_command(request.command, "csrun_wse python-ws run.py")
     check_working_dir()
     check_mounts(request.mount_dirs, site)
-    command = without_options(request.command)
+    command = UserCommand(request.command).without_options()
     check_command(command)
     if site.container is None:  # whose image has a Python of its own
         require_torch(command)

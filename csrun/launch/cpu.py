@@ -10,15 +10,15 @@ from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch import backend_of
-from csrun.launch.command import (
+from csrun.launch.command_checks import (
     check_mounts,
     check_program,
     check_working_dir,
-    preparation_of,
     require_command,
 )
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.process.output_files import check_pattern
+from csrun.launch.user_command import UserCommand
 from csrun.site import Site
 
 # Another software environment's, which would get in the way of ours.
@@ -82,7 +82,7 @@ def prepare(request: CpuRequest, site: Site) -> CpuRun:
     dropped = {*UNSET, *_OF_A_JOB}
     variables = {name: value for name, value in inherited.items() if name not in dropped}
     variables[environment.SITE] = request.site
-    variables[environment.PREPARATION] = preparation_of(request.command) or ""
+    variables[environment.PREPARATION] = UserCommand(request.command).preparation or ""
     variables |= _defaults(site)
     variables["PATH"] = _own_programs_first(inherited.get("PATH", os.defpath))
     check_program(request.command[0], variables["PATH"])

@@ -22,7 +22,6 @@ from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
-from csrun.launch.command import named_system
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.piped_params import store_piped_params
 from csrun.launch.plan import JobPlan, plan
@@ -39,6 +38,7 @@ from csrun.launch.process.server import start_server
 from csrun.launch.process.task_environment import slurm_variables
 from csrun.launch.process.task_output import task_output
 from csrun.launch.srun import srun_line
+from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
 
@@ -63,7 +63,7 @@ class LocalBackend(Backend):
                     f" {self._site.scheduler}: drop the option or choose another --site"
                 )
         job_plan = plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
-        named = named_system(job_plan.command)
+        named = UserCommand(job_plan.command).system
         if named is not None and job_plan.system_mode is not None:
             system.find(self._site, named, job_plan.system_mode)  # else its chief would find it out
         if job_plan.system_mode is not None:

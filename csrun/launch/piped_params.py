@@ -16,7 +16,7 @@ from csrun.base.errors import UsageError
 from csrun.base.files import create_new
 from csrun.context import JobFile
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import params_of, with_params
+from csrun.launch.user_command import UserCommand
 
 FILE_NAME = "params.yaml"
 WRITER_S = 2.0  # in which somebody must have opened the pipe to write into it
@@ -28,7 +28,7 @@ def read_piped_params(request: JobRequest) -> JobRequest:
 
     Raises: UsageError where nobody could keep it for who reads it, or it cannot be read
     """
-    path = params_of(request.command)
+    path = UserCommand(request.command).params
     if path is None or not _is_pipe(path):
         return request
     if request.sbatch or request.foreground is not None:
@@ -76,7 +76,8 @@ def store_piped_params(request: JobRequest, job: JobFile, folder: Path) -> JobFi
     path = folder / FILE_NAME
     with open(create_new(path), "wb") as file:
         file.write(request.params)
-    return msgspec.structs.replace(job, command=with_params(job.command, str(path)))
+    command = UserCommand(job.command).with_params(str(path))
+    return msgspec.structs.replace(job, command=command.words)
 
 
 def _is_pipe(path: str) -> bool:

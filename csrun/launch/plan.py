@@ -9,7 +9,7 @@ from csrun.base.mode import GRACE_S, ExecutionMode
 from csrun.context import Hosts, JobFile, Role, TaskEntry
 from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import is_preparing, mode_of, systems_of, wgt_servers_of
+from csrun.launch.user_command import UserCommand
 from csrun.site import JobLayout, Site, streaming_single_task_nodes
 
 
@@ -39,7 +39,7 @@ class JobPlan:
     @property
     def system_mode(self) -> ExecutionMode | None:
         """The mode of the CS system that it runs on; None when it needs no system."""
-        return None if is_preparing(self.command) else self.mode
+        return None if UserCommand(self.command).preparation else self.mode
 
     @property
     def component_roles(self) -> tuple[Role, ...]:
@@ -101,12 +101,13 @@ def plan(
     """
     if request.foreground is not None:
         return _plan_command(request.command, site, real_cpus)
-    mode = mode_of(request.command)
+    command = UserCommand(request.command)
+    mode = command.mode
     serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
-        servers = wgt_servers_of(request.command, request.num_wgt_servers)
+        servers = command.num_wgt_servers(request.num_wgt_servers)
         are_apart = is_cluster or bool(site.nodes.addresses)
-        serving = _Serving(servers, _swarmx(request.command, site) if are_apart else 0)
+        serving = _Serving(servers, _swarmx(command, site) if are_apart else 0)
     layout = _resolve(request, site, mode, serving)
     tasks = _place(layout, mode, serving, site, real_cpus)
     return JobPlan(
@@ -142,9 +143,9 @@ class _Serving:
         return Role.SWARMX if rank <= self.memoryx + self.swarmx else Role.STREAMER
 
 
-def _swarmx(command: tuple[str, ...], site: Site) -> int:
-    """SwarmX tasks between MemoryX and the CS systems that a command's words ask for."""
-    return swarmx_tasks(min(systems_of(command), len(site.systems)))
+def _swarmx(command: UserCommand, site: Site) -> int:
+    """SwarmX tasks between MemoryX and the CS systems that a command asks for."""
+    return swarmx_tasks(min(command.num_systems, len(site.systems)))
 
 
 def _plan_command(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
@@ -158,7 +159,7 @@ def _resolve(
 ) -> JobLayout:
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
-    if nodes == 1 and is_preparing(request.command):
+    if nodes == 1 and UserCommand(request.command).preparation:
         mode = None  # a compile by itself has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING

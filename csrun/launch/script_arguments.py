@@ -10,26 +10,26 @@ from csrun.base import choice, plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import Mode
 from csrun.base.run_config import Params
-from csrun.launch.command import named_mode, params_of
 from csrun.launch.script_imports import has_run_config, is_run_by_params
+from csrun.launch.user_command import UserCommand
 
 
-def check_arguments(command: tuple[str, ...]) -> None:
+def check_arguments(command: UserCommand) -> None:
     """The --mode of a script that csrun.params runs, and the keys of its section `runconfig`.
 
     Raises: UsageError in the words of a task
     """
-    if not is_run_by_params(command):
+    script = command.script
+    if script is None or not is_run_by_params(script):
         return
-    mode = named_mode(command)
+    mode = command.script_mode
     known = [each.value for each in Mode]
     if mode is not None and mode.lower() not in known:
         raise UsageError(
-            f"{Path(command[1]).name}: invalid value for '-m' / '--mode': "
-            f"{choice.refusal(mode, known)}"
+            f"{Path(script).name}: invalid value for '-m' / '--mode': {choice.refusal(mode, known)}"
         )
-    path = params_of(command)
-    if path is not None and os.path.isfile(path) and has_run_config(command):
+    path = command.params
+    if path is not None and os.path.isfile(path) and has_run_config(script):
         _check_keys(Path(path))
 
 

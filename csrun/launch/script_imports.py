@@ -6,36 +6,36 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from csrun.base.errors import UsageError
-from csrun.launch.command import mode_of, own_name
+from csrun.launch.user_command import UserCommand
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch")
 _BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of torch.optim imports
 
 
-def heavy_imports(command: tuple[str, ...]) -> tuple[str, ...]:
+def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     """Modules of `HEAVY` that a script of csrun's interpreters imports, or a module next to it,
     and what these will import when they are used.
 
     What cannot be read or parsed imports nothing here: the tasks will say why.
     """
-    if not _has_script(command):
+    if command.script is None:
         return ()
-    found = set(_packages(Path(command[1])))
+    found = set(_packages(Path(command.script)))
     names = [name for name in HEAVY if name in found]
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
 
 
-def require_torch(command: tuple[str, ...]) -> None:
+def require_torch(command: UserCommand) -> None:
     """See that PyTorch is installed where a script of csrun's interpreters cannot begin without it.
 
     It can where it imports it in a function, or in a `try`.
 
     Raises: UsageError with the line of the import, for no task would get beyond it
     """
-    if not heavy_imports(command):
+    if command.script is None or not heavy_imports(command):
         return
-    script = Path(command[1])
+    script = Path(command.script)
     found = next((node for node in _tree(script).body if _first_of(node) in HEAVY), None)
     if found is None or (script.parent / "torch.py").exists() or find_spec("torch") is not None:
         return
@@ -50,29 +50,27 @@ def _first_of(node: ast.AST) -> str | None:
     return next((name for name in _imported(node) if name in HEAVY), None)
 
 
-def is_run_by_params(command: tuple[str, ...]) -> bool:
-    """True for a script of csrun's interpreters whose command line csrun.params parses."""
-    return _has_script(command) and any(
-        _imports_from_params(node, "run") for node in _tree(Path(command[1])).body
-    )
+def is_run_by_params(script: str) -> bool:
+    """Return whether csrun.params parses a script's command line."""
+    return any(_imports_from_params(node, "run") for node in _tree(Path(script)).body)
 
 
-def interpreter_hint(command: tuple[str, ...]) -> str | None:
+def interpreter_hint(command: UserCommand) -> str | None:
     """A hint for who runs a script of csrun.nn by the interpreter of PyTorch scripts; else None."""
-    if own_name(command[0]) != "python-pt" or not is_run_by_params(command):
+    script = command.script
+    if command.interpreter != "python-pt" or script is None or not is_run_by_params(script):
         return None
-    script = Path(command[1]).name
     return (
-        f"{script} is not a PyTorch script: python-pt and python run it layer pipelined, "
-        "python-ws streams its weights"
+        f"{Path(script).name} is not a PyTorch script: python-pt and python run it layer "
+        "pipelined, python-ws streams its weights"
     )
 
 
-def has_run_config(command: tuple[str, ...]) -> bool:
+def has_run_config(script: str) -> bool:
     """True where it can be seen that the section `runconfig` is csrun.params.RunConfig: as a class
     next to the script says, or as the script has no schema of its own.
     """
-    nodes = [*_nodes(Path(command[1]), set())]
+    nodes = [*_nodes(Path(script), set())]
     runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]
     sections = [
         _name(node.annotation)
@@ -95,10 +93,6 @@ def _imports_from_params(node: ast.AST, name: str) -> bool:
 
 def _name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _has_script(command: tuple[str, ...]) -> bool:
-    return mode_of(command) is not None and len(command) > 1 and not command[1].startswith("-")
 
 
 def _packages(script: Path) -> Iterator[str]:

@@ -12,7 +12,8 @@ from csrun.cli.csrun_cpu import csrun_cpu
 from csrun.cli.csrun_wse import csrun_wse
 from csrun.cli.frame import run
 from csrun.context.link import SpawnWafer
-from csrun.launch.command import check_command, check_program
+from csrun.launch.command_checks import check_command, check_program
+from csrun.launch.user_command import UserCommand
 
 LONG, ENDLESS = "x" * 300, "y" * 100_000
 NO_TEXT = "a\udcffb"  # as Python has an argument of bytes that are no UTF-8
@@ -64,6 +65,6 @@ def test_what_cannot_be_kept_as_text_is_refused() -> None:
 
 @pytest.mark.parametrize("word", [LONG, f"{LONG}/x", "a\0b", ENDLESS])
 def test_each_look_at_a_name_is_one_line(word: str) -> None:
-    for look in (check_program, lambda name: check_command(("python", name))):
+    for look in (check_program, lambda name: check_command(UserCommand(("python", name)))):
         with pytest.raises(UsageError):
             look(word)

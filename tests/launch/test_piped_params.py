@@ -15,8 +15,8 @@ from csrun.base.errors import UsageError
 from csrun.context import JobFile
 from csrun.jobs.request import JobRequest
 from csrun.launch import piped_params
-from csrun.launch.command import with_params
 from csrun.launch.piped_params import read_piped_params, store_piped_params
+from csrun.launch.user_command import UserCommand
 
 JOB = JobFile(1, None, ("python-ws", "run.py", "--params", "pipe"), "/", "local", 1, 1, ())
 
@@ -39,12 +39,12 @@ def test_the_text_is_kept_where_every_task_may_read_it(
     command = ("python-ws", "run.py", *(word.format(pipe) for word in words), "--mode", "train")
     with pipe_of(tmp_path / "pipe", "model: {}\n"):
         request = read_piped_params(JobRequest(command))
-    assert with_params(command, pipe) == command
+    assert UserCommand(command).with_params(pipe).words == command
     for folder in (tmp_path / "job", tmp_path / "compiling"):  # a job may have one before it
         folder.mkdir()
         job = store_piped_params(request, JOB, folder)
         path = folder / "params.yaml"
-        assert job.command == with_params(JOB.command, str(path))
+        assert job.command == UserCommand(JOB.command).with_params(str(path)).words
         assert path.read_text() == "model: {}\n"
 
 

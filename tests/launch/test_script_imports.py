@@ -9,6 +9,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.request import JobRequest
 from csrun.launch import dry_run, launch, script_imports
 from csrun.launch.script_imports import heavy_imports
+from csrun.launch.user_command import UserCommand
 from csrun.site import load
 
 FRONT_END = ("cerebras_torch", "torch._dynamo")
@@ -32,21 +33,21 @@ def test_imports_are_found_under_every_interpreter(
 ) -> None:
     script = tmp_path / "run.py"
     script.write_text(text)
-    assert heavy_imports((interpreter, str(script), "--mode", "train")) == found
+    assert heavy_imports(UserCommand((interpreter, str(script), "--mode", "train"))) == found
 
 
 def test_those_of_modules_beside_it_count_too(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text("import model, run")
     (tmp_path / "model.py").write_text("import layers")
     (tmp_path / "layers.py").write_text("import model, torch")
-    assert heavy_imports(("python", str(tmp_path / "run.py"))) == ("torch",)
+    assert heavy_imports(UserCommand(("python", str(tmp_path / "run.py")))) == ("torch",)
 
 
 @pytest.mark.parametrize(
     "command", [("hostname",), ("python",), ("python", "-c", "import torch"), ("python", "no.py")]
 )
 def test_what_is_no_script_of_ours_imports_nothing(command: tuple[str, ...]) -> None:
-    assert heavy_imports(command) == ()
+    assert heavy_imports(UserCommand(command)) == ()
 
 
 @pytest.fixture
@@ -84,13 +85,13 @@ def test_a_script_that_can_begin_without_pytorch_may(
     text: str, tmp_path: Path, without_torch: None
 ) -> None:
     (tmp_path / "run.py").write_text(text)
-    script_imports.require_torch(("python", str(tmp_path / "run.py")))
+    script_imports.require_torch(UserCommand(("python", str(tmp_path / "run.py"))))
 
 
 def test_a_torch_beside_the_script_is_the_users_own(tmp_path: Path, without_torch: None) -> None:
     (tmp_path / "run.py").write_text("import torch")
     (tmp_path / "torch.py").write_text("")
-    script_imports.require_torch(("python", str(tmp_path / "run.py")))
+    script_imports.require_torch(UserCommand(("python", str(tmp_path / "run.py"))))
 
 
 NATIVE = "from csrun.params import main_for, run\nrun(main_for(None, None))\n"
@@ -109,5 +110,5 @@ def test_a_native_script_under_the_interpreter_of_pytorch_gets_a_hint(
 ) -> None:
     script = tmp_path / "run.py"
     script.write_text(text)
-    hint = script_imports.interpreter_hint((interpreter, str(script)))
+    hint = script_imports.interpreter_hint(UserCommand((interpreter, str(script))))
     assert (hint is not None and "python-ws streams its weights" in hint) == has_hint

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from csrun.context import JobFile, TaskEntry
 from csrun.context import environment as names
-from csrun.launch.command import preparation_of
+from csrun.launch.user_command import UserCommand
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ VARIABLES: Table = {
     **SLURM_VARIABLES,
     names.JOB_DIR: lambda place: str(place.job_dir),
     names.SITE: lambda place: place.job.site,
-    names.PREPARATION: lambda place: preparation_of(place.job.command) or "",
+    names.PREPARATION: lambda place: UserCommand(place.job.command).preparation or "",
     "OMP_NUM_THREADS": lambda place: place.threads,
     "OPENBLAS_NUM_THREADS": lambda place: place.threads,
     "MKL_NUM_THREADS": lambda place: place.threads,

@@ -24,12 +24,12 @@ from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, envir
 from csrun.context.link import report_of
 from csrun.context.script_end import check_script_end
 from csrun.jobs.folder import JobFolder
-from csrun.launch.command import mode_of
 from csrun.launch.process.gate import Gate
 from csrun.launch.process.process_tree import die_with_parent, set_name
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.process.task_environment import task_variables
 from csrun.launch.script_imports import HEAVY
+from csrun.launch.user_command import UserCommand
 
 EXIT_NOT_FOUND = 127  # as a shell has it
 EXIT_NOT_EXECUTABLE = 126
@@ -103,7 +103,7 @@ def _make_lines_appear() -> None:
 
 def runs_in_process(argv: tuple[str, ...]) -> bool:
     """True if the forked process itself runs the command: Python of our own, a script or module."""
-    if mode_of(argv) is None or len(argv) < 2:
+    if UserCommand(argv).mode is None or len(argv) < 2:
         return False
     return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
 
@@ -113,7 +113,7 @@ def _run(start: StartTask, folder: JobFolder) -> int:
     interpreter, *arguments = start.argv
     if start.wafer is not None and any(name in sys.modules for name in HEAVY):
         return _replace_process(sys.executable, ("python", *fresh_words(start, folder)))
-    ours = mode_of(start.argv) is not None
+    ours = UserCommand(start.argv).mode is not None
     options, words = split_options(tuple(arguments)) if ours else ((), ())
     if options and runs_in_process((interpreter, *words)):
         plain = StartTask(start.rank, (interpreter, *words), start.wafer)

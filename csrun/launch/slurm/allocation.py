@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import environment
-from csrun.launch.command import named_system, systems_of
 from csrun.launch.plan import JobPlan
 from csrun.launch.slurm import sinfo, squeue
 from csrun.launch.slurm.squeue import JobComponent, parts
 from csrun.launch.srun import Resources, node_needs, salloc_words
+from csrun.launch.user_command import UserCommand
 from csrun.site import JobLayout, Site, System
 
 
@@ -31,7 +31,7 @@ def around(
     Raises: UsageError with the line that asks for enough, when it does not; as `squeue.jobs`
     """
     ways, found = _ways(job_plan, site), parts(site, job_id)
-    count = systems_of(job_plan.command)
+    count = UserCommand(job_plan.command).num_systems
     held = next(filter(None, (_held(way, count, found, site) for way in ways)), ())
     missing = lacks(found, node_needs(job_plan.layout, site.nodes.cpus))
     if ways and not held and not missing:
@@ -110,12 +110,12 @@ def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
 
     Raises: UsageError, CsrunError as `run.systems_for`
     """
-    mode, named = job_plan.system_mode, named_system(job_plan.command)
+    mode, named = job_plan.system_mode, UserCommand(job_plan.command).system
     if mode is None:
         return []
     choice = system.in_mode(site, mode)
     firsts = choice if named is None and len(choice) > 1 else [system.find(site, named, mode)]
-    others = systems_of(job_plan.command) - 1
+    others = UserCommand(job_plan.command).num_systems - 1
     system.others_like(site, firsts[0], others, mode, users=lambda *_: 0)  # as many there must be
     return [(first, *system.alike(site, first, mode)) for first in firsts]
 

@@ -17,12 +17,12 @@ from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
-from csrun.launch.command import mode_of, systems_of
 from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
 from csrun.launch.slurm import folders, options, records, run, sinfo, site_check, squeue
+from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
 
@@ -43,7 +43,7 @@ class SlurmBackend(Backend):
         options.of(request.options.slurm_options, self._site, batch=request.sbatch)
         if request.foreground is not None:
             sinfo.require_commands(self._site)
-        _require_gres_of_each(request.command, self._site)
+        _require_gres_of_each(UserCommand(request.command), self._site)
         return plan(request, self._site, tuple(range(self._site.nodes.cpus)), is_cluster=True)
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
@@ -104,8 +104,8 @@ class SlurmBackend(Backend):
         show(self._site, job_id, role, follow, write)
 
 
-def _require_gres_of_each(command: tuple[str, ...], site: Site) -> None:
-    systems = systems_of(command) if mode_of(command) is not None else 1
+def _require_gres_of_each(command: UserCommand, site: Site) -> None:
+    systems = 1 if command.mode is None else command.num_systems
     if systems > 1 and site.gres is not None and not site.gres_names_systems:
         raise UsageError(
             f"--num_csx must be 1 on site {site.name}, got {systems}: gres {site.gres} does not"

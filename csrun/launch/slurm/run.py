@@ -9,7 +9,6 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.command import named_system, systems_of
 from csrun.launch.life.job_loop import say
 from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
@@ -26,6 +25,7 @@ from csrun.launch.slurm import (
 from csrun.launch.slurm.execution import run_step
 from csrun.launch.slurm.srun_arguments import mounts_of, python_of, words_of
 from csrun.launch.srun import Resources, after_prolog, cpu_words, in_container
+from csrun.launch.user_command import UserCommand
 from csrun.site import Site, System
 
 
@@ -152,10 +152,10 @@ def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
     Raises: UsageError, CsrunError when one is unknown, in another mode, or not ACTIVE, or the site
     has not as many
     """
-    mode, named = job_plan.system_mode, named_system(job_plan.command)
+    mode, named = job_plan.system_mode, UserCommand(job_plan.command).system
     if mode is None:
         return ()
-    choice, count = system.in_mode(site, mode), systems_of(job_plan.command)
+    choice, count = system.in_mode(site, mode), UserCommand(job_plan.command).num_systems
     is_open = len(choice) > count and (named is None or count > 1)  # else nobody need be asked
     jobs = {each.name: each.users for each in squeue.systems(site)} if is_open else {}
 

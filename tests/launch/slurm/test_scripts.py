@@ -12,10 +12,10 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.context import Role, environment
 from csrun.jobs.request import JobOptions, JobRequest
-from csrun.launch.command import is_preparing, option
 from csrun.launch.plan import plan
 from csrun.launch.slurm import batch, options
 from csrun.launch.srun import after_prolog
+from csrun.launch.user_command import UserCommand, option
 from csrun.site import JobLayout, Scheduler, load
 
 SITE = msgspec.structs.replace(load("local"), gres="cs:{system}:1")
@@ -124,7 +124,7 @@ def test_variables_that_would_win_against_csruns_words(monkeypatch: pytest.Monke
     ("compile_only.py", False),
 ])  # fmt: skip
 def test_a_run_that_needs_no_system(words: str, expected: bool) -> None:
-    assert is_preparing(("python", *words.split())) is expected
+    assert (UserCommand(("python", *words.split())).preparation is not None) is expected
 
 
 def test_an_option_in_either_form() -> None:

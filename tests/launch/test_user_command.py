@@ -7,7 +7,8 @@ import pytest
 
 from csrun.base.errors import UsageError
 from csrun.context import Preparation
-from csrun.launch.command import check_command, is_preparing, preparation_of, prepared
+from csrun.launch.command_checks import check_command
+from csrun.launch.user_command import UserCommand
 
 RUN = ("python-ws", "run.py")
 COMMANDS = [
@@ -26,22 +27,22 @@ COMMANDS = [
 def test_a_compiling_command_is_known_and_so_is_the_training_it_prepares(
     words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert is_preparing((*RUN, *words))
-    assert prepared((*RUN, *words)) == (*RUN, *expected)
+    assert UserCommand((*RUN, *words)).preparation is not None
+    assert UserCommand((*RUN, *words)).prepared_run().words == (*RUN, *expected)
 
 
 @pytest.mark.parametrize("words", [(), ("--mode", "train"), ("-o", "compile_only")])
 def test_a_training_stays_as_it_is(words: tuple[str, ...]) -> None:
-    assert not is_preparing((*RUN, *words))
-    assert prepared((*RUN, *words)) == (*RUN, *words)
+    assert UserCommand((*RUN, *words)).preparation is None
+    assert UserCommand((*RUN, *words)).prepared_run().words == (*RUN, *words)
 
 
 def test_what_is_asked_for_is_told_apart() -> None:
     compiles = [(*RUN, *words) for words in (("--compile-only",), ("-m", "compile_only"))]
     validates = [(*RUN, *words) for words in (("--validate_only",), ("--mode=validate_only",))]
-    assert {preparation_of(command) for command in compiles} == {Preparation.COMPILE_ONLY}
-    assert {preparation_of(command) for command in validates} == {Preparation.VALIDATE_ONLY}
-    assert preparation_of((*RUN, "--mode", "train")) is None
+    assert {UserCommand(words).preparation for words in compiles} == {Preparation.COMPILE_ONLY}
+    assert {UserCommand(words).preparation for words in validates} == {Preparation.VALIDATE_ONLY}
+    assert UserCommand((*RUN, "--mode", "train")).preparation is None
 
 
 def test_a_script_that_cannot_be_read_is_refused(
@@ -49,7 +50,7 @@ def test_a_script_that_cannot_be_read_is_refused(
 ) -> None:
     script = tmp_path / "run.py"
     script.touch()
-    check_command(("python-ws", str(script)))
+    check_command(UserCommand(("python-ws", str(script))))
     monkeypatch.setattr(os, "access", lambda path, how: False)  # root may read everything
     with pytest.raises(UsageError, match=r"run\.py: cannot be read: Permission denied"):
-        check_command(("python-ws", str(script)))
+        check_command(UserCommand(("python-ws", str(script))))

@@ -1,0 +1,92 @@
+"""Checks of the folders and the command line, before anything runs."""
+
+import difflib
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+from csrun.base.errors import UsageError
+from csrun.launch.user_command import INTERPRETERS, UserCommand
+from csrun.site import Site
+
+_YAML = (".yaml", ".yml")
+OWN_COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun_cpu", "csrun_wse")
+
+
+def require_command(command: tuple[str, ...], example: str) -> None:
+    """Raises: UsageError when there is nothing to run."""
+    if not command:
+        raise UsageError(f"no command given: add one, e.g. {example}")
+
+
+def check_working_dir() -> None:
+    """The folder that the command was given in.
+
+    Raises: UsageError when it has been removed meanwhile
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current folder no longer exists: cd to another") from error
+
+
+def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
+    """The folders that tasks need to see, those of the site with them.
+
+    Raises: UsageError for one that is no folder
+    """
+    for mount in mount_dirs:
+        if not os.path.isdir(mount):
+            raise UsageError(f"--mount-dirs: {mount} is not a folder")
+    for mount in site.mount_dirs:
+        if not os.path.isdir(mount):
+            raise UsageError(f"site {site.name}: mount_dirs: {mount} is not a folder")
+
+
+def check_command(command: UserCommand) -> None:
+    """Check the command's program, or the script that an interpreter of csrun's is to run.
+
+    Raises: UsageError for one that is not there
+    """
+    if command.mode is None:
+        check_program(command.words[0])
+    script = command.script
+    if script is None:
+        return
+    if not os.path.exists(script):
+        raise UsageError(f"{script}: no such file in {Path.cwd()}")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"{script}: cannot be read: Permission denied; run chmod u+r on it")
+    params = command.params or ""
+    if params.endswith(_YAML) and not os.path.exists(params):  # else each task would find it out
+        where = Path.cwd()
+        raise UsageError(
+            f"--params: {params}: cannot be read: No such file in {where}; name another"
+        )
+
+
+def check_program(program: str, path: str | None = None) -> None:
+    """The program by name, in `path` (else PATH), or by its own path.
+
+    Raises: UsageError when there is none, or none that can be run
+    """
+    if shutil.which(program, path=path) is None:
+        raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}{_meant(program)}")
+
+
+def _why_not(program: str) -> str:
+    is_path = os.sep in program
+    if is_path and os.path.isdir(program):
+        return "is a folder, not a command"
+    if is_path and os.path.exists(program):
+        return "is not executable: chmod +x it, or put its interpreter before it"
+    if " " in program:
+        return "command not found (pass the command and its arguments as separate words)"
+    return "no such file" if is_path else "command not found"
+
+
+def _meant(program: str) -> str:
+    """The interpreter or command of csrun's whose name is like this one."""
+    close = difflib.get_close_matches(program, (*INTERPRETERS, *OWN_COMMANDS), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

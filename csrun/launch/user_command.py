@@ -1,0 +1,178 @@
+"""The command that a user runs: the facts that its words state."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
+from csrun.base.python_options import split_options
+from csrun.context import Preparation
+
+VERSIONED = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+INTERPRETERS: dict[str, ExecutionMode] = {
+    "python": ExecutionMode.PIPELINED,
+    "python3": ExecutionMode.PIPELINED,
+    VERSIONED: ExecutionMode.PIPELINED,
+    "python-pt": ExecutionMode.PIPELINED,
+    "python-ws": ExecutionMode.WEIGHT_STREAMING,
+}
+
+_MODE = ("-m", "--mode")
+_WGT_SERVERS = ("--num_wgt_servers", "--num-wgt-servers")
+_SYSTEMS = ("--num_csx", "--num-csx")
+_SYSTEM = ("--cs_ip", "--cs-ip")
+_PARAMS = ("-p", "--params")
+_TRAIN = "train"
+_PREPARATIONS = {each.value: each for each in Preparation}
+
+
+@dataclass(frozen=True)
+class UserCommand:
+    """A command as its words, which are read as csrun.params and the PyTorch scripts read them.
+
+    The script is the second word; `without_options` drops options of Python before it.
+    """
+
+    words: tuple[str, ...]
+
+    @property
+    def interpreter(self) -> str:
+        """The first word; of a path into the folder of csrun's Python its bare name."""
+        path = Path(self.words[0])
+        # not Path.resolve(), which raises for a loop of links
+        own = os.path.realpath(path.parent) == os.path.realpath(Path(sys.executable).parent)
+        return path.name if own and path.name != self.words[0] else self.words[0]
+
+    @property
+    def mode(self) -> ExecutionMode | None:
+        """The mode of its interpreter; None if that is not one of csrun's.
+
+        csrun's are called by their bare names, or by a path into the folder of csrun's Python. The
+        path of another Python is another interpreter.
+        """
+        program = self.words[0]
+        if Path(program).is_absolute() and program == sys.executable:
+            return ExecutionMode.PIPELINED
+        return INTERPRETERS.get(self.interpreter)
+
+    @property
+    def script(self) -> str | None:
+        """The script that csrun's interpreter runs; None for `-c`, `-m` or another program."""
+        if self.mode is None or len(self.words) < 2 or self.words[1].startswith("-"):
+            return None
+        return self.words[1]
+
+    def without_options(self) -> "UserCommand":
+        """The command without options of its Python, such as `-u`."""
+        if self.mode is None:
+            return self
+        return UserCommand((self.words[0], *split_options(self.words[1:])[1]))
+
+    @property
+    def params(self) -> str | None:
+        """The params file that it names; other interpreters' -p may be anything."""
+        return None if self.mode is None else option(self.words[2:], _PARAMS)
+
+    def with_params(self, path: str) -> "UserCommand":
+        """The command with another params file."""
+        words = []
+        for before, word in self._pairs():
+            if (old := _attached(word, _PARAMS)) is not None:
+                words.append(word.removesuffix(old) + path)
+            else:
+                words.append(path if before in _PARAMS else word)
+        return UserCommand((*self.words[:2], *words[2:]))
+
+    @property
+    def script_mode(self) -> str | None:
+        """The --mode of the script: the last one counts."""
+        given = [
+            option(self.words[at:], _MODE)
+            for at, word in enumerate(self.words)
+            if at > 1 and (word in _MODE or _attached(word, _MODE) is not None)
+        ]
+        return given[-1] if given else None
+
+    @property
+    def system(self) -> str | None:
+        """The CS system that it asks for, by name or address."""
+        return option(self.words, _SYSTEM)
+
+    @property
+    def num_systems(self) -> int:
+        """How many CS systems it asks for; the script refuses what is not a number."""
+        said = option(self.words[2:], _SYSTEMS)
+        return max(1, int(said)) if said and said.isdecimal() else 1
+
+    def num_wgt_servers(self, asked: int | None) -> int:
+        """Number of MemoryX tasks: of csrun_wse's option, or of its own words.
+
+        Raises: UsageError where the two differ, or the command cannot have several
+        """
+        said = option(self.words[2:], _WGT_SERVERS) if self.mode else None
+        count = int(said) if said and said.isdecimal() else None  # else the script refuses it
+        if None not in (asked, count) and asked != count:
+            raise UsageError(
+                f"--num-wgt-servers {asked} conflicts with the command's --num_wgt_servers {said}:"
+                " give only one of them"
+            )
+        found = asked or count or 1
+        if found > 1 and self.mode is not ExecutionMode.WEIGHT_STREAMING:
+            raise UsageError(
+                f"--num-wgt-servers {found}: {self.words[0]} has no MemoryX: run the script with"
+                " python-ws, or drop the option"
+            )
+        return found
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """The mode or switch that has it compile or validate only; None for a run."""
+        return next(filter(None, (_asked(word, before) for before, word in self._pairs())), None)
+
+    def prepared_run(self) -> "UserCommand":
+        """The training that it compiles or validates for."""
+        words: list[str] = []
+        for before, word in self._pairs():
+            if _asked(word, before) is None:
+                words.append(word)
+            elif before in _MODE:
+                words.append(_TRAIN)
+            elif value := _attached(word, _MODE):
+                words.append(word.removesuffix(value) + _TRAIN)
+        return UserCommand(tuple(words))
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield each word after the one before it."""
+        return zip(("", *self.words), self.words, strict=False)
+
+
+def option(words: tuple[str, ...], names: tuple[str, ...]) -> str | None:
+    """Return the value of an option: `--mode x`, `--mode=x` or `-mx`."""
+    for word, following in zip(words, (*words[1:], None), strict=False):
+        if word in names:
+            return following
+        if (value := _attached(word, names)) is not None:
+            return value
+    return None
+
+
+def _asked(word: str, before: str) -> Preparation | None:
+    if (value := _attached(word, _MODE)) is not None:
+        text = value
+    elif before in _MODE:
+        text = word
+    else:
+        text = word[2:].replace("-", "_") if word.startswith("--") else ""
+    return _PREPARATIONS.get(text)
+
+
+def _attached(word: str, names: tuple[str, ...]) -> str | None:
+    """Return the value that is in an option's own word, or None."""
+    name, equals, value = word.partition("=")
+    if equals and name in names:
+        return value
+    return word[2:] if len(word) > 2 and word[:2] in names else None
