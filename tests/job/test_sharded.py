@@ -73,7 +73,7 @@ def test_sharded_by_batch_any_number_goes_on(
 def test_another_way_of_sharding_is_another_run(trained_on_system: FcMnist, script: str) -> None:
     done = train(trained_on_system, script, 2, 30)
     assert done.returncode == 2
-    assert "let input_fn shard by batch again" in done.stderr
+    assert "change input_fn back to shard by batch" in done.stderr
 
 
 FEW = "        Dataset.from_arrays(np.arange(500))\n        .shard(*shard_info()[::-1])\n"

@@ -97,8 +97,7 @@ def test_six_systems_on_several_machines_have_the_bits_of_one(place: FcMnist) ->
     refused = place.wse(layout=MACHINES)
     assert refused.returncode == 2
     assert re.search(
-        "2, and the job has 0: give --num_csx 6 among .* --total-nodes 5 and "
-        "--single-task-nodes 4\n",
+        "2 SwarmX tasks .* has 0: pass --num_csx 6 .* --total-nodes 5 --single-task-nodes 4\n",
         refused.stderr,
     )
 

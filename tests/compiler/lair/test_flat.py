@@ -53,7 +53,7 @@ def test_an_array_that_is_read_after_its_next_value_is_refused():
         m = old["m"] * 0.5
         return {"m": m, "w": old["w"] - old["m"]}
 
-    with pytest.raises(AssertionError, match="m is read after its next value is there"):
+    with pytest.raises(AssertionError, match="m is read after its next value was assigned"):
         flat_loop("test", ARRAYS, "float32", late)
 
 

@@ -164,7 +164,7 @@ def test_whether_a_users_job_carries_a_layout() -> None:
     assert allocation.lacks(own, needs) == ""
     assert allocation.lacks([squeue.JobComponent(5, 40, "")], needs) == ""
     assert allocation.lacks([squeue.JobComponent(5, 30, "")], needs).startswith(
-        "has 6 CPUs a node, the tasks"
+        "has 6 CPUs per node, the tasks"
     )
     assert allocation.lacks([squeue.JobComponent(4, 32, "")], needs).startswith(
         "has 4 nodes, the layout"
