@@ -13,7 +13,7 @@ PAGE = CHECKOUT / "docs" / "design.md"
 LIMITS = {
     "A batch, from the Dataset to the program": 20,
     "A weight, from its layer to the checkpoint": 55,
-    "A request, from the command to the running task": 30,
+    "A request, from the command to the running task": 31,
     "A failure, from the task to the screen": 16,
     "The first step of a PyTorch loop, from `for batch in loader` to the compiled program": 52,
     "A later step of a PyTorch loop, from the batch to the wafer": 35,
