@@ -124,11 +124,11 @@ class CirhOp(IRDLOperation):
     FOLDS: ClassVar[bool] = False
     LIES: ClassVar[Lies] = Lies.DENSE
     READS: ClassVar[Reads] = Reads.STRIDED
-    #: Operands, by name, that are read wherever they were written, in a part of something as well.
+    #: Operands, by name, that are read at any strides: they may be written into a concatenation.
     READS_IN_PLACE: ClassVar[tuple[str, ...]] = ()
     #: Operands, by name, that the result may be written over, element by element.
     WRITES_OVER: ClassVar[tuple[str, ...]] = ()
-    #: Operands, by name, of which a kernel takes a number as text; others must be arrays.
+    #: Operands, by name, that may be constants in the kernel's text; others must be arrays.
     TAKES_TEXT: ClassVar[tuple[str, ...]] = ()
     #: Python expression of the result in the operands' numbers, where all elements are one number.
     NUMBER: ClassVar[str | None] = None
@@ -136,7 +136,7 @@ class CirhOp(IRDLOperation):
     COPIES: ClassVar[bool] = False
     #: Whether an operand without samples is repeated for each sample.
     BY_SAMPLE: ClassVar[bool] = False
-    #: Whether there is something to compute: a leaf or a view has no kernel.
+    #: Whether a kernel computes it; leaves and views have none.
     NEEDS_KERNEL: ClassVar[bool] = True
 
     @property
@@ -167,7 +167,7 @@ class CirhOp(IRDLOperation):
 
     @classmethod
     def operand_name(cls, index: int) -> str:
-        """The name of an operand; all that a variadic one takes, which is the last, have its."""
+        """The name of an operand by its index; a variadic one is the last, and has several."""
         names = [name for name, _ in cls.get_irdl_definition().operands]
         return names[min(index, len(names) - 1)]
 

@@ -3,7 +3,7 @@
     x * logistic(x)
 
 is traced, once for each operator and its options; each function that it calls becomes a line of
-text. A value takes the place of one that is read no more, so that no formula names scratch arrays.
+text. A value reuses the array of one that is no longer read: formulas name no scratch arrays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,8 +44,9 @@ class Extra(Enum):
 class NumpyCalls:
     """NumPy calls that compute a function.
 
-    lines: {0}, {1} ... are the operands, then the result, then the extras. over: numbers of the
-    operands that the result may be written over. arrays: those that must not be texts of numbers.
+    lines: {0}, {1} ... are the operands, then the result, then the extras. over: indices of the
+    operands that the result may be written over. arrays: indices of those that must be arrays;
+    others may be the text of a number.
     """
 
     lines: tuple[str, ...]
@@ -128,7 +129,7 @@ class TraceWriter:
         return value >= self._trace.operands and value not in self._trace.zeros
 
     def _place_of_result(self, number: int, call: FormulaCall, dying: Sequence[int]) -> int:
-        """Over a value that is read no more, else in the result's array, else in scratch."""
+        """Over a value that is no longer read, else in the result's array, else in scratch."""
         kind = Extra.MASK if call.is_mask else Extra.ARRAY
         if call.result == self._trace.result:
             return self._out
@@ -181,9 +182,9 @@ class TraceWriter:
     def _where(
         self, number: int, call: FormulaCall, args: Sequence[str], out: int
     ) -> Iterator[str]:
-        """A choice. NumPy's masked copies take 25 times as long as a product of bits.
+        """Lines of a choice. A 0 is chosen by a product of bits, which holds for infinity and NaN.
 
-        The processor guesses each of their branches. Infinite and undefined numbers are bits, too.
+        NumPy's masked copies take 25 times as long: the processor mispredicts their branches.
         """
         mask, x, y = args
         _, first, second = call.args
