@@ -218,8 +218,6 @@ def _plan(
         run_mode=options.run_mode,
         precision=precision_of(module),
         batch_size=count * minibatch,
-        replicas=options.replicas,
-        minibatches_in_flight=options.minibatches_in_flight,
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         visits=placed.visits,
@@ -248,11 +246,9 @@ def _plan(
             layout.layers, inputs, placed.floor_plan, options, precision_of(module)
         ),
         chosen_for=options.chosen_for,
-        micro_batches=options.micro_batches,
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
-        systems=options.systems,
-        accumulates=options.accumulates,
+        **options.split_fields(),
     )
 
 

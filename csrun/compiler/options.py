@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.executable import BatchSplit
 from csrun.site.model import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -12,18 +13,15 @@ SHARE = 8  # of the wafer's memory, as much as weights of one matrix may take of
 GROUP_BYTES = 1 << 20  # layers of less weight than this travel together: fewer handoffs a step
 
 
-class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompileOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one compile; equal options and an equal model give an equal Executable.
 
     `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
     arithmetic: a matrix product on more threads may sum in another order. A matrix of more than
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
-    it takes more than its share of the wafer. Each of the model's `replicas` on the fabric has
-    `minibatches_in_flight`. Which of these options the compiler has chosen, it was for the models
-    of the checksums in `chosen_for`. Of `systems` like this one each has an equal share of the
-    batch, which is cut into so many `micro_batches` before. With `mark_layers` the program says
-    where each layer begins and ends, for a trace.
-    accumulates: gradients of several batches may be added up before an update.
+    it takes more than its share of the wafer. Which of these options the compiler has chosen, it
+    was for the models of the checksums in `chosen_for`. With `mark_layers` the program says where
+    each layer begins and ends, for a trace.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -33,19 +31,9 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     group_bytes: Positive = GROUP_BYTES
     max_group_bytes: Positive | None = None
     blas_threads: Positive = 1
-    replicas: Positive = 1
-    minibatches_in_flight: Positive = 1
     chosen_for: tuple[str, ...] = ()
     mark_layers: bool = False
-    micro_batches: Positive = 1
     recompute: bool = False
-    systems: Positive = 1
-    accumulates: bool = False
-
-    @property
-    def at_once(self) -> int:
-        """Minibatches of a micro-batch, of all replicas."""
-        return self.replicas * self.minibatches_in_flight
 
     @property
     def part_bytes(self) -> int | None:
@@ -56,17 +44,7 @@ class CompileOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return self.system.sram_bytes // SHARE if streams else None
 
     @property
-    def minibatches(self) -> int:
-        """Minibatches of a step on one system, of all replicas and micro-batches."""
-        return self.micro_batches * self.at_once
-
-    @property
     def adds_gradients(self) -> bool:
         """Return whether some are added to those that are in the store."""
         is_one = self.minibatches == 1 and not self.accumulates
         return self.run_mode is RunMode.TRAIN and not is_one
-
-    @property
-    def parts(self) -> int:
-        """Minibatches of a step, of all systems."""
-        return self.systems * self.minibatches

@@ -265,9 +265,7 @@ def _traced(run: EstimatorRun, options: CompileOptions) -> TracedModel:
         options.run_mode,
         run.params,
         run.config.precision,
-        options.at_once,
-        options.micro_batches,
-        options.systems,
+        options,
     )
 
 

@@ -15,12 +15,13 @@ from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec
 from csrun.estimator.loss_parts import loss_parts
 from csrun.estimator.micro_batches import require_divides
-from csrun.executable import RunMode
+from csrun.executable import BatchSplit, RunMode
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
 from csrun.runtime.step.results import HostCall, Summary
 
 ModelFunction = Callable[..., CSEstimatorSpec]
+WHOLE = BatchSplit()
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ def trace_model(
     run_mode: RunMode,
     params: Any,
     precision: str,
-    minibatches: int = 1,
-    micro_batches: int = 1,
-    systems: int = 1,
+    split: BatchSplit = WHOLE,
 ) -> TracedModel:
     """Call the model function on traced tensors of the shape of a minibatch.
 
@@ -67,7 +66,7 @@ def trace_model(
         tensors = [
             tracer.input(
                 name,
-                _minibatch(_share(spec.shape, systems), minibatches, micro_batches),
+                _minibatch(spec.shape, split),
                 _dtype(np.dtype(spec.dtype), precision),
             )
             for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
@@ -108,11 +107,6 @@ def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:
         )
 
 
-def _share(shape: tuple[int, ...], systems: int) -> tuple[int, ...]:
-    """Shard of an array on each system."""
-    return (share_of(shape[0], systems), *shape[1:])
-
-
 def share_of(batch: int, systems: int) -> int:
     """Return the samples per system of a batch.
 
@@ -128,11 +122,12 @@ def share_of(batch: int, systems: int) -> int:
     return batch // systems
 
 
-def _minibatch(shape: tuple[int, ...], minibatches: int, micro_batches: int) -> tuple[int, ...]:
-    size = shape[0] // micro_batches
-    of = "batch_size" if micro_batches == 1 else "micro_batch_size"
-    require_divides("minibatches_in_flight", minibatches, of, size)
-    return (size // minibatches, *shape[1:])
+def _minibatch(shape: tuple[int, ...], split: BatchSplit) -> tuple[int, ...]:
+    """Shape of a minibatch of an array."""
+    size = share_of(shape[0], split.systems) // split.micro_batches
+    of = "batch_size" if split.micro_batches == 1 else "micro_batch_size"
+    require_divides("minibatches_in_flight", split.at_once, of, size)
+    return (size // split.at_once, *shape[1:])
 
 
 def _dtype(dtype: "np.dtype[Any]", precision: str) -> str:

@@ -35,6 +35,7 @@ from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule, StepNu
 from csrun.executable.plan import (
     MOST_STEPS,
     AxisSlice,
+    BatchSplit,
     Buffer,
     Combine,
     Commit,
@@ -66,6 +67,7 @@ __all__ = [
     "SCHEDULES",
     "AxisSlice",
     "Batch",
+    "BatchSplit",
     "Buffer",
     "Combine",
     "Commit",

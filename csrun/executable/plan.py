@@ -7,6 +7,7 @@ In weight streaming the store is MemoryX's; pipelined and on the CPU it is the f
 """
 
 from enum import StrEnum
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from csrun.executable.learning_rate import Schedule, StepNumber
 
 __all__ = [
     "AxisSlice",
+    "BatchSplit",
     "Buffer",
     "Combine",
     "Commit",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 MOST_STEPS = 256  # of an order, between two words of the chief
 PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
 
@@ -305,7 +308,41 @@ class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[LayerEstimate, ...]
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a step's batch is computed; options of a compile, and part of its plan.
+
+    Each of `systems` has an equal share of the batch, computed in `micro_batches` one after the
+    other. A micro-batch is split over `replicas` of the model, whose share flows in
+    `minibatches_in_flight`. accumulates: a step may take several batches.
+    """
+
+    systems: Positive = 1
+    micro_batches: Positive = 1
+    replicas: Positive = 1
+    minibatches_in_flight: Positive = 1
+    accumulates: bool = False
+
+    @property
+    def at_once(self) -> int:
+        """Minibatches of a micro-batch, of all replicas."""
+        return self.replicas * self.minibatches_in_flight
+
+    @property
+    def minibatches(self) -> int:
+        """Minibatches of a step on one system, of all replicas and micro-batches."""
+        return self.micro_batches * self.at_once
+
+    @property
+    def parts(self) -> int:
+        """Minibatches of a step, of all systems."""
+        return self.systems * self.minibatches
+
+    def split_fields(self) -> dict[str, Any]:
+        """The fields of the split alone, by name."""
+        return {name: getattr(self, name) for name in BatchSplit.__struct_fields__}
+
+
+class Plan(BatchSplit, frozen=True, forbid_unknown_fields=True):
     """plan.json.
 
     `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
@@ -317,9 +354,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
     would count: such batches are refused (None: they count nowhere).
 
-    Each of `systems` has an equal share of the batch, split over `replicas` of the model, whose
-    share flows in `minibatches_in_flight`; one update is that of all. What the compiler has
-    chosen answers the questions `chosen_for`. `marks`: layers told of, by their numbers.
+    One update is that of all systems, replicas and minibatches. What the compiler has chosen
+    answers the questions `chosen_for`. `marks`: layers told of, by their numbers.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -342,8 +378,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_mode: RunMode
     precision: str  # float32 | float64
     batch_size: int
-    replicas: int
-    minibatches_in_flight: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
     visits: tuple[Visit, ...]
@@ -367,11 +401,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     estimate: Estimate
     chosen_for: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
-    micro_batches: int = 1
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
-    systems: int = 1
-    accumulates: bool = False
 
     @property
     def order(self) -> tuple[Visit, ...]:
@@ -394,16 +425,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return whether the store's gradients are a window; else each group has its own region."""
         adds = self.micro_batches > 1 or self.accumulates
         return self.commit is Commit.IMMEDIATE and not adds
-
-    @property
-    def at_once(self) -> int:
-        """Minibatches of a micro-batch, of all replicas."""
-        return self.replicas * self.minibatches_in_flight
-
-    @property
-    def minibatches(self) -> int:
-        """Minibatches of a step on one system, of all replicas and micro-batches."""
-        return self.micro_batches * self.at_once
 
     @property
     def placed_pes(self) -> int:

@@ -32,6 +32,7 @@ from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
 from csrun.estimator.compilation import minibatches_in_flight
 from csrun.estimator.trace import trace_model
+from csrun.executable import BatchSplit
 from csrun.records import checkpoints
 from csrun.runtime.chief.saving import Saving
 
@@ -115,7 +116,9 @@ def test_minibatches_that_do_not_divide_the_batch_are_refused(tmp_path, count, n
 def test_systems_that_do_not_divide_the_batch_are_refused(systems, nearest):
     said = f"num_csx must divide batch_size 8, got {systems}: use batch_size "
     with pytest.raises(UsageError, match=said + nearest):
-        trace_model(model_fn, train_input(None), RunMode.TRAIN, None, "float32", systems=systems)
+        trace_model(
+            model_fn, train_input(None), RunMode.TRAIN, None, "float32", BatchSplit(systems=systems)
+        )
 
 
 def test_several_minibatches_are_refused_in_weight_streaming():
