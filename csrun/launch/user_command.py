@@ -104,7 +104,7 @@ class UserCommand:
 
     @property
     def num_systems(self) -> int:
-        """How many CS systems it asks for; the script refuses what is not a number."""
+        """Number of CS systems it asks for; the script refuses anything but a number."""
         said = option(self.words[2:], _SYSTEMS)
         return max(1, int(said)) if said and said.isdecimal() else 1
 
