@@ -27,7 +27,6 @@ SHARED_CLASS_NAMES = {
     "Scratch": {"kernels"},
     # Names of messages and schedules are tags on the wire and in files.
     "Constant": {"executable", "pytorch/step"},
-    "Traced": {"runtime/wire", "pytorch/record"},
     # Optimizer state is in slots, as TensorFlow calls them; a token's slot is a place in the loop.
     "Slot": {"executable", "pytorch/step"},
 }
