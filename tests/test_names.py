@@ -25,7 +25,7 @@ SHARED_CLASS_NAMES = {
     "NodeStatus": {"launch", "jobs"},
     # Generated programs name them with their modules: attention.Scratch, embedding.Scratch.
     "Scratch": {"kernels"},
-    # Names of messages and schedules are tags on the wire and in files.
+    # The name of a schedule is its tag in files.
     "Constant": {"executable", "pytorch/step"},
     # Optimizer state is in slots, as TensorFlow calls them; a token's slot is a place in the loop.
     "Slot": {"executable", "pytorch/step"},
