@@ -309,7 +309,7 @@ class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a step's batch is computed; options of a compile, and part of its plan.
+    """Split of a step's batch; options of a compile, and part of its plan.
 
     Each of `systems` has an equal share of the batch, computed in `micro_batches` one after the
     other. A micro-batch is split over `replicas` of the model, whose share flows in
