@@ -20,7 +20,7 @@ CLUSTER = SiteFacts("lab", nodes=16, node_cpus=8, one_machine=False, link_bytes_
 MEASURING_SCRIPT = """
 import sys, time
 from csrun.context import analysis_dir, current, interpreter_mode
-from csrun.advice.measurements import Fed, FeedRequest, Measurements, Point, StageCost
+from csrun.advice.measurements import DeliveredRate, FeedRequest, Measurements, Point, StageCost
 from csrun.base.mode import ExecutionMode
 
 folder = analysis_dir()
@@ -39,7 +39,7 @@ if not feeds:
     wafer = None if "no-wafer" in sys.argv else 176_000.0
     Measurements(128, 3140, 2, estimate, wafer, streaming, False, points).write(folder)
 elif current().rank == 0 and "lazy" not in sys.argv:
-    Fed(160_000.0, 5.0, len(current().streamers)).write(folder)
+    DeliveredRate(160_000.0, 5.0, len(current().streamers)).write(folder)
 """
 
 Curve = Callable[[int], float]
