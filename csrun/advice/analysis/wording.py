@@ -35,7 +35,7 @@ def heading(analysis: Analysis) -> dict[str, str]:
         "Batch": f"{several(measured.batch_size, 'sample')} of {measured.sample_bytes:,} B",
         "Measured on": f"{several(measured.machine_cpus, 'CPU')} of this machine",
         "Site": f"{site.name}: at most {nodes}, {where}",
-        "FeedTarget": f"{_target(target)} samples/s, {target.source}",
+        "Target": f"{_target(target)} samples/s, {target.source}",
         "With a margin": f"{count(target.wanted)} samples/s, {percent(target.margin)} above",
     }
 
@@ -175,7 +175,7 @@ def verdict(analysis: Analysis) -> str:
     """Return whether the run is within the error of the prediction, in words."""
     found = analysis.verified
     error = max(DISTURBED, *(fit.error or 0.0 for fit in analysis.fits))
-    return "VerifiedLayout" if found and abs(found.deviation) <= error else "Not verified"
+    return "Verified" if found and abs(found.deviation) <= error else "Not verified"
 
 
 def verified(found: VerifiedLayout) -> str:
