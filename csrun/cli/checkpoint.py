@@ -132,7 +132,7 @@ def _named(path: Path) -> "tuple[Path, list[Listed], str | None]":
     return path.parent, found, None
 
 
-def _say_verified(one: "Verified") -> None:
+def _say_verified(one: "VerifiedCheckpoint") -> None:
     if not one.damages:
         click.echo(f"{one.name}: good, {one.tensors} tensors, {one.nbytes:,} bytes")
     for damage in one.damages:
