@@ -239,7 +239,7 @@ def test_a_teacher_is_called_under_no_grad(tmp_path):
 
 def test_a_teacher_that_changes_is_refused(tmp_path):
     kit = Kit()
-    said = r"computes with was written since step 1"
+    said = r"uses has changed since step 1"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         taught(kit, lambda teacher: teacher[0].weight.mul_(2))
 
