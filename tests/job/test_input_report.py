@@ -51,7 +51,7 @@ def test_a_bad_input_fn_is_told_at_compile_and_kept(place: FcMnist, bad: str) ->
         f"[input_fn] - shuffle(): samples are shuffled, not batches (warning, data.py:{line})"
         in (told)
     )
-    assert "change: write .shuffle(…) before .batch(…)" in told
+    assert "change: move .shuffle(…) before .batch(…)" in told
     [kept] = reports(place)
     assert kept.read_text().startswith(told)
     assert f"Input Function Report: {kept.relative_to(place.path)}" in text

@@ -87,5 +87,5 @@ def test_an_evaluation_that_comes_first_is_compiled_beside_the_training(tmp_path
 
 
 def test_both_at_once_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="give validate_only or compile_only, not both"):
+    with pytest.raises(UsageError, match="got both validate_only and compile_only"):
         cbtorch.initialize(model_dir=tmp_path, compile_only=True, validate_only=True)
