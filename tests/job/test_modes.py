@@ -104,7 +104,7 @@ def test_a_compile_for_a_mode_that_its_system_is_not_in_says_so(place: FcMnist) 
     words = place.own(("--validate_only", "--cs_ip", "cs2-02"))
     done = place.run("python", RUN, *words, command="csrun_cpu")
     assert done.returncode == 0, done.stderr
-    assert "WARNING:csrun:cs2-02 is not in PIPELINED mode now" in done.stderr
+    assert "WARNING:csrun:cs2-02 is not in PIPELINED mode; switch it" in done.stderr
 
 
 def test_the_weight_streaming_interpreter_trains_on_the_cpu_alone_and_says_so(
