@@ -7,6 +7,7 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.base.run_config import Params
 from csrun.launch.script_arguments import check_arguments
+from csrun.launch.user_command import UserCommand
 from csrun.params.arguments import parse
 
 RUN = "from csrun.params import main_for, run\n"
@@ -46,14 +47,14 @@ def message(call: Any, *arguments: Any) -> str | None:
 
 @pytest.mark.parametrize("words", [("--params", "typo.yaml"), ("-ptypo.yaml",)])
 def test_a_misspelt_key_is_refused_where_no_schema_has_it(script: str, words: Any) -> None:
-    said = message(check_arguments, ("python-ws", "run.py", *words))
+    said = message(check_arguments, UserCommand(("python-ws", "run.py", *words)))
     expected = "typo.yaml: runconfig.max_stepz: unknown key; did you mean max_steps?"
     assert said == (expected if script in REFUSED else None)
 
 
 def test_a_wrong_mode_is_refused_in_the_words_of_the_task(script: str) -> None:
     words = ("--mode", "train", "-mtrian")
-    said = message(check_arguments, ("python-ws", "run.py", *words))
+    said = message(check_arguments, UserCommand(("python-ws", "run.py", *words)))
     of_task = message(parse, Params, None, words)
     assert str(of_task).endswith("did you mean train?")
     assert said == (None if script == "another parser" else of_task)
@@ -64,5 +65,5 @@ def test_a_wrong_mode_is_refused_in_the_words_of_the_task(script: str) -> None:
     [(), ("-p", "good.yaml", "-m", "EVAL"), ("-p", "none.yaml"), ("-mtrain",), ("--mode=eval",)],
 )
 def test_what_a_task_takes_is_taken(script: str, words: Any) -> None:
-    check_arguments(("python-ws", "run.py", *words))
-    check_arguments(("bash", "run.py", "--mode", "trian"))
+    check_arguments(UserCommand(("python-ws", "run.py", *words)))
+    check_arguments(UserCommand(("bash", "run.py", "--mode", "trian")))
