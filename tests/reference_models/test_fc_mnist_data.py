@@ -143,7 +143,7 @@ def test_other_images_are_refused(
 
 
 def test_a_folder_without_the_files_is_named(data: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"{tmp_path}: must hold train-images-idx3-ubyte"):
+    with pytest.raises(DataError, match=f"{tmp_path}: neither train-images-idx3-ubyte nor"):
         data.read_digits(str(tmp_path), "train")
 
 
