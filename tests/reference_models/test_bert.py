@@ -106,7 +106,7 @@ def test_evaluations_and_predictions_are_pytorchs(own_folder, params):
 
 def test_a_sequence_longer_than_the_positions_is_refused(params):
     longer = changed(params, "model", sequence_length=25)
-    with pytest.raises(ShapeError, match=r"position: .* at most 24 positions, got shape \[4, 25, 32"):
+    with pytest.raises(ShapeError, match=r"at most 24 positions, got shape \[4, 25, 32"):
         traced(longer)
 
 

@@ -114,6 +114,7 @@ ROWS = (
     Row("nn.functional.leaky_relu", leaky_relu),
     Row("nn.functional.elu", elu),
     Row("nn.functional.hardtanh", hardtanh),
+    Row("nn.functional.softshrink", lambda nn, x, lambd=0.5: nn.softshrink(x, lambd)),
     Row("nn.functional.gelu", gelu),
     Row("nn.functional.gelu", gelu_beside),
     Row("nn.functional.gelu", gelu_tanh),
