@@ -166,7 +166,7 @@ def test_the_first_run_of_several_is_measured_and_fed_beyond_its_data(place: FcM
     assert found["measurements"]["batch_size"] == 128
     assert found["measurements"]["replayed"]
     assert found["verified"]["fed"]["seconds"] == pytest.approx(5, rel=0.1)
-    assert done.stderr.count("the wafer of this machine") == 1
+    assert done.stderr.count("the wafer on this machine") == 1
     assert "dropped" not in done.stderr
     assert "[input_fn] - shard(): a streamer makes only its own" in done.stdout
     assert "estimator.py" not in done.stdout + done.stderr
