@@ -12,7 +12,7 @@ DATA_TEXT = (FOLDER / "data.py").read_text()
 LOAD = "        variant, sample = np.divmod("
 
 
-SLEEP_S = 0.1  # a batch: long beside a step and a batch of a loaded machine
+SLEEP_S = 0.3  # a batch: long beside a step and a batch of a loaded machine
 
 
 def with_sleep(place: FcMnist, ranks: tuple[str, ...]) -> str:
