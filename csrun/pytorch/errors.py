@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-import csrun
 from csrun.base.errors import CsrunError, UsageError
 
-_CSRUN = (f"{csrun.__path__[0]}/", f"{Path(csrun.__path__[0]).parent / 'cerebras_torch'}/")
+# Not csrun.__path__, where a folder `csrun` next to the script, such as a clone, comes first.
+_PACKAGE = Path(__file__).parents[1]
+_CSRUN = (f"{_PACKAGE}/", f"{_PACKAGE.parent / 'cerebras_torch'}/")
 _TORCH = f"{Path(torch.__file__).parent}/"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)

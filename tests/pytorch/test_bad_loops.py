@@ -100,6 +100,15 @@ def two_backwards_later(script, number, x, y):
     script.optimizer.step()
 
 
+def backward_behind_the_step(script, number, x, y):
+    loss = script.loss(x, y)
+    loss.backward()
+    script.optimizer.step()
+    if number == 6:
+        script.optimizer.zero_grad()
+        loss.backward()  # here
+
+
 def another_gradient_later(script, number, x, y):
     loss = script.loss(x, y)
     if number == 6:
@@ -143,6 +152,7 @@ def test_a_loop_that_only_looks_wrong_is_pytorchs(tmp_path, step):
     ("step", "said"),
     [
         (two_backwards_later, r"backward\(\) must be called once for each batch"),
+        (backward_behind_the_step, r"backward\(\) must be called once for each batch"),
         (another_gradient_later, r"backward\(\) takes no gradient"),
         (a_gradient_of_the_weights_alone, "the gradient of outer.weight must come from this"),
         (frozen_behind_the_batch, r".* or requires_grad, has changed since the batch"),

@@ -374,7 +374,7 @@ class SessionLoop:
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
         if step is None or not is_loss or token.step is not step.outputs:
             raise mismatch.another_loss(step, token)
-        if step.has_gradients:
+        if step.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
         step.variant.require_constants()  # one may be written between two calls
