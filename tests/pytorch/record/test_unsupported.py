@@ -182,7 +182,7 @@ def test_gradients_of_a_step_before_are_refused():
     given = batch()
     with first:
         step(model, first.batch(given))
-    with second, pytest.raises(CaptureError, match=r"test_refusals.py:\d+: .*zero_grad"):
+    with second, pytest.raises(CaptureError, match=r"test_unsupported.py:\d+: .*zero_grad"):
         x, y = second.batch(given)
         f.cross_entropy(model(x), y).backward()
 
@@ -214,7 +214,7 @@ def test_a_part_of_a_weight_from_before_the_step_is_refused():
     model = Model(lambda x: x)
     row = model.linear.weight.detach()[0, 0]
     model.then = lambda x: x * row
-    refused(model, step, r"test_refusals.py:\d+: a tensor is a view of linear.weight")
+    refused(model, step, r"test_unsupported.py:\d+: a tensor is a view of linear.weight")
 
 
 def test_the_data_of_a_weight_is_the_weight():
@@ -272,7 +272,7 @@ def test_a_batch_of_what_is_no_tensor_is_refused(odd):
 def test_inference_mode_is_refused():
     recorder, model = StepRecorder(nn.Linear(4, 3)), nn.Linear(4, 3)
     x, _ = recorder.batch(batch())
-    message = r"refusals.py:\d+: .*use torch.no_grad"
+    message = r"test_unsupported.py:\d+: .*use torch.no_grad"
     with recorder, torch.inference_mode(), pytest.raises(CaptureError, match=message):
         model(x)
 
@@ -338,12 +338,12 @@ def freezes(self, model, x, y):
 
 
 CHANGES = {
-    flips_a_flag: r"refusals.py:\d+: csrun::cross_entropy runs where step 1 ran csrun::"
-    r"dropout \(.*refusals.py:\d+",
-    scales: r"refusals.py:\d+: aten.mul.Tensor has different arguments than in step 1 \(.*refusal",
-    adds: r"refusals.py:\d+: a tensor created here has different values than in step 1",
-    goes_on: r"refusals.py:\d+: aten.relu.default runs where step 1 ran csrun::cross",
-    freezes: r"refusals.py:\d+: aten.t.default runs where step 1 ran aten.sum",
+    flips_a_flag: r"test_unsupported.py:\d+: csrun::cross_entropy runs where step 1 ran csrun::"
+    r"dropout \(.*test_unsupported.py:\d+",
+    scales: r"test_unsupported.py:\d+: aten.mul.Tensor has different arguments than in step 1",
+    adds: r"test_unsupported.py:\d+: a tensor created here has different values than in step 1",
+    goes_on: r"test_unsupported.py:\d+: aten.relu.default runs where step 1 ran csrun::cross",
+    freezes: r"test_unsupported.py:\d+: aten.t.default runs where step 1 ran aten.sum",
 }
 
 

@@ -248,7 +248,7 @@ def test_an_edit_that_no_program_has_is_refused(tmp_path, loop):
 
 def test_numbers_that_change_in_each_step_are_refused_when_there_are_many(tmp_path):
     kit = Kit()
-    said = r"test_changing_edits.py:[0-9]+: the loop edits gradients in more than 8 ways"
+    said = r"test_edited_variants.py:[0-9]+: the loop edits gradients in more than 8 ways"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         for part in range(3):
             kit.train_once(lambda step, p=part: kit.gradients[0].mul_(1 + max(6 * p + step - 3, 0)))

@@ -17,7 +17,7 @@ from csrun.pytorch.operators.base import Unsupported  # noqa: E402
 from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
 
 STEPS = 8
-PLACE = r"test_bad_loops\.py:{line}: "
+PLACE = r"test_call_order\.py:{line}: "
 
 
 class Network(nn.Module):
@@ -169,7 +169,7 @@ def test_batches_of_two_loaders_in_one_step_are_refused(tmp_path):
     said = r"a batch is used after the next one was taken, .* zip\(a, b\): .*StackDataset"
     session = script.session(tmp_path)
     other = cbtorch.dataloader(DataLoader(TensorDataset(torch.zeros(64, 2)), 8))
-    with pytest.raises(UsageError, match=r"test_bad_loops\.py:\d+: " + said), session:
+    with pytest.raises(UsageError, match=r"test_call_order\.py:\d+: " + said), session:
         for number, ((x, y), _) in enumerate(zip(script.loader, other, strict=True)):
             plain(script, number, x, y)
 
@@ -181,7 +181,10 @@ def test_a_batch_with_a_tensor_that_all_samples_share_is_refused(tmp_path):
     script = Script()
     script.loader = DataLoader(script.loader.dataset, 8, collate_fn=collate)
     said = r"a row for each of its samples, got tensors of 8, 8, 20: .* a buffer of the model"
-    with pytest.raises(UsageError, match=r"bad_loops.py:\d+: .*" + said), script.session(tmp_path):
+    with (
+        pytest.raises(UsageError, match=r"test_call_order.py:\d+: .*" + said),
+        script.session(tmp_path),
+    ):
         for x, y, scale in script.loader:
             script.loss(x, y).mul(scale[0]).backward()
             script.optimizer.step()
@@ -203,7 +206,7 @@ def test_a_parameter_without_a_gradient_stays_and_is_told_of(tmp_path, caplog):
         script.loop(plain)
     assert torch.equal(script.model.unused.weight, before)
     (said,) = (line for line in caplog.messages if "no gradient for" in line)
-    assert re.match(r".*test_bad_loops\.py:\d+: ", said)
+    assert re.match(r".*test_call_order\.py:\d+: ", said)
     assert "unused.weight, unused.bias" in said
 
 
@@ -261,7 +264,7 @@ def has_an_error_of_its_own(script, number, x, y):
         (
             does_not_fit,
             UsageError,
-            r"test_bad_loops\.py:{forward}: layer inner: PyTorch raises RuntimeError: .*8, 12",
+            r"test_call_order\.py:{forward}: layer inner: PyTorch raises RuntimeError: .*8, 12",
         ),
         (
             does_not_fit_outside,
@@ -287,7 +290,7 @@ def bug(*given, **options):
 
 def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, monkeypatch):
     monkeypatch.setitem(EMITTERS, "aten.tanh.default", bug)
-    place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: aten.tanh.default"
+    place = rf"test_call_order\.py:{Network.forward.__code__.co_firstlineno + 1}: aten.tanh.default"
     script = Script()
     with pytest.raises(IndexError, match="of csrun's own") as error, script.session(tmp_path):
         script.loop(plain)
@@ -297,7 +300,7 @@ def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, mo
 
 def test_a_bug_of_the_recorder_keeps_its_traceback_and_notes_line_and_layer(tmp_path, monkeypatch):
     monkeypatch.setattr(StepRecorder, "_storages_of", None)  # which is called
-    place = rf"test_bad_loops\.py:{Network.forward.__code__.co_firstlineno + 1}: layer inner: "
+    place = rf"test_call_order\.py:{Network.forward.__code__.co_firstlineno + 1}: layer inner: "
     script = Script()
     with pytest.raises(TypeError, match="not callable") as error, script.session(tmp_path):
         script.loop(plain)
@@ -308,7 +311,7 @@ def test_arguments_that_pytorch_refuses_as_well_are_refused_in_its_words(tmp_pat
     def step(script, number, x, y):
         nn.functional.cross_entropy(script.model(x), y.tolist()).backward()
 
-    script, place = Script(), rf"test_bad_loops\.py:{step.__code__.co_firstlineno + 1}: "
+    script, place = Script(), rf"test_call_order\.py:{step.__code__.co_firstlineno + 1}: "
     said = place + r"PyTorch raises TypeError: cross_entropy_loss\(\).*must be Tensor"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
         script.loop(step)

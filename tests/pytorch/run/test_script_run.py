@@ -123,7 +123,7 @@ def test_an_optimizer_that_was_changed_between_sessions_is_refused(tmp_path):
     script.train()
     script.optimizer.load_state_dict(copy.deepcopy(script.optimizer.state_dict()))
     with pytest.raises(
-        UsageError, match=r"test_sessions.py:[0-9]+: the optimizer's state was changed"
+        UsageError, match=r"test_script_run.py:[0-9]+: the optimizer's state was changed"
     ):
         script.train()
 
@@ -292,7 +292,7 @@ def test_a_pass_that_outlives_its_block_is_refused(tmp_path):
     with script.make(script.model, script.optimizer, script.criterion) as session:
         left = iter(script.train_loader)
         next(left)
-    with pytest.raises(UsageError, match=r"test_sessions.py:[0-9]+: a pass over a dataloader is"):
+    with pytest.raises(UsageError, match=r"test_script_run.py:[0-9]+: a pass over a dataloader is"):
         next(left)
     with pytest.raises(UsageError, match="a Session is open already"), session, session:
         pass
@@ -318,7 +318,7 @@ def test_a_session_of_a_dataloader_has_the_one_model_and_its_optimizer(tmp_path)
     close(epochs(ours, 2), epochs(theirs, 2))
     same_weights(ours, theirs)
     another = optim.SGD(ours.model.parameters(), 0.1)
-    with pytest.raises(UsageError, match=r"test_sessions.py:[0-9]+: .* one optimizer .* got 2"):
+    with pytest.raises(UsageError, match=r"test_script_run.py:[0-9]+: .* one optimizer .* got 2"):
         ours.train()
     del another
     other = cbtorch.module(nn.Linear(2, 2))

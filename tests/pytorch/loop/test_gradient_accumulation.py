@@ -195,7 +195,9 @@ def test_each_batch_may_be_computed_in_parts(tmp_path):
 
 def test_on_several_systems_they_are_refused():
     compiling = Compiling(None, SimpleNamespace(systems=("cs2-01", "cs2-02")))
-    with pytest.raises(UsageError, match=r"test_accumulation.py:[0-9]+: .* one CS system, got num"):
+    with pytest.raises(
+        UsageError, match=r"test_gradient_accumulation.py:[0-9]+: .* one CS system, got num"
+    ):
         compiling.accumulate()
 
 
@@ -329,7 +331,7 @@ REFUSED = {
 def test_sums_that_would_not_be_pytorchs_are_refused(tmp_path, loop):
     layers = (nn.Linear(6, 9), nn.BatchNorm1d(9), nn.Linear(9, 4))
     kit = kit_of(*layers) if loop is keeps_statistics else kit_of()
-    said = "test_accumulation.py:[0-9]+: .*" + re.escape(REFUSED[loop])
+    said = "test_gradient_accumulation.py:[0-9]+: .*" + re.escape(REFUSED[loop])
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         loop(kit)
 

@@ -58,9 +58,7 @@ def test_zeros_go_on_in_the_next_session(tmp_path):
 
 def test_zeros_that_become_none_amid_a_part_are_refused(tmp_path):
     kit = Kit()
-    said = (
-        r"test_zero_gradients.py:\d+: the gradient of 0.weight, to which backward\(\) adds nothing"
-    )
+    said = r"test_deferred.py:\d+: the gradient of 0.weight, to which backward\(\) adds nothing"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once()
         kit.model[0].weight.requires_grad_(requires_grad=False)

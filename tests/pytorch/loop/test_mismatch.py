@@ -128,12 +128,12 @@ def another_mode(kit):
 
 
 REFUSED = {
-    another_keyword: r"clamp in .*test_changed_calls.py:[0-9]+ is not called as it was",
+    another_keyword: r"clamp in .*test_mismatch.py:[0-9]+ is not called as it was",
     another_type: "mul in .* is not called as it was",
     another_number: "mul in .* is not called as it was",
     a_written_mask: "mul in .* is not called as it was",
-    a_mask_of_forward: r"test_changed_calls.py:[0-9]+: a tensor that this line uses",
-    another_mode: r"test_changed_calls.py:[0-9]+: train\(\) or eval\(\) of modules",
+    a_mask_of_forward: r"test_mismatch.py:[0-9]+: a tensor that this line uses",
+    another_mode: r"test_mismatch.py:[0-9]+: train\(\) or eval\(\) of modules",
 }
 LAYERS = {a_mask_of_forward: Masked, another_mode: Norm}
 

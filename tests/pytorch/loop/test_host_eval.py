@@ -282,7 +282,7 @@ def test_values_of_the_first_steps_may_be_read_behind_the_block(tmp_path):
 
 def test_a_write_into_a_view_of_what_waits_is_refused(tmp_path):
     kit = Kit()
-    said = r"test_values_of_steps.py:[0-9]+: mul_ writes into .* a view"
+    said = r"test_host_eval.py:[0-9]+: mul_ writes into .* a view"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kept = torch.stack(kit.train_once())
         kept[0].mul_(2)

@@ -54,7 +54,7 @@ def test_a_hook_on_a_value_is_refused(tmp_path):
         out.register_hook(lambda g: g * 0.5)
         return functional.cross_entropy(out, y)
 
-    said = r"test_values_in_loss.py:\d+: a hook on a value of the loop would run in the first steps"
+    said = r"test_tokens.py:\d+: a hook on a value of the loop would run in the first steps"
     kit = Kit()
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         train(kit, hooked)

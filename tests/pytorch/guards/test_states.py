@@ -163,7 +163,7 @@ def test_a_value_that_changes_between_passes_is_pytorchs(tmp_path, name):
 def test_a_value_that_changes_behind_the_batch_is_refused_by_its_name(tmp_path):
     read, change = READS["object"]
     kit = Kit(Scaled(read))
-    said = r"test_guards.py:\d+: aten.mul.* step 9, after the loop has changed model.0.config.tau"
+    said = r"test_states.py:\d+: aten.mul.* step 9, after the loop has changed model.0.config.tau"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         trained(change, "step")(kit)
 
@@ -204,7 +204,7 @@ def draws_by_numpy(module):
 def test_a_forward_that_is_another_in_each_step_is_refused(tmp_path, read, said):
     line = read.__code__.co_firstlineno + 1
     kit = Kit(Scaled(read))
-    with pytest.raises(UsageError, match=rf"test_guards.py:{line}: {said}"), kit.session(tmp_path):
+    with pytest.raises(UsageError, match=rf"test_states.py:{line}: {said}"), kit.session(tmp_path):
         kit.train_once()
 
 
@@ -270,6 +270,6 @@ def test_what_changes_between_two_calls_in_a_step(tmp_path, first):
         beside(loop, tmp_path, Scaled(in_dict))
         return
     kit = Kit(Scaled(in_dict))
-    said = r"test_guards.py:\d+: SETTINGS.* has changed between two calls"
+    said = r"test_states.py:\d+: SETTINGS.* has changed between two calls"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         loop(kit)
