@@ -13,8 +13,8 @@ if find_spec("torch") is None:
 
 from cerebras_torch import optim
 from csrun.pytorch.deferred_init.meta_init import meta_init
+from csrun.pytorch.excepthook import install_excepthook
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
-from csrun.pytorch.mistakes import install_excepthook
 from csrun.pytorch.session import Session
 from csrun.pytorch.settings import env, initialize
 from csrun.pytorch.user import dataloader, module

@@ -224,7 +224,9 @@ def test_the_checksum_of_a_compile_covers_what_the_compiler_imports() -> None:
 
 
 def test_the_checks_see_what_they_look_for() -> None:
-    assert packages_of_csrun_imported("from csrun.launch.plan import plan\nimport csrun.cli") == {
+    assert packages_of_csrun_imported(
+        "from csrun.launch.job_plan import plan\nimport csrun.cli"
+    ) == {
         "launch",
         "cli",
     }

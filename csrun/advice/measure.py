@@ -30,7 +30,7 @@ from csrun.advice.measurements import Point, StageCost
 from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
 from csrun.data.errors import DataError
-from csrun.data.operators import StageClock, StageTime
+from csrun.data.input_operators import StageClock, StageTime
 from csrun.data.sharding import sharded_as
 from csrun.runtime.step.batch_maker import BatchNumbers
 

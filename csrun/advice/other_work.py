@@ -11,7 +11,7 @@ from time import perf_counter
 import psutil
 
 from csrun.advice.measurements import OtherUse
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 
 LEAST_CPUS = 0.1  # threshold to name a program
 MOST_NAMES = 3

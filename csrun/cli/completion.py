@@ -5,7 +5,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 
 SHELLS = ("bash", "zsh", "fish")
 COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun", "csrun_cpu", "csrun_wse")

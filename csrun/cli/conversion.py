@@ -62,17 +62,17 @@ def _files_of(path: Path) -> Any:
     if path.suffix not in PICKLED:
         return state_dict
     try:
-        from csrun.pytorch.weights import state_files
+        from csrun.pytorch.weights import state_dict_files
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{path}: needs PyTorch: pip install 'torch==2.13.*', or use a .safetensors file"
         ) from error
-    return state_files
+    return state_dict_files
 
 
 def from_huggingface(path: Path, target: Path, model: Path, params: Path | None) -> None:
     """Make a checkpoint of a saved model, as the model's convert.py does."""
-    from csrun.params.arguments import load
+    from csrun.params.command_line import load
     from csrun.params.convert import from_huggingface
 
     conversion = _conversion(model)
@@ -84,7 +84,7 @@ def to_huggingface(
     path: Path, target: Path, model: Path, params: Path | None, max_shard_size: str
 ) -> None:
     """Write a checkpoint as transformers saves a model, as the model's convert.py does."""
-    from csrun.params.arguments import load
+    from csrun.params.command_line import load
     from csrun.params.convert import PARAMS_FILE, to_huggingface
     from csrun.records.huggingface import size_in_bytes
 

@@ -39,7 +39,7 @@ def cs(command: tuple[str, ...], system: str | None, site: str | None, ssh_login
 
 def _login(command: tuple[str, ...]) -> "tuple[LoginRole, tuple[str, ...]]":
     """Role and command of a log-in; a client may begin the command with `cs`."""
-    from csrun.cli.shell.loop import split
+    from csrun.cli.shell.command_loop import split
     from csrun.context.environment import ssh_login
 
     if command:
@@ -68,7 +68,7 @@ def _asking() -> "Asking":
 
 def _run(command: tuple[str, ...], shell: "Shell") -> int:
     from csrun.cli.shell import LeaveShell, run_command
-    from csrun.cli.shell.loop import prompt_for_lines, read_lines
+    from csrun.cli.shell.command_loop import prompt_for_lines, read_lines
 
     if not command:
         if not shell.asking.is_terminal:

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from csrun.base.choice import Choice
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 from csrun.cli import frame
 from csrun.cli.completion import job_ids
 

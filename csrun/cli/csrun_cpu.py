@@ -80,7 +80,7 @@ def csrun_cpu(
     **job: Any,
 ) -> int:
     """Run CMD, a shell for example, in csrun's software environment."""
-    from csrun.launch.cpu import CpuRequest, prepare
+    from csrun.launch.cpu_command import CpuRequest, prepare
     from csrun.site import load, resolve
 
     if queries := context.meta.get(QUERIED):

@@ -11,7 +11,7 @@ import click
 from csrun.base import streams
 from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError, OutputError, brief
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 from csrun.base.version import VERSION
 from csrun.cli.entry import EXIT_INTERRUPTED
 

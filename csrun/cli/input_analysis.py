@@ -24,7 +24,7 @@ from csrun.context import environment
 from csrun.jobs.signals import raised_as_errors
 from csrun.launch import JobOptions, JobRequest, launch
 from csrun.launch.command_checks import require_command
-from csrun.launch.cpu import CpuRequest, CpuRun, prepare
+from csrun.launch.cpu_command import CpuRequest, CpuRun, prepare
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 

@@ -59,7 +59,7 @@ def metrics(site: str | None, output: Path | None) -> int:
     """Systems, queues, running jobs and failures as metrics of Prometheus, in its text format."""
     from csrun.base.files import write_whole
     from csrun.jobs import overview
-    from csrun.launch.metrics import exposition, site_metrics
+    from csrun.launch.prometheus import exposition, site_metrics
     from csrun.site import load
 
     backend, known = _backend(site), load(site)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from csrun.base.text import printable_line
+from csrun.base.safe_text import printable_line
 
 if TYPE_CHECKING:
     from csrun.launch.preview import DryRun, Sharing

@@ -1,13 +1,13 @@
 """CIRH to an Executable: passes, kernel matching, layers, memory plan, code generation."""
 
 from csrun.compiler.batch_parts import rebatch
-from csrun.compiler.chosen import chosen_before, is_compiled, question_of, questions_of
 from csrun.compiler.compile import CompileResult, compile_model
+from csrun.compiler.compile_directory import chosen_before, is_compiled, question_of, questions_of
 from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Stage, Watch
-from csrun.compiler.passes.run import STAGES
+from csrun.compiler.passes.pass_manager import STAGES
 from csrun.compiler.replicas import ReplicaChoice, choose_replicas
 
 __all__ = [

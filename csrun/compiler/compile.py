@@ -18,7 +18,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.emit.codegen import generate, layers_in_turn
-from csrun.compiler.emit.updates import ProgramUpdates
+from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels import Kernel
@@ -27,14 +27,14 @@ from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.cutting import left_whole
-from csrun.compiler.passes.run import GENERATING, MATCHING, PLACING, REPORT
+from csrun.compiler.passes.pass_manager import GENERATING, MATCHING, PLACING, REPORT
 from csrun.compiler.plan.arena import PlacedLayout, alive_in, place_model
-from csrun.compiler.plan.layers import Layout, lay_out
-from csrun.compiler.plan.performance import Work, estimate
+from csrun.compiler.plan.performance_model import Work, estimate
+from csrun.compiler.plan.pipeline_schedule import interleave
 from csrun.compiler.plan.recompute import with_recomputation
-from csrun.compiler.plan.schedule import interleave
+from csrun.compiler.plan.store_layout import Layout, lay_out
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
-from csrun.compiler.report.text import TEXT_FILE, text_report
+from csrun.compiler.report.text_report import TEXT_FILE, text_report
 from csrun.executable import (
     Combine,
     Estimate,

@@ -1,4 +1,8 @@
-"""The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is."""
+"""The compile directory `tfcs_<checksum>`: whole or not there at all, reused when it is.
+
+`plan.json` of a compile also records the questions that it answers: a question is a model and its
+options before the compiler chose the number of replicas, or the parts of a batch that does not fit.
+"""
 
 import errno
 import fcntl
@@ -12,14 +16,24 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+from xdsl.dialects.builtin import ModuleOp
 
 import csrun
 from csrun.base.errors import CsrunError
 from csrun.base.files import create_new, make_folder, make_private, make_temporary_folder
 from csrun.base.open_folder import open_folder
 from csrun.base.version import VERSION
+from csrun.cirh import print_module
 from csrun.compiler.options import CompileOptions
-from csrun.executable import Executable, ForeignError, UnreadableError, executable_of, load
+from csrun.executable import (
+    Executable,
+    ForeignError,
+    Plan,
+    UnreadableError,
+    executable_of,
+    is_in_plan,
+    load,
+)
 
 CHECKSUM_DIGITS = 16
 
@@ -90,6 +104,33 @@ def is_foreign(directory: Path) -> bool:
     except UnreadableError:
         pass
     return False
+
+
+def question_of(module: ModuleOp, options: CompileOptions) -> str:
+    """Return the key of a choice: the traced model before it, and how it is compiled."""
+    return questions_of(module, options)[0]
+
+
+def questions_of(module: ModuleOp, *each: CompileOptions) -> list[str]:
+    """Return the keys of several ways to compile a model, whose text is made once."""
+    text = print_module(module)
+    return [checksum_of(text, options) for options in each]
+
+
+def is_compiled(question: str, root: Path) -> bool:
+    """Return whether a compile of a model lies there that left nothing to choose."""
+    return path_of(root, question).is_dir()
+
+
+def chosen_before(question: str, *roots: Path) -> Plan | None:
+    """The plan of a compile that answers the question; None where none lies in these folders.
+
+    Compilers of one version choose alike: to take it costs no pass.
+    """
+    folders = (folder for root in roots for folder in sorted(root.glob("tfcs_*")))
+    found = (read(each) for each in folders if is_in_plan(question, each))
+    plans = (executable.plan for executable in found if executable is not None)
+    return next((plan for plan in plans if question in plan.chosen_for), None)
 
 
 def keep(root: Path, private: Path, checksum: str, files: Mapping[str, str]) -> Executable:

@@ -22,7 +22,7 @@ from csrun.compiler.lair import generate_kernels
 from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
-from csrun.compiler.passes.run import MATCHING
+from csrun.compiler.passes.pass_manager import MATCHING
 
 
 @dataclass(frozen=True)

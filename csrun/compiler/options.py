@@ -6,7 +6,7 @@ import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.executable import BatchSplit
-from csrun.site.model import System
+from csrun.site.site import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 SHARE = 8  # of the wafer's memory, as much as weights of one matrix may take of it at a time

@@ -18,8 +18,8 @@ from csrun.compiler.passes import NOBODY, Watch
 from csrun.compiler.plan.arena import alive_in, with_samples, with_store
 from csrun.compiler.plan.floor_plan import usable_part
 from csrun.compiler.plan.footprint import Footprint, footprint
-from csrun.compiler.plan.layers import lay_out
 from csrun.compiler.plan.memory_plan import Life
+from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import InputSpec, Layer
 
 AS_FAST = 0.99  # of the fastest: a gain below what whole PEs decide is none

@@ -9,11 +9,17 @@ from typing import Any
 from csrun.data.adapters import describe, indexed, passes
 from csrun.data.delivery import Delivery, arrays_of, keep_freed_memory
 from csrun.data.errors import DataError, UnusableArraysError, require
-from csrun.data.files import FileSet, Paths, found
 from csrun.data.flow import BatchesFlow, Flow, Opening, Source
 from csrun.data.formats.base import Format
 from csrun.data.indexed import Indexed, Range, batches_of, nonempty
-from csrun.data.operators import InputOperator, Level, StageClock, call_site, name_of, why_in_turn
+from csrun.data.input_operators import (
+    InputOperator,
+    Level,
+    StageClock,
+    call_site,
+    name_of,
+    why_in_turn,
+)
 from csrun.data.ops.batch import batched, padding_of
 from csrun.data.ops.cache import cached
 from csrun.data.ops.filter import filtered
@@ -22,6 +28,7 @@ from csrun.data.ops.map import mapped
 from csrun.data.ops.repeat import repeated
 from csrun.data.ops.shard import sharded
 from csrun.data.ops.shuffle import shuffled
+from csrun.data.sample_files import FileSet, Paths, found
 from csrun.data.samples import Batch, from_arrays
 from csrun.data.sharding import UNSHARDED, Sharding, Shards, shard_info
 from csrun.data.spec import ArraySpec, specs_of

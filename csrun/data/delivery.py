@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from csrun.data.errors import DataError, Origin
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import ArraySamples, Batch, JoinedSamples, Rows
 
 COPY_STAGE = "copy"  # a stage of the pipeline: copying into the wafer's arrays

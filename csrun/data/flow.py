@@ -16,7 +16,7 @@ from csrun.data.delivery import Delivery, arrays_of, require_numbers
 from csrun.data.errors import BatchOrigin, DataError, Origin
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import Indexed
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.prefetch import prefetched
 from csrun.data.structure import Elements
 

@@ -17,7 +17,7 @@ import numpy as np
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.delivery import Delivery, LazyBatch, arrays_of, require_numbers
 from csrun.data.errors import BatchOrigin, DataError, Origin
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows, Samples
 from csrun.data.structure import Elements

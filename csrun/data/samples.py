@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from csrun.data.errors import DataError, Origin, require
 from csrun.data.formats.base import Array, Column, Sample
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 
 Batch = tuple[Array, ...]
 Rows = npt.NDArray[np.int64]

@@ -32,16 +32,16 @@ from csrun.compiler import (
     question_of,
     questions_of,
 )
-from csrun.compiler.report.numbers import listed, plain, si
-from csrun.compiler.report.text import TEXT_FILE
+from csrun.compiler.report.number_format import listed, plain, si
+from csrun.compiler.report.text_report import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.data import Dataset
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
-from csrun.estimator.place import Target
+from csrun.estimator.model_trace import TracedModel, share_of, trace_model
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.trace import TracedModel, share_of, trace_model
+from csrun.estimator.target import Target
 from csrun.executable import Executable, Plan, RunMode, nbytes_of
 from csrun.records import log_lines, model_dir
 

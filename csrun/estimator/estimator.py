@@ -23,8 +23,8 @@ from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
 from csrun.estimator.input_report import InputReports
+from csrun.estimator.model_trace import ModelFunction
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.trace import ModelFunction
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
 from csrun.runtime.step.results import StepResult

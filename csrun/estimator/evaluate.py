@@ -7,8 +7,8 @@ from pathlib import Path
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.estimator.compilation import compile_run
-from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import EstimatorRun
+from csrun.estimator.target import machine_for, target_of
 from csrun.executable import RunMode
 from csrun.records import checkpoints, events, log_lines, model_dir
 from csrun.runtime.chief import step_orders

@@ -14,8 +14,8 @@ from typing import Any
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
-from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.model import FullOp
+from csrun.cirh.ops.padding import LabelCountOp
 from csrun.compiler.graph.labels import Ranges, label_ranges, place_of_count
 from csrun.nn.tensor import Tensor
 from csrun.runtime.step.results import HostCall, Mean

@@ -15,10 +15,10 @@ from csrun.compiler import CompileOptions, validate_model
 from csrun.context import Preparation, analysis_dir
 from csrun.estimator import compilation
 from csrun.estimator.input_report import NoReports, describe, readers
-from csrun.estimator.place import cluster_for, compile_target, run_request, target_of
+from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.trace import TracedModel
+from csrun.estimator.target import cluster_for, compile_target, run_request, target_of
 from csrun.executable import RunMode
 from csrun.records import model_dir
 from csrun.runtime.wire.messages import Results

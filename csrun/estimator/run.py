@@ -15,7 +15,7 @@ from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.context import TaskContext
 from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
-from csrun.estimator.trace import ModelFunction
+from csrun.estimator.model_trace import ModelFunction
 from csrun.executable import Plan
 from csrun.records.checkpoints import OPTIMIZER_STATE
 from csrun.runtime.wire.rendezvous import RunFolder

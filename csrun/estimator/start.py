@@ -13,9 +13,9 @@ from csrun.base.run_config import WarmStart
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.data.sharding import Sharding, shard_info
-from csrun.estimator.layout import LayoutAdvice
-from csrun.estimator.place import Target
+from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.run import EstimatorRun
+from csrun.estimator.target import Target
 from csrun.executable import Plan, tensors_of
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint

@@ -12,9 +12,9 @@ from csrun.estimator.compilation import (
     run_options,
     trace_run,
 )
-from csrun.estimator.place import machine_for, target_of
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
+from csrun.estimator.target import machine_for, target_of
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.runtime.chief.training import LoopOptions, Training

@@ -20,14 +20,14 @@ SHOWN_ENDED = 10
 
 
 class NodeState(StrEnum):
-    """True if a job has a node to itself."""
+    """State of a node of csrun's own scheduler; a job has its nodes to itself."""
 
     IDLE = "IDLE"
     ALLOCATED = "ALLOCATED"
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
-    """One node. Units: memory_gb in GiB."""
+class LocalNode(msgspec.Struct, frozen=True):
+    """A node of csrun's own scheduler. Units: memory_gb in GiB."""
 
     name: str
     state: NodeState
@@ -94,12 +94,12 @@ def job(site: Site, job_id: int) -> JobRecord:
     return _with_reason(record, records, site)
 
 
-def nodes(site: Site) -> list[NodeStatus]:
+def nodes(site: Site) -> list[LocalNode]:
     """All nodes of a site, and who has them."""
     job_of = {name: job.job_id for job in _running(site) for name in job.node_names}
     cpus, memory_gb = site.nodes.cpus, site.nodes.memory_gb
     return [
-        NodeStatus(
+        LocalNode(
             name,
             NodeState.ALLOCATED if name in job_of else NodeState.IDLE,
             job_of.get(name),

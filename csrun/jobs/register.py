@@ -15,7 +15,7 @@ import msgspec
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name, make_private
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
 from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, telemetry_dir

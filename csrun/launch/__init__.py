@@ -22,7 +22,7 @@ from csrun.site import Scheduler, Site
 
 if TYPE_CHECKING:
     from csrun.launch.backend import Backend
-    from csrun.launch.plan import JobPlan
+    from csrun.launch.job_plan import JobPlan
     from csrun.launch.preview import DryRun
 
 # Modules, not classes: a command imports the backend of its site alone.

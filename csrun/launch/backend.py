@@ -14,7 +14,7 @@ from csrun.context import Role
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import JobPlan
+from csrun.launch.job_plan import JobPlan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun
 from csrun.site import Site

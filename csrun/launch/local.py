@@ -22,9 +22,9 @@ from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import raised_as_errors
 from csrun.jobs.time_limit import EXIT_TIME_LIMIT, reached
 from csrun.launch.backend import Backend
+from csrun.launch.job_plan import JobPlan, plan
 from csrun.launch.life.job_loop import JobLoop, ending_signals, say
 from csrun.launch.piped_params import store_piped_params
-from csrun.launch.plan import JobPlan, plan
 from csrun.launch.preflight import checks
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preflight.facts import facts_here
@@ -123,7 +123,7 @@ class LocalBackend(Backend):
         folder = jobs_dir(self._site)
         return checks.of_one(facts_here(socket.gethostname(), folder), folder)
 
-    def nodes(self) -> list[overview.NodeStatus]:
+    def nodes(self) -> list[overview.LocalNode]:
         return overview.nodes(self._site)
 
     def systems(self) -> list[overview.SystemStatus]:

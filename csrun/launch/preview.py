@@ -8,7 +8,7 @@ import psutil
 
 from csrun.context import Role, TaskEntry
 from csrun.jobs.queue import node_names
-from csrun.launch.plan import JobPlan, PlannedTask
+from csrun.launch.job_plan import JobPlan, PlannedTask
 from csrun.site import Site
 
 # What a task of each role has to itself once it runs, and what all of a job share: proportional set

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from csrun.cirh.ops import arithmetic, batch, loss, normalization, reductions
+from csrun.cirh.ops import arithmetic, loss, normalization, padding, reductions
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.types import is_float, tensor_type, type_of
 from csrun.nn.errors import ShapeError, located, user_line
@@ -59,7 +59,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def sample_count(x: Tensor) -> Tensor:
     """Number of samples in the global batch, without padding, as a scalar of the dtype of x."""
     kind = tensor_type((), x.dtype)
-    return Tensor(x.tracer, x.tracer.builder.leaf(batch.SampleCountOp, kind))
+    return Tensor(x.tracer, x.tracer.builder.leaf(padding.SampleCountOp, kind))
 
 
 def _emit_sum(name: str, x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -128,7 +128,9 @@ def fill_padding(x: Tensor, value: float) -> Tensor:
         apart = dependence.place.apart(x.shape)
         return view(fill_padding(view(x, apart), value), x.shape)
     place = {"dim": dependence.axis, "rows": dependence.rows}
-    return tracer.emit(batch.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place)
+    return tracer.emit(
+        padding.MaskPaddingOp, x, tracer.valid_samples(), value=float(value), **place
+    )
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:

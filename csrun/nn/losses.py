@@ -5,7 +5,7 @@ Predictions, or logits, come first and labels second, as in PyTorch.
 
 from math import prod
 
-from csrun.cirh.ops import arithmetic, batch, loss
+from csrun.cirh.ops import arithmetic, loss, padding
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.nn.activations import softplus
@@ -137,7 +137,7 @@ def softmax_cross_entropy(
             labels = view(labels, (prod(labels.shape),))
         valid = fill_padding(labels, ignore_index)
         count = tracer.emit(
-            batch.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
+            padding.LabelCountOp, valid, ignore_index=ignore_index, dtype=logits.dtype
         )
         log_probabilities = tracer.emit(loss.LogSoftmaxOp, logits, dim=len(logits.shape) - 1)
         options: dict[str, Plain] = {"ignore_index": ignore_index}

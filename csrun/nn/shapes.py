@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from types import EllipsisType
 
-from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.shape import ExpandOp, PermuteOp, SelectOp, SliceOp, ViewOp
 from csrun.nn.errors import ShapeError, TraceError, located, user_line
 from csrun.nn.tensor import Tensor

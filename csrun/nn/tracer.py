@@ -16,7 +16,6 @@ from csrun.cirh import Builder, new_module
 from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
 from csrun.cirh.dialect import RUN_MODE
 from csrun.cirh.ops.base import CirhOp, Plain, attribute
-from csrun.cirh.ops.batch import ValidSamplesOp
 from csrun.cirh.ops.learning import AssignOp, MinimizeOp
 from csrun.cirh.ops.model import (
     InitializerAttr,
@@ -27,6 +26,7 @@ from csrun.cirh.ops.model import (
     StateOp,
     StoredOp,
 )
+from csrun.cirh.ops.padding import ValidSamplesOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.errors import TraceError, located, user_line, user_location
 from csrun.nn.optimizer import TrainOp

@@ -2,7 +2,7 @@
 
 from csrun.base.mode import Mode
 from csrun.base.run_config import RunConfig
-from csrun.params.arguments import Arguments, load
-from csrun.params.run import main_for, run
+from csrun.params.command_line import Arguments, load
+from csrun.params.entry_point import main_for, run
 
 __all__ = ["Arguments", "Mode", "RunConfig", "load", "main_for", "run"]

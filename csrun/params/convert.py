@@ -20,9 +20,9 @@ import yaml
 from csrun.base import files
 from csrun.base.errors import CsrunError, UsageError
 from csrun.data import Dataset
-from csrun.estimator.trace import ModelFunction, trace_model
+from csrun.estimator.model_trace import ModelFunction, trace_model
 from csrun.executable import RunMode
-from csrun.params.arguments import load
+from csrun.params.command_line import load
 from csrun.records import checkpoints, huggingface, log_lines, model_dir
 from csrun.records.huggingface import Folder, SourceTensors
 from csrun.records.tensor_files import Array

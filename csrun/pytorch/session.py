@@ -15,8 +15,8 @@ from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.torch_modes import inference_as_no_grad
-from csrun.pytorch.run.roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.run.session_roles import BlockIsLeft, Wanted, leave_block, run_of
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import settings
 from csrun.pytorch.user import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from csrun.base.safe_text import printable
 from csrun.base.sizes import size_text
-from csrun.base.text import printable
 from csrun.records.performance import Rates
 
 RUNNING_CLIENT = "Running the CS Client"

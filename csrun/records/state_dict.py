@@ -12,8 +12,8 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.records import tensor_files
 from csrun.records.checkpoints import Checkpoint, converted_identity, has_any
 from csrun.records.checkpoints import write as write_checkpoint
-from csrun.records.huggingface.folder import METADATA
-from csrun.records.huggingface.tensors import FLOATS
+from csrun.records.huggingface.saved_model import METADATA
+from csrun.records.huggingface.tensor_conversion import FLOATS
 from csrun.records.model_dir import locked, opened
 from csrun.records.tensor_files import Array, Blocks, Stored, TensorFileError
 from csrun.records.torch_names import are_stored_names, state_dict_names, stored_name

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from csrun.records import performance
-from csrun.runtime.input_use import Bound, InputUse, InputVerdict
+from csrun.runtime.input_bound import Bound, InputUse, InputVerdict
 from csrun.runtime.wire.messages import StepsDone
 
 FIRST_WORD_S = 10.0  # of steps: what is slow at once is said soon

@@ -2,7 +2,7 @@
 
 from csrun.site.layout import JobLayout, streaming_single_task_nodes
 from csrun.site.load import DEFAULT_SITE, load, resolve
-from csrun.site.model import (
+from csrun.site.site import (
     DEFAULT_PORT,
     Defaults,
     Nodes,

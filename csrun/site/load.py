@@ -7,7 +7,7 @@ from pathlib import Path
 
 from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
-from csrun.site.model import Scheduler, Site, System
+from csrun.site.site import Scheduler, Site, System
 
 DEFAULT_SITE = "local"
 SITE_VARIABLE = "CSRUN_SITE"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.base.text import printable, printable_line
+from csrun.base.safe_text import printable, printable_line
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from csrun.compiler.compile import inputs_of
 from csrun.compiler.matching import validate_model
 from csrun.compiler.plan.arena import alive_in, with_samples, with_store
 from csrun.compiler.plan.footprint import footprint
-from csrun.compiler.plan.layers import lay_out
 from csrun.compiler.plan.memory_plan import place
-from csrun.compiler.plan.performance import Constants, Work, estimate
+from csrun.compiler.plan.performance_model import Constants, Work, estimate
 from csrun.compiler.plan.slots import place_groups
-from csrun.estimator.trace import trace_model
+from csrun.compiler.plan.store_layout import lay_out
+from csrun.estimator.model_trace import trace_model
 from csrun.executable import Layer, nbytes_of
 from csrun.params import load
 from csrun.site import load as load_site

@@ -23,8 +23,7 @@ from csrun.compiler.passes.rewrite import (
     Fusion,
     Splitting,
 )
-from csrun.compiler.passes.rules import CANONICAL, DEAD_CODE, FOLDING, FUSION
-from csrun.compiler.passes.splitting import SPLITTING
+from csrun.compiler.passes.rewrite_rules import CANONICAL, DEAD_CODE, FOLDING, FUSION, SPLITTING
 
 CASES = sorted((Path(__file__).parent / "passes").glob("*.mlir"))
 PASSES = {

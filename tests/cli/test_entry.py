@@ -29,8 +29,8 @@ MOMENTS = [
     ("click", "csrun_wse"),
     ("click", "csrun_cpu"),
     ("csrun.launch", "csrun_wse"),  # when the command has begun
-    ("csrun.launch.cpu", "csrun_cpu"),
-    ("csrun.launch.cpu", "cs_input_analyzer"),
+    ("csrun.launch.cpu_command", "csrun_cpu"),
+    ("csrun.launch.cpu_command", "cs_input_analyzer"),
     ("msgspec", "python_pt"),
     ("msgspec", "python_ws"),
 ]

@@ -46,7 +46,7 @@ def test_an_equal_compile_runs_no_pass_and_prints_one_text(tmp_path, monkeypatch
         texts.append(print_module(module))
         return texts[-1]
 
-    for module in ("csrun.compiler.compile", "csrun.compiler.passes.run"):
+    for module in ("csrun.compiler.compile", "csrun.compiler.passes.pass_manager"):
         monkeypatch.setattr(f"{module}.print_module", printed)
     for _ in range(2):
         compile_model(Network().trace(), tmp_path, OPTIONS, Watch(begin=begun.append))

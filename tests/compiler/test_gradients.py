@@ -4,7 +4,7 @@ import pytest
 from support.autograd import check, trace
 
 from csrun.compiler.matching import match_kernels
-from csrun.compiler.passes.run import PASSES, run_passes
+from csrun.compiler.passes.pass_manager import PASSES, run_passes
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the gradients")
 

@@ -18,7 +18,7 @@ from csrun.cirh.algorithms import (
 )
 from csrun.executable import MOST_STEPS, StepNumber, numbers_view
 from csrun.nn.optimizer import TrainOp
-from csrun.runtime.step.numbers import StepNumbers
+from csrun.runtime.step.step_numbers import StepNumbers
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the optimizers")
 

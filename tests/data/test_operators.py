@@ -6,7 +6,7 @@ import numpy as np
 
 import csrun
 from csrun.data import Dataset
-from csrun.data.operators import StageClock, StageTime
+from csrun.data.input_operators import StageClock, StageTime
 
 
 def line_of(mark: str) -> int:

@@ -8,7 +8,7 @@ import yaml
 from support.pages import CHECKOUT, blocks, section
 from support.sites import SHIPPED
 
-from csrun.launch.metrics import site_metrics
+from csrun.launch.prometheus import site_metrics
 from csrun.site import load
 
 PAGE = CHECKOUT / "docs" / "administration.md"

@@ -13,7 +13,7 @@ from support.fc_mnist import FOLDER
 from support.pages import CHECKOUT, PAGES, README, blocks
 
 from csrun.base.errors import UsageError
-from csrun.cli.shell.loop import root as shell_commands
+from csrun.cli.shell.command_loop import root as shell_commands
 
 OURS = ("csrun_wse", "csrun_cpu", "cs_input_analyzer", "csctl", "csrun")
 SCRIPTS = CHECKOUT / "scripts"
@@ -84,7 +84,7 @@ def check_options(command: click.Command, words: list[str]) -> None:
 
 def check_run_py(arguments: list[str]) -> None:
     """A command line of the working directory's run.py, with its own keys and its own default."""
-    from csrun.params.arguments import parse
+    from csrun.params.command_line import parse
 
     folder = Path.cwd()
     sys.path.insert(0, str(folder))

@@ -31,7 +31,7 @@ from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
 from csrun.estimator.compilation import minibatches_in_flight
-from csrun.estimator.trace import trace_model
+from csrun.estimator.model_trace import trace_model
 from csrun.executable import BatchSplit
 from csrun.records import checkpoints
 from csrun.runtime.chief.saving import Saving

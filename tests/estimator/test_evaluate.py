@@ -22,7 +22,7 @@ from support.two_classes import (
 from csrun import nn
 from csrun.base.errors import UsageError
 from csrun.data import Dataset
-from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, place
+from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, target
 from csrun.records import checkpoints
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -54,7 +54,7 @@ def test_the_checkpoint_is_chosen_when_the_machine_is_there(
 ):
     """While an evaluation compiles and waits for a system, a training goes on beside it."""
     folder = shutil.copytree(trained, tmp_path / "m")
-    loaded_machine = place.loaded_machine
+    loaded_machine = target.loaded_machine
 
     @contextmanager
     def after_a_wait(*arguments):
@@ -63,7 +63,7 @@ def test_the_checkpoint_is_chosen_when_the_machine_is_there(
         with loaded_machine(*arguments) as machine:
             yield machine
 
-    monkeypatch.setattr(place, "loaded_machine", after_a_wait)
+    monkeypatch.setattr(target, "loaded_machine", after_a_wait)
     with caplog.at_level("INFO", "csrun"):
         getattr(estimator(folder), method)(eval_input)
     assert checkpoints.kept_steps(folder) == (40,)

@@ -10,8 +10,8 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context import Role, TaskContext
 from csrun.context.job import JobFile, TaskEntry
-from csrun.estimator.layout import LayoutAdvice
-from csrun.estimator.place import target_of
+from csrun.estimator.layout_advice import LayoutAdvice
+from csrun.estimator.target import target_of
 from csrun.site import Nodes
 
 NODES = Nodes(count=16, cpus=64, memory_gb=1)

@@ -14,7 +14,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from csrun.estimator.place import Target
+from csrun.estimator.target import Target
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

@@ -14,8 +14,8 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context.job import Hosts
-from csrun.estimator import place
-from csrun.estimator.place import Target, checkpoint_space, find_target, on_freest
+from csrun.estimator import target
+from csrun.estimator.target import Target, checkpoint_space, find_target, on_freest
 from csrun.site import System, load
 from csrun.system import Power, SystemState, acquire, save_state
 
@@ -60,7 +60,7 @@ def test_the_checkpoints_of_a_run_are_counted(
     tmp_path, monkeypatch, there, first, last, count, options
 ):
     """Every 100 steps, of which 3 are kept."""
-    monkeypatch.setattr(place.checkpoints, "kept_steps", lambda folder: list(range(there)))
+    monkeypatch.setattr(target.checkpoints, "kept_steps", lambda folder: list(range(there)))
     network = Network(sizes=(4, 3), optimizer=nn.AdamW(0.1))
     plan = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING).plan
     config = CSRunConfig(save_checkpoints_steps=100, keep_checkpoint_max=3, **options)
@@ -85,7 +85,7 @@ def test_why_a_system_was_taken_is_said(
     with ExitStack() as leases:
         for each in held:
             leases.enter_context(acquire(site, each, MODE, "job 1"))
-        assert place._reason(site, FIRST, MODE) == why
+        assert target._reason(site, FIRST, MODE) == why
 
 
 def test_another_kind_of_system_is_no_choice() -> None:

@@ -21,7 +21,7 @@ from csrun import nn
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.estimator.compilation import compile_run
-from csrun.estimator.place import find_target, machine_for
+from csrun.estimator.target import find_target, machine_for
 from csrun.estimator.start import load_weights
 from csrun.executable import RunMode
 from csrun.records import checkpoints, model_dir

@@ -13,7 +13,7 @@ from support.programs import options_of
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
-from csrun.estimator.trace import trace_model
+from csrun.estimator.model_trace import trace_model
 from csrun.executable import Executable, Runtime, StepState, UpdateProgram, view
 from csrun.executable.bind import gradients_offset
 from csrun.params import load

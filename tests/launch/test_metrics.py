@@ -9,7 +9,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.context import Telemetry
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord, Launcher, RecordState
-from csrun.launch.metrics import Metric, Sample, cause_of, exposition, site_metrics
+from csrun.launch.prometheus import Metric, Sample, cause_of, exposition, site_metrics
 from csrun.system import Power
 
 TIME = datetime(2026, 11, 20, tzinfo=UTC)

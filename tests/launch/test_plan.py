@@ -9,7 +9,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.context import Role
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import plan
+from csrun.launch.job_plan import plan
 from csrun.launch.slurm.backend import SlurmBackend
 from csrun.site import Scheduler, Site, load
 

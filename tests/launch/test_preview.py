@@ -1,8 +1,8 @@
 """The plan of a job that is not run."""
 
 from csrun.jobs.request import JobRequest
+from csrun.launch.job_plan import plan
 from csrun.launch.local import LocalBackend
-from csrun.launch.plan import plan
 from csrun.site import load
 
 REAL_CPUS = (4, 6)

@@ -8,7 +8,7 @@ from csrun.base.errors import UsageError
 from csrun.base.run_config import Params
 from csrun.launch.script_arguments import check_arguments
 from csrun.launch.user_command import UserCommand
-from csrun.params.arguments import parse
+from csrun.params.command_line import parse
 
 RUN = "from csrun.params import main_for, run\n"
 SCRIPTS = {

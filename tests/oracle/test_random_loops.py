@@ -18,7 +18,7 @@ from support.random_loops.loop import Outcome, difference, train  # noqa: E402
 from support.random_loops.recipes import Recipe, draw, is_plain  # noqa: E402
 
 from csrun.base.errors import CsrunError  # noqa: E402
-from csrun.pytorch.run.roles import end  # noqa: E402
+from csrun.pytorch.run.session_roles import end  # noqa: E402
 
 BLOCK = 25  # loops of a test
 QUICK, SLOW = 100, 400

@@ -14,8 +14,8 @@ from csrun.base.errors import UsageError
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.params import Mode, RunConfig, main_for, run
-from csrun.params.arguments import parse
-from csrun.params.run import Params as NoParams
+from csrun.params.command_line import parse
+from csrun.params.entry_point import Params as NoParams
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from bench.published import GRAPHS, TRACED, fitting
 from support.reference_models import MODELS, changed, over, traced
 
 from csrun.base.mode import ExecutionMode
-from csrun.compiler.plan.performance import estimate
+from csrun.compiler.plan.performance_model import estimate
 from csrun.data.formats import write_tokens
 from csrun.params import load
 

@@ -12,7 +12,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.data import DataError
 from csrun.data.formats import write_tokens
-from csrun.estimator.trace import trace_model
+from csrun.estimator.model_trace import trace_model
 from csrun.nn.errors import ShapeError
 from csrun.params import load
 

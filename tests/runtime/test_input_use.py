@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.runtime.input_use import Bound, InputUse, streamers_needed
+from csrun.runtime.input_bound import Bound, InputUse, streamers_needed
 from csrun.runtime.wire.messages import StepsDone, StreamerUse
 
 

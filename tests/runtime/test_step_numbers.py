@@ -17,7 +17,7 @@ from support.running import (
 from csrun.cirh.algorithms import AdamAttr, StepNumberAttr
 from csrun.executable import MOST_STEPS
 from csrun.nn.optimizer import TrainOp
-from csrun.runtime.step.numbers import StepNumbers
+from csrun.runtime.step.step_numbers import StepNumbers
 
 BEGIN = MOST_STEPS - 7  # the table begins anew amid the steps
 PART, STEPS = 5, 20

@@ -23,9 +23,9 @@ from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.roles import memoryx
-from csrun.runtime.store import place
-from csrun.runtime.store.notes import MemoryxEnd
+from csrun.runtime.store import backing
 from csrun.runtime.store.residency import least_bytes, store_bytes
+from csrun.runtime.store.store_mailbox import MemoryxEnd
 from csrun.runtime.wire.messages import StepOrder
 
 NETWORK = Network(sizes=(12, 40, 30, 5), dropout=0.3, optimizer=nn.AdamW(0.01))
@@ -262,7 +262,7 @@ DEEP_TIED = TiedNetwork((128, *(96,) * 9, 128), optimizer=nn.Adam(0.01, clip_nor
 @pytest.mark.parametrize("network", [DEEP, DEEP_TIED], ids=["deep", "tied, clipped"])
 def test_a_store_on_disk_has_the_bits_of_one_in_memory(tmp_path, network, micro_batches, servers):
     """In as little memory as it can be given."""
-    folders = [f for f in (tmp_path, Path(__file__).parent) if not place._memory_kind(f)]
+    folders = [f for f in (tmp_path, Path(__file__).parent) if not backing._memory_kind(f)]
     if not folders:
         pytest.skip("no folder on a disk")
     executable = compiled(network, tmp_path, 2, micro_batches=micro_batches)

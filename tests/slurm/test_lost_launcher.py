@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
 IMPATIENT = """
 import runpy, sys
-from csrun.launch.slurm import fallback_controller
-fallback_controller.HEARTBEAT_S, fallback_controller.SILENCE_S = 0.5, 4.0
+from csrun.launch.slurm import orphaned_node
+orphaned_node.HEARTBEAT_S, orphaned_node.SILENCE_S = 0.5, 4.0
 sys.argv[:] = sys.argv[3:]  # after this python, and -m
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """

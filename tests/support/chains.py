@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from csrun.data.operators import InputOperator, Level
+from csrun.data.input_operators import InputOperator, Level
 
 
 def chain(*calls: tuple[str, dict[str, Any]]) -> tuple[InputOperator, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from csrun.base.mode import ExecutionMode
 from csrun.data.delivery import Delivery
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.executable import (
     Buffer,
     Combine,

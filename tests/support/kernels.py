@@ -3,7 +3,7 @@
 import numpy as np
 
 from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
-from csrun.compiler.emit.names import Names
+from csrun.compiler.emit.local_names import Names
 from csrun.executable import StepState
 
 

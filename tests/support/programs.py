@@ -14,7 +14,7 @@ from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.executable import (
     Executable,
     LabelRange,

@@ -28,8 +28,8 @@ from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
 from csrun.launch.process.protocol import StartTask
 from csrun.launch.slurm import mailbox
-from csrun.params.arguments import load as load_params
-from csrun.params.run import Params
+from csrun.params.command_line import load as load_params
+from csrun.params.entry_point import Params
 from csrun.records import checkpoints, model_dir
 from csrun.runtime.wire import rendezvous
 from csrun.site import Site

@@ -22,7 +22,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.data.formats import write_tokens
-from csrun.estimator.trace import trace_model
+from csrun.estimator.model_trace import trace_model
 from csrun.params import load
 
 MODELS = Path(__file__).parents[2] / "reference_models"

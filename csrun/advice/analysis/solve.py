@@ -5,7 +5,7 @@ from itertools import chain
 import msgspec
 
 from csrun.advice.analysis.scaling import Scaling, ScalingLimit, StreamerLayout
-from csrun.runtime import input_use
+from csrun.runtime import input_bound
 from csrun.site import streaming_single_task_nodes
 
 ALIKE = 0.05  # layouts whose rates differ by less are equal: the smaller one is chosen
@@ -19,7 +19,7 @@ class FeedTarget(msgspec.Struct, frozen=True):
 
     samples_per_s: float
     source: str
-    margin: float = input_use.MARGIN - 1  # as for the streamers that a waiting run asks for
+    margin: float = input_bound.MARGIN - 1  # as for the streamers that a waiting run asks for
     spread: float = 0.0
 
     @property

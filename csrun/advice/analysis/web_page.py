@@ -9,7 +9,7 @@ from csrun.advice.analysis import wording
 from csrun.advice.analysis.chart import Chart, Dot, chart_of
 from csrun.advice.analysis.result import Analysis
 from csrun.base.files import write_whole
-from csrun.base.pages import page
+from csrun.base.html_pages import page
 
 HTML_FILE = "input_analysis.html"
 PAGE = Path(__file__).with_name("page")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from csrun.advice.input_fn_report.pipeline import Here
-from csrun.data.operators import InputOperator
+from csrun.data.input_operators import InputOperator
 
 NOTICEABLE = 0.02  # of the input time: below it, a measured gain is only a hint
 

@@ -7,7 +7,7 @@ from math import ceil, floor, inf
 from typing import Any
 
 from csrun.advice.numbers import with_spread
-from csrun.data.operators import InputOperator, StageTime
+from csrun.data.input_operators import InputOperator, StageTime
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from csrun.advice.input_fn_report.finding import Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Pipeline
-from csrun.data.operators import InputOperator
-from csrun.runtime.input_use import streamers_needed
+from csrun.data.input_operators import InputOperator
+from csrun.runtime.input_bound import streamers_needed
 
 TEXT_FILE = "input_fn_report.txt"
 BEGIN = "Suggestions to improve input_fn performance"

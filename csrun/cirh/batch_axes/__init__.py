@@ -30,7 +30,7 @@ from csrun.cirh.batch_axes.base import (
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.cirh.ops.batch import MaskPaddingOp
+from csrun.cirh.ops.padding import MaskPaddingOp
 
 __all__ = [
     "FIXED",

@@ -16,7 +16,7 @@ from csrun.cirh.batch_axes.base import (
     is_alike,
     linear,
 )
-from csrun.cirh.ops import parts, shape
+from csrun.cirh.ops import concatenation, shape
 from csrun.cirh.ops.base import integer, ints
 from csrun.cirh.types import shape_of, type_of
 
@@ -113,5 +113,5 @@ RULES: Rules = {
     shape.SelectOp: selection,
     shape.SliceBackwardOp: sliced,
     shape.SelectBackwardOp: selection_backward,
-    parts.CatOp: cat,
+    concatenation.CatOp: cat,
 }

@@ -9,7 +9,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.functions import logistic, normal_cdf
+from csrun.cirh.math_functions import logistic, normal_cdf
 from csrun.cirh.ops.base import (
     ASSEMBLY,
     BackwardOp,

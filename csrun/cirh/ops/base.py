@@ -227,7 +227,7 @@ class ElementwiseOp(CirhOp):
 
     @staticmethod
     def formula(*operands: Any, **options: Any) -> Any:
-        """The function in NumPy's ufuncs and `where`, and those of csrun.cirh.functions.
+        """The function in NumPy's ufuncs and `where`, and those of csrun.cirh.math_functions.
 
         The reference computes with it, and the compiler traces it: its calls, in their order, are
         those of the program. Options are the properties, by name.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops import batch, learning, model
+from csrun.cirh.ops import learning, model, padding
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import CirhOp, number
 from csrun.cirh.ops.learning import UpdatingOp
@@ -76,8 +76,8 @@ class _Interpreter:
             model.StateOp: self._parameter,
             model.FullOp: self._full,
             model.ConstantOp: self._constant,
-            batch.SampleCountOp: self._sample_count,
-            batch.ValidSamplesOp: self._sample_count,
+            padding.SampleCountOp: self._sample_count,
+            padding.ValidSamplesOp: self._sample_count,
             random_ops.DropoutMaskOp: self._mask,
             model.LossOp: self._loss,
             model.OutputOp: self._output,
@@ -114,7 +114,7 @@ class _Interpreter:
     def _constant(self, op: model.ConstantOp) -> None:
         self._values[op.out] = op.array()
 
-    def _sample_count(self, op: batch.SampleCountOp | batch.ValidSamplesOp) -> None:
+    def _sample_count(self, op: padding.SampleCountOp | padding.ValidSamplesOp) -> None:
         self._values[op.out] = np.asarray(self._rows, dtype_of(type_of(op.out)))
 
     def _mask(self, op: random_ops.DropoutMaskOp) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
-from csrun.base.text import printable_line
+from csrun.base.safe_text import printable_line
 from csrun.cli import tables
 
 Value = str | int | float | None

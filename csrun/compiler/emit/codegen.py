@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from csrun.compiler.emit.names import Names
-from csrun.compiler.emit.updates import ProgramUpdates, update_functions
+from csrun.compiler.emit.local_names import Names
+from csrun.compiler.emit.update_code import ProgramUpdates, update_functions
 from csrun.compiler.kernels import Kernel
-from csrun.compiler.lair.tracing import is_ufunc
-from csrun.compiler.plan.layers import Layout
+from csrun.compiler.lair.formula_trace import is_ufunc
+from csrun.compiler.plan.store_layout import Layout
 from csrun.executable import Buffer, InputSpec
 from csrun.executable.bind import NO_LAYER
 

@@ -15,7 +15,7 @@ from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import type_of
 from csrun.compiler.graph.array import Array
-from csrun.compiler.graph.views import undone
+from csrun.compiler.graph.view_ops import undone
 
 Name = Callable[[Array], str]
 

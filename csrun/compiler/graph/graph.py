@@ -8,17 +8,24 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue, Use
 
 from csrun.cirh.ops.base import CirhOp, ElementwiseOp, Lies
-from csrun.cirh.ops.batch import LabelCountOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import InputOp, LeafOp, LossOp, StoredOp
-from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.padding import LabelCountOp
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp, PermuteOp, TransposeOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.accumulate import Sum, sum_at
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.labels import label_ranges, place_of_count
-from csrun.compiler.graph.views import base_of, numbers_of, places_of, undone, view_of, written_by
+from csrun.compiler.graph.view_ops import (
+    base_of,
+    numbers_of,
+    places_of,
+    undone,
+    view_of,
+    written_by,
+)
 
 #: The sum of the loss over the valid rows of the batch, which the runtime reads.
 LOSS = Array("loss", (1,), "float64")

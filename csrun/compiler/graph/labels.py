@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.labels import LabelSource, source_of_labels
-from csrun.cirh.ops.batch import LabelCountOp
+from csrun.cirh.batch_axes.label_sources import LabelSource, source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.indexing import GatherBackwardOp, IndexingOp, IndexSelectBackwardOp
 from csrun.cirh.ops.loss import NllLossForwardOp
 from csrun.cirh.ops.model import InputOp
+from csrun.cirh.ops.padding import LabelCountOp
 from csrun.cirh.ops.shape import SelectOp
-from csrun.cirh.ops.table_parts import EmbeddingPartOp, NllLossOfSumsOp
+from csrun.cirh.ops.vocab_shards import EmbeddingPartOp, NllLossOfSumsOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.executable import AxisSlice, LabelRange, NumberRange
 

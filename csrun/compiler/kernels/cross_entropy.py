@@ -2,9 +2,8 @@
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.ops.arithmetic import DivOp
-from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.loss import (
     LogSoftmaxBackwardOp,
     LogSoftmaxOp,
@@ -13,11 +12,12 @@ from csrun.cirh.ops.loss import (
     smoothing_of,
 )
 from csrun.cirh.ops.model import LossOp
-from csrun.cirh.ops.table_parts import NllLossOfSumsOp
+from csrun.cirh.ops.padding import LabelCountOp
+from csrun.cirh.ops.vocab_shards import NllLossOfSumsOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher
-from csrun.compiler.kernels.batch import labels_of
+from csrun.compiler.kernels.padding import labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import (
     LossOperands,
     NarrowBackward,

@@ -7,7 +7,7 @@ from typing import Self
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph

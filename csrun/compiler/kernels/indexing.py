@@ -5,7 +5,7 @@ from math import prod
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.ops.base import integer
 from csrun.cirh.ops.indexing import (
     GatherBackwardOp,

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel, Name, Phase
-from csrun.compiler.kernels.batch import first_of_padding
+from csrun.compiler.kernels.padding import first_of_padding
 from csrun.compiler.lair.formula import FormulaValue, Values, formula_loop
 from csrun.compiler.lair.loop import KernelLoop
 

@@ -17,7 +17,7 @@ from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.compiler.graph.graph import Graph, Phase, parameter_of
-from csrun.compiler.graph.views import base_of
+from csrun.compiler.graph.view_ops import base_of
 from csrun.compiler.lair.operators import operands_of, space_of
 from csrun.compiler.lair.space import Space, is_read_by_rows, loops_of
 

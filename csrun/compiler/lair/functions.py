@@ -14,7 +14,7 @@ from math import copysign, isfinite
 
 from csrun.cirh.dialect import FAMILIES
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.compiler.lair.tracing import (
+from csrun.compiler.lair.formula_trace import (
     COMPARISONS,
     FormulaCall,
     Number,

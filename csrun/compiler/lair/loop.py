@@ -15,10 +15,10 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators, rows
+from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.functions import FORMULAS, Extra, NumpyCalls, call_of, calls_of
 from csrun.compiler.lair.scratch import ScratchNames
 from csrun.compiler.lair.text import Line, LoopText, TilePlace
-from csrun.compiler.lair.tracing import is_ufunc
 from csrun.executable import nbytes_of
 
 #: What a tile of everything that a loop touches may take: about the cache of one core. Measured on

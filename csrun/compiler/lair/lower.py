@@ -19,7 +19,7 @@ from csrun.cirh.ops.base import attribute
 from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.views import base_of
+from csrun.compiler.graph.view_ops import base_of
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair.cluster import Cluster
 from csrun.compiler.lair.operators import Shape, operands_of, scalar_of

@@ -9,8 +9,8 @@ from csrun.cirh.ops.base import CirhOp, ElementwiseOp, ints
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, ExpandOp
 from csrun.cirh.types import is_float, shape_of, type_of
+from csrun.compiler.lair.formula_trace import Options
 from csrun.compiler.lair.functions import FORMULAS, calls_of
-from csrun.compiler.lair.tracing import Options
 
 IDENTITY, CAST = "identity", "cast"
 #: Of rows: their largest number, that at their label's place, and what a loss's gradient takes off.

@@ -15,7 +15,7 @@ from csrun.cirh.ops.model import InputOp
 from csrun.cirh.ops.shape import VIEWS, ViewOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.views import base_of
+from csrun.compiler.graph.view_ops import base_of
 from csrun.compiler.lair.operators import Shape, operands_of, reduced_axes, space_of
 
 

@@ -8,7 +8,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.compiler.passes.rewrite import Done, Pass
-from csrun.compiler.passes.rules import PURE, replace_by_values
+from csrun.compiler.passes.rewrite_rules import PURE, replace_by_values
 
 Key = tuple[
     type[Operation],

@@ -15,7 +15,7 @@ from csrun.cirh.ops.shape import VIEWS, CloneOp, ViewOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.labels import label_ranges
-from csrun.compiler.graph.views import numbers_of, view_of, written_by
+from csrun.compiler.graph.view_ops import numbers_of, view_of, written_by
 from csrun.compiler.lair.operators import scalar_of
 from csrun.compiler.passes.rewrite import Done, Pass
 

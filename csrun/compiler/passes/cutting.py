@@ -14,13 +14,13 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.cirh.builder import Builder
 from csrun.cirh.ops.arithmetic import AddOp, AddProductOp, MmOp
 from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import LossOp, ParameterOp, PartAttr
-from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, SliceOp, TransposeOp, ViewOp
-from csrun.cirh.ops.table_parts import (
+from csrun.cirh.ops.vocab_shards import (
     EmbeddingPartBackwardOp,
     EmbeddingPartOp,
     LogSumExpPartOp,
@@ -29,8 +29,8 @@ from csrun.cirh.ops.table_parts import (
 )
 from csrun.cirh.types import dtype_of, shape_of, size_of, tensor_type, type_of
 from csrun.compiler.passes.rewrite import DeadCode, Done, Pass
-from csrun.compiler.passes.rules import replace_by_value
-from csrun.compiler.passes.turning import turned_if_wide
+from csrun.compiler.passes.rewrite_rules import replace_by_value
+from csrun.compiler.passes.transposition import turned_if_wide
 from csrun.compiler.passes.uses import Loss, Term, Uses, base_of_turned, uses_of
 from csrun.executable import ALIGNMENT_BYTES
 

@@ -8,15 +8,15 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from csrun.compiler.passes.rules import (
+from csrun.compiler.passes.rewrite_rules import (
     CANONICAL,
     DEAD_CODE,
     FOLDING,
     FUSION,
+    SPLITTING,
     Rule,
     Rules,
 )
-from csrun.compiler.passes.splitting import SPLITTING
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.options import SHARE, CompileOptions
 from csrun.compiler.plan.footprint import Footprint, footprint
-from csrun.compiler.plan.layers import Layout
 from csrun.compiler.plan.memory_plan import Life, lives, place
 from csrun.compiler.plan.slots import AHEAD_BYTES, place_gradients, place_groups
+from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.plan.visits import with_frees
 from csrun.executable import (
     MOST_STEPS,

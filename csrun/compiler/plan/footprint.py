@@ -21,9 +21,9 @@ from csrun.compiler.plan.floor_plan import (
     pes_needed,
     usable_part,
 )
-from csrun.compiler.plan.layers import Layout
 from csrun.compiler.plan.memory_plan import Life, place
 from csrun.compiler.plan.placement import homes_of, with_matrices
+from csrun.compiler.plan.store_layout import Layout
 from csrun.executable import Layer, Rectangle, Region, StoreLayout, aligned
 
 WITHOUT_WEIGHTS = Layer("model", "none", 0, (), 0, 0, 0, 0)

@@ -20,9 +20,9 @@ import msgspec
 
 from csrun.compiler.graph.graph import GRADIENT, INPUT
 from csrun.compiler.kernels import Kernel, Phase
-from csrun.compiler.plan.layers import Layout, loads_of
 from csrun.compiler.plan.memory_plan import Life, place
 from csrun.compiler.plan.placement import homes_of
+from csrun.compiler.plan.store_layout import Layout, loads_of
 from csrun.compiler.plan.visits import Function
 from csrun.executable import Visit
 

@@ -7,10 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from csrun.base.html_pages import page
 from csrun.base.mode import ExecutionMode
-from csrun.base.pages import page
 from csrun.compiler.passes import Stage
-from csrun.compiler.report.blocks import Fold, folded
 from csrun.compiler.report.drawings import (
     ENLARGED_HEIGHT,
     Drawing,
@@ -21,10 +20,11 @@ from csrun.compiler.report.drawings import (
     stream_of,
 )
 from csrun.compiler.report.limit import Limit
-from csrun.compiler.report.numbers import count, percent, si
+from csrun.compiler.report.number_format import count, percent, si
+from csrun.compiler.report.repeated_blocks import Fold, folded
 from csrun.executable import Group, Layer, LayerEstimate, Plan, Rectangle, Region
 from csrun.executable.plan import PREFETCH_BYTES
-from csrun.site.model import System
+from csrun.site.site import System
 
 MISSING = "-"
 COLOURS = 8  # those of page.css

@@ -5,8 +5,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from csrun.compiler.plan.performance import FITTED, Constants, Work, estimate
-from csrun.compiler.report.numbers import count, listed, percent, plain, si
+from csrun.compiler.plan.performance_model import FITTED, Constants, Work, estimate
+from csrun.compiler.report.number_format import count, listed, percent, plain, si
 from csrun.executable import Estimate, Layer, Plan, nbytes_of
 from csrun.site import System
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from csrun.data.adapters import grain, torch
 from csrun.data.adapters.grain import RandomAccess
-from csrun.data.operators import InputOperator
+from csrun.data.input_operators import InputOperator
 
 Kind = tuple[str, str]  # package and class
 

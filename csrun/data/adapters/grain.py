@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csrun.data.errors import require
-from csrun.data.operators import InputOperator, Level, name_of
+from csrun.data.input_operators import InputOperator, Level, name_of
 
 Options = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.adapters.torch_batches import LoaderBatches, PassOrder
-from csrun.data.operators import InputOperator, Level, name_of
+from csrun.data.input_operators import InputOperator, Level, name_of
 from csrun.data.sharding import run_seed
 
 IN_ORDER = "SequentialSampler"

@@ -16,7 +16,7 @@ from csrun.data.formats.lines import Lines
 from csrun.data.formats.npy import Npy
 from csrun.data.formats.tfexample import Fixed, TFExample, Variable
 from csrun.data.formats.tfrecord import TFRecord
-from csrun.data.formats.tokens import Tokens, write_tokens
+from csrun.data.formats.token_files import Tokens, write_tokens
 
 __all__ = [
     "Csv",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Array
-from csrun.data.formats.files import needed
+from csrun.data.formats.file_reading import needed
 
 DAMAGED = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 

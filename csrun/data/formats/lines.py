@@ -8,7 +8,7 @@ import numpy as np
 
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Sample
-from csrun.data.formats.files import opened
+from csrun.data.formats.file_reading import opened
 
 MAX_LINE_BYTES = 1 << 26  # a longer line means that the file is not text
 BYTE_ORDER_MARK = "\ufeff"

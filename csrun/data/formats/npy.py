@@ -15,7 +15,7 @@ import numpy as np
 
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Array
-from csrun.data.formats.files import opened
+from csrun.data.formats.file_reading import opened
 
 NPY_SUFFIX = ".npy"
 LOCAL_HEADER_BYTES = 30  # local header of a zip archive, before name and extra field

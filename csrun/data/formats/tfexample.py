@@ -10,7 +10,7 @@ import numpy as np
 
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Array, Sample, kind_of
-from csrun.data.formats.files import needed
+from csrun.data.formats.file_reading import needed
 from csrun.data.formats.tfrecord import Record, records, require_compression
 
 PACKAGE = "csrun.tensorflow"  # the encoding of a message does not depend on its package

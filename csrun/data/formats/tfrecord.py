@@ -13,7 +13,7 @@ import numpy as np
 
 from csrun.data.errors import DataError, require
 from csrun.data.formats.base import Sample
-from csrun.data.formats.files import needed, opened, read_up_to
+from csrun.data.formats.file_reading import needed, opened, read_up_to
 
 LENGTH_PART = "length"
 GZIP = "gzip"

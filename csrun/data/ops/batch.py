@@ -12,7 +12,7 @@ from csrun.data.errors import DataError, Origin, require, text_of
 from csrun.data.flow import Chunks, Flow, Source, in_chunks
 from csrun.data.formats.base import Array, Sample
 from csrun.data.indexed import Indexed, Range
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import ArraySamples, Batch, JoinedSamples
 
 Shape = tuple[int, ...]

@@ -9,7 +9,7 @@ from csrun.data.errors import Origin
 from csrun.data.flow import Chunks, Flow, Item, Source
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import BatchReader, Indexed, Order
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import Batch, Rows, Samples, read_only
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from csrun.data.errors import Origin, span_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_turn
-from csrun.data.operators import InputOperator, StageClock
+from csrun.data.input_operators import InputOperator, StageClock
 
 
 def filtered(source: Source, predicate: Callable[..., Any], operator: InputOperator) -> Source:

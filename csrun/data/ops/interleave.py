@@ -8,7 +8,7 @@ from pathlib import Path
 from csrun.data.errors import DataError
 from csrun.data.flow import CHUNK, Chunks, Item, Source
 from csrun.data.formats.base import StreamedFormat
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.prefetch import prefetched
 
 STAGE = "from_files"

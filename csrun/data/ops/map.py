@@ -16,7 +16,7 @@ from csrun.data.errors import BatchOrigin, Origin, span_of, text_of
 from csrun.data.flow import Chunks, Flow, Item, Source, in_chunks
 from csrun.data.formats.base import Sample
 from csrun.data.indexed import BatchReader, Indexed
-from csrun.data.operators import InputOperator, Level, StageClock
+from csrun.data.input_operators import InputOperator, Level, StageClock
 from csrun.data.samples import Batch, Rows, Samples
 
 MapFunction = Callable[..., Sample]  # on flat elements

@@ -7,7 +7,7 @@ import numpy as np
 
 from csrun.data.flow import Chunks, Flow, Source
 from csrun.data.indexed import Indexed, Order
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import Rows
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from csrun.data.flow import Chunks, Flow, Source
 from csrun.data.indexed import Indexed, Order
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import Rows
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from csrun.data.errors import DataError, require
 from csrun.data.flow import CHUNK, Chunks, Flow, Item, Source, in_chunks, in_turn
 from csrun.data.indexed import Indexed, Order
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.ops import drawn
 from csrun.data.samples import Rows
 

@@ -14,8 +14,8 @@ from math import inf
 from time import monotonic
 
 from csrun.base.errors import CsrunError, OutputError
+from csrun.base.safe_text import printable
 from csrun.base.streams import keep_errors_in
-from csrun.base.text import printable
 from csrun.context import JobFile, Progress, SpawnWafer, Telemetry
 from csrun.jobs import time_limit
 from csrun.jobs.folder import LAUNCHER_LOG, JobFolder, lack_of_room

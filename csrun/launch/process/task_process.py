@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 
 from csrun.base.errors import CsrunError
 from csrun.base.python_options import split_options
-from csrun.base.text import printable
+from csrun.base.safe_text import printable
 from csrun.context import JobFile, TaskReport, TaskReportKind, Terminated, environment
 from csrun.context.link import report_of
 from csrun.context.script_end import check_script_end

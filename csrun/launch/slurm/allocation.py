@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import environment
-from csrun.launch.plan import JobPlan
+from csrun.launch.job_plan import JobPlan
 from csrun.launch.slurm import sinfo, squeue
 from csrun.launch.slurm.squeue import JobComponent, parts
 from csrun.launch.srun import Resources, node_needs, salloc_words

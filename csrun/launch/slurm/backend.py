@@ -17,11 +17,11 @@ from csrun.jobs.overview import SystemStatus
 from csrun.jobs.record import JobRecord
 from csrun.jobs.request import JobRequest
 from csrun.launch.backend import Backend
-from csrun.launch.plan import JobPlan, plan
+from csrun.launch.job_plan import JobPlan, plan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.slurm import folders, options, records, run, sinfo, site_check, squeue
+from csrun.launch.slurm import folders, options, records, sinfo, site_check, squeue, submission
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
@@ -49,12 +49,12 @@ class SlurmBackend(Backend):
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
         """Run a job by srun, or hand it and its compile to sbatch; the exit code."""
         if request.foreground is not None:
-            return run.in_foreground(request, request.foreground, self._site)
-        return run.run(request, job_plan, self._site)
+            return submission.in_foreground(request, request.foreground, self._site)
+        return submission.run(request, job_plan, self._site)
 
     def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
         """The plan, with srun's line or the script for sbatch."""
-        line = run.preview(request, job_plan, self._site)
+        line = submission.preview(request, job_plan, self._site)
         return describe(job_plan, self._site, line, sharing=None)
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[squeue.SlurmJob]:

@@ -20,9 +20,9 @@ from csrun.jobs.folder import JobFolder
 from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
 from csrun.jobs.request import JobRequest
 from csrun.jobs.signals import EndedBySignalError
+from csrun.launch.job_plan import JobPlan, cpu_set
 from csrun.launch.life.job_loop import LOG_POLL_S, JobLoop, ending_signals, say
 from csrun.launch.piped_params import store_piped_params
-from csrun.launch.plan import JobPlan, cpu_set
 from csrun.launch.process.task_output import show
 from csrun.launch.slurm import folders, records, shared_register
 from csrun.launch.slurm.mailbox import NodeReady

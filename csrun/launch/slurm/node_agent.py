@@ -6,7 +6,7 @@ and messages on, reaps the tasks, and reports how each ended; for the chief it d
 wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
 go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
 waits for that, and forks the tasks anew on request. When csrun_wse is silent, it acts
-in its place: see `csrun.launch.slurm.fallback_controller`.
+in its place: see `csrun.launch.slurm.orphaned_node`.
 """
 
 import os

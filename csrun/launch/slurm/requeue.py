@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from csrun.base.errors import CsrunError
-from csrun.launch.slurm import fallback_controller, sinfo
+from csrun.launch.slurm import orphaned_node, sinfo
 from csrun.site import Site
 
 MARGIN_S = 30.0  # beyond the silence after which node agents leave
@@ -38,7 +38,7 @@ def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume:
     if not (steps := _steps(numbers, site)):
         return
     say(f"csrun_wse: job {job_id} was requeued: waiting for its old steps {_list(steps)}")
-    left = _wait(numbers, site, fallback_controller.SILENCE_S + MARGIN_S)
+    left = _wait(numbers, site, orphaned_node.SILENCE_S + MARGIN_S)
     for step in left:
         say(f"csrun_wse: cancelling step {step}")
         with suppress(CsrunError):  # it has ended just now

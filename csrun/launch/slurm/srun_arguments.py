@@ -7,7 +7,7 @@ from dataclasses import replace
 from csrun.context import environment
 from csrun.jobs.folder import JobFolder, board_dir
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import JobPlan
+from csrun.launch.job_plan import JobPlan
 from csrun.launch.process.preload import ALWAYS
 from csrun.launch.srun import Resources, after_prolog, in_container, srun_words, step_words
 from csrun.site import Site

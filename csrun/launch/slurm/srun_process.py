@@ -19,7 +19,7 @@ from csrun.launch.first_cause import describe_srun_loss
 from csrun.launch.life.job_loop import say
 from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
-from csrun.launch.slurm import fallback_controller, job_comment, mailbox
+from csrun.launch.slurm import job_comment, mailbox, orphaned_node
 from csrun.launch.slurm.commands import call
 
 LOG_NAME = "srun"
@@ -183,12 +183,12 @@ class SrunProcess:
 
     def _beat(self) -> None:
         """Send heartbeats whatever the main thread waits for: a slow Slurm, a held terminal."""
-        heartbeat = mailbox.Heartbeat(fallback_controller.SILENCE_S, self._frees_job)
+        heartbeat = mailbox.Heartbeat(orphaned_node.SILENCE_S, self._frees_job)
         while not self._has_ended.is_set():
             waited = self._box.is_waiting
             if self._box.post_or_drop(heartbeat) and waited:
                 self._ring()
-            self._has_ended.wait(fallback_controller.HEARTBEAT_S)
+            self._has_ended.wait(orphaned_node.HEARTBEAT_S)
 
     def _receive_all(self) -> list[tuple[int, mailbox.FromNodeAgent]]:
         return [(node_id, said) for node_id, box in enumerate(self._readers) for said in box.read()]

@@ -17,7 +17,7 @@ from csrun.data.adapters.torch import describe
 from csrun.data.adapters.torch_batches import LoaderBatches
 from csrun.data.errors import UnusableLoaderError
 from csrun.data.indexed import batches_of
-from csrun.data.operators import Level
+from csrun.data.input_operators import Level
 from csrun.data.samples import Rows
 from csrun.data.structure import Elements
 from csrun.pytorch.loader.order import PassOrders

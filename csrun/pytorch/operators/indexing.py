@@ -10,8 +10,8 @@ from csrun.cirh.ops import embedding as tables
 from csrun.cirh.ops import indexing as ops
 from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.comparison import GeOp, LtOp, MaximumOp, WhereOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.model import ConstantOp
-from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, PermuteOp, SliceBackwardOp, SliceOp
 from csrun.pytorch.operators.base import (

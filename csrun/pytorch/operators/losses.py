@@ -8,7 +8,6 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops.activation import SoftplusOp
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.base import CirhOp, Plain
-from csrun.cirh.ops.batch import LabelCountOp
 from csrun.cirh.ops.comparison import EqOp, WhereOp
 from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
 from csrun.cirh.ops.loss import (
@@ -18,6 +17,7 @@ from csrun.cirh.ops.loss import (
     NllLossForwardOp,
 )
 from csrun.cirh.ops.normalization import SoftmaxBackwardOp, SoftmaxOp
+from csrun.cirh.ops.padding import LabelCountOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import (

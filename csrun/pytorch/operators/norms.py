@@ -7,8 +7,8 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import normalization as ops
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, SubOp
-from csrun.cirh.ops.batch import ValidSamplesOp
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
+from csrun.cirh.ops.padding import ValidSamplesOp
 from csrun.cirh.ops.powers import RsqrtOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.types import tensor_type

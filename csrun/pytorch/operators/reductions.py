@@ -9,8 +9,8 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.comparison import EqOp, MaximumOp, NeOp, WhereOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.indexing import GatherOp
-from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.powers import AbsOp, PowOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
 from csrun.pytorch.operators.base import (

@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.arithmetic import DivOp, MulOp, SubOp
 from csrun.cirh.ops.comparison import EqOp, WhereOp
-from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.powers import AbsOp, PowOp, SignOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import SliceOp

@@ -10,10 +10,10 @@ from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
 from csrun.estimator.micro_batches import AUTO
-from csrun.estimator.place import Target
+from csrun.estimator.model_trace import share_of
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.trace import share_of
+from csrun.estimator.target import Target
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.step.variant import StepVariant

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from csrun.base.errors import UsageError
 from csrun.context import Preparation, analysis_dir
-from csrun.estimator.place import compile_target
 from csrun.estimator.prepare import prepare_traced, say_prepared
+from csrun.estimator.target import compile_target
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.run.compiling import Compiling
 from csrun.pytorch.run.orders import TrainingOrders

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from csrun.context import Progress
-from csrun.estimator.place import Target, machine_for
 from csrun.estimator.run import EstimatorRun
+from csrun.estimator.target import Target, machine_for
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.step_status import StepProgress

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.estimator.place import target_of
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import load_weights
+from csrun.estimator.target import target_of
 from csrun.executable import MOST_STEPS
 from csrun.pytorch.deferred_init.tape import is_on_meta
 from csrun.pytorch.errors import user_line
@@ -28,7 +28,13 @@ from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
 from csrun.pytorch.user import SessionLoader
 from csrun.pytorch.weights.gone_weights import GoneWeights
-from csrun.pytorch.weights.stored import StoredWeights, mapped, names_of, newest_of, write_weights
+from csrun.pytorch.weights.store_copies import (
+    StoredWeights,
+    mapped,
+    names_of,
+    newest_of,
+    write_weights,
+)
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint

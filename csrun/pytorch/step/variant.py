@@ -10,7 +10,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data.errors import DataError
-from csrun.estimator.trace import TracedModel
+from csrun.estimator.model_trace import TracedModel
 from csrun.executable import Executable, InputSpec
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.changes import describe_changes

@@ -17,7 +17,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.pytorch.record.recording import LeafSource, Recording
-from csrun.pytorch.weights.stored import is_changed, mapped, read_weights
+from csrun.pytorch.weights.store_copies import is_changed, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 

@@ -13,7 +13,7 @@ from csrun.records.checkpoints.listing import (
     listing,
     verify,
 )
-from csrun.records.checkpoints.parts import (
+from csrun.records.checkpoints.on_disk import (
     OPTIMIZER_STATE,
     Index,
     Manifest,

@@ -7,7 +7,7 @@ from os import stat_result
 from pathlib import Path
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.records.checkpoints import parts, read
+from csrun.records.checkpoints import on_disk, read
 
 LATEST, KEPT, UNNAMED = "latest", "kept", "not in the index"
 
@@ -44,11 +44,11 @@ def listing(model_dir: Path) -> list[Listed]:
 
     Raises: UsageError where there is none
     """
-    names = [parts.name_of(step) for step in reversed(parts.steps_in(model_dir))]
+    names = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(model_dir))]
     if not names:
         raise UsageError(f"{model_dir}: no checkpoint; pass a model_dir, or a checkpoint file")
     try:
-        index = parts.read_index(model_dir)
+        index = on_disk.read_index(model_dir)
     except CsrunError:  # whoever verifies hears of it
         index = None
     return [_listed(model_dir, name, index) for name in names]
@@ -57,19 +57,21 @@ def listing(model_dir: Path) -> list[Listed]:
 def index_problem(model_dir: Path) -> str | None:
     """Return the fault of a folder's index: unreadable, or naming missing checkpoints."""
     try:
-        index = parts.read_index(model_dir)
+        index = on_disk.read_index(model_dir)
         gone = [
-            name for name in (index.kept if index else ()) if not parts.is_there(model_dir, name)
+            name for name in (index.kept if index else ()) if not on_disk.is_there(model_dir, name)
         ]
-        if not gone or parts.read_index(model_dir) != index:  # a training that goes on removes some
+        if (
+            not gone or on_disk.read_index(model_dir) != index
+        ):  # a training that goes on removes some
             return None
     except CsrunError as error:
         return str(error)
     return f"it names missing checkpoints: {', '.join(gone)}"
 
 
-def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
-    paths = (parts.tensors_path(model_dir, name), parts.manifest_path(model_dir, name))
+def _listed(model_dir: Path, name: str, index: on_disk.Index | None) -> Listed:
+    paths = (on_disk.tensors_path(model_dir, name), on_disk.manifest_path(model_dir, name))
     found: list[stat_result] = []
     for path in paths:
         with suppress(OSError):  # one of the two may be gone
@@ -85,7 +87,7 @@ def _listed(model_dir: Path, name: str, index: parts.Index | None) -> Listed:
         identity = read.checked(model_dir, name).manifest.identity
     except read.CheckpointDamagedError as damage:
         problem = str(damage)
-    return Listed(name, parts.step_of(name), nbytes, written_s, place, identity, problem)
+    return Listed(name, on_disk.step_of(name), nbytes, written_s, place, identity, problem)
 
 
 def verify(model_dir: Path, name: str, show: Callable[[int, int], None]) -> VerifiedCheckpoint:

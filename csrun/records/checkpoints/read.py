@@ -12,9 +12,9 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import open_regular, read_whole
 from csrun.records import tensor_files
-from csrun.records.checkpoints import parts
-from csrun.records.checkpoints.parts import Array
-from csrun.records.checkpoints.slots import slot_tensors, slots_of
+from csrun.records.checkpoints import on_disk
+from csrun.records.checkpoints.on_disk import Array
+from csrun.records.checkpoints.optimizer_state import slot_tensors, slots_of
 from csrun.records.tensor_files import bytes_of
 
 log = logging.getLogger("csrun")
@@ -37,7 +37,7 @@ class Checkpoint:
 
     model_dir: Path
     name: str
-    manifest: parts.Manifest
+    manifest: on_disk.Manifest
 
     @property
     def step(self) -> int:
@@ -47,7 +47,7 @@ class Checkpoint:
     @property
     def path(self) -> Path:
         """The file of its tensors."""
-        return parts.tensors_path(self.model_dir, self.name)
+        return on_disk.tensors_path(self.model_dir, self.name)
 
     @cached_property
     def _stored(self) -> Mapping[str, tensor_files.Stored]:
@@ -143,7 +143,7 @@ class Checkpoint:
             if entry is None:
                 lines.append(f"tensor {name}: not in the checkpoint")
             elif (entry.shape, entry.dtype) != (shape, dtype):
-                model = parts.TensorEntry(shape, dtype, 0).kind
+                model = on_disk.TensorEntry(shape, dtype, 0).kind
                 lines.append(f"tensor {name}: the checkpoint has {entry.kind}, the model {model}")
         return lines
 
@@ -154,7 +154,7 @@ class Checkpoint:
         lines = [f"tensor {name}: not in the checkpoint" for name in state if name not in found]
         for name, entry in found.items():
             if name in state:
-                model = parts.TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
+                model = on_disk.TensorEntry(state[name].shape, state[name].dtype.name, entry.crc32)
                 if model != entry:
                     both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
@@ -178,7 +178,7 @@ class Checkpoint:
 
     def _verify(self, name: str, array: Array) -> None:
         entry = self.manifest.tensors[name]
-        found = parts.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
+        found = on_disk.TensorEntry(array.shape, array.dtype.name, zlib.crc32(bytes_of(array)))
         if found != entry:
             raise CheckpointDamagedError(
                 f"tensor {name}: checksum {found.crc32:08x}, the manifest says {entry.crc32:08x}"
@@ -194,13 +194,13 @@ def latest(model_dir: Path) -> Checkpoint | None:
 
     Raises: CsrunError when it is damaged or gone, with the newest good one.
     """
-    index = parts.read_index(model_dir)
+    index = on_disk.read_index(model_dir)
     while True:
         try:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
-        before, index = index, parts.read_index(model_dir)
+        before, index = index, on_disk.read_index(model_dir)
         if found is not None or index == before:
             break
     if problem is not None:
@@ -208,30 +208,30 @@ def latest(model_dir: Path) -> Checkpoint | None:
     return _newest_without_index(model_dir) if found is None and index is None else found
 
 
-def _newest_named(model_dir: Path, index: parts.Index | None) -> Checkpoint | None:
+def _newest_named(model_dir: Path, index: on_disk.Index | None) -> Checkpoint | None:
     for name in reversed(index.kept if index else ()):
-        if parts.is_there(model_dir, name):
+        if on_disk.is_there(model_dir, name):
             return _open_named(model_dir, name)
         log.warning("%s: checkpoint %s is in the index but missing on disk", model_dir, name)
     return None
 
 
 def _newest_without_index(model_dir: Path) -> Checkpoint | None:
-    steps = parts.steps_in(model_dir)
+    steps = on_disk.steps_in(model_dir)
     if not steps:
         return None
-    if parts.has_only_begun(model_dir, steps):
-        log.warning("%s: skipping incomplete checkpoint %s", model_dir, parts.name_of(0))
+    if on_disk.has_only_begun(model_dir, steps):
+        log.warning("%s: skipping incomplete checkpoint %s", model_dir, on_disk.name_of(0))
         return None
     good = newest_good(model_dir)
     if good is None:
         raise CsrunError(
-            f"{model_dir}: the index {parts.INDEX_FILE} is missing and none of {len(steps)} "
-            f"checkpoints is complete: remove {parts.PREFIX}* to restart training"
+            f"{model_dir}: the index {on_disk.INDEX_FILE} is missing and none of {len(steps)} "
+            f"checkpoints is complete: remove {on_disk.PREFIX}* to restart training"
         )
     log.warning(
         "%s: the index %s is missing: resuming from %s, the newest complete checkpoint",
-        model_dir, parts.INDEX_FILE, good.name,
+        model_dir, on_disk.INDEX_FILE, good.name,
     )  # fmt: skip
     return good
 
@@ -243,10 +243,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
     Raises: UsageError when there is none; CsrunError when it is damaged.
     """
-    folder, name = path.parent, parts.name_at(path)
+    folder, name = path.parent, on_disk.name_at(path)
     if os.path.isdir(path):
         folder, found = path, latest(path)
-    elif os.path.lexists(parts.manifest_path(folder, name)):
+    elif os.path.lexists(on_disk.manifest_path(folder, name)):
         found = _open_named(folder, name)
     else:
         found = None
@@ -257,8 +257,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _those_in(folder: Path) -> str:
     """The checkpoints that a folder has, for a user who has named another."""
-    steps = parts.steps_in(folder)
-    names = ", ".join(map(parts.name_of, steps[:SHOWN_NAMES])) or "none"
+    steps = on_disk.steps_in(folder)
+    names = ", ".join(map(on_disk.name_of, steps[:SHOWN_NAMES])) or "none"
     more = len(steps) - SHOWN_NAMES
     return f"{folder} has {names}{f' and {more} older ones' * (more > 0)}"
 
@@ -276,15 +276,15 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
     Raises: CheckpointDamagedError
     """
     try:
-        text = read_whole(parts.manifest_path(model_dir, name))
-        manifest = stored.value_of(text, parts.Manifest)
-        path = parts.tensors_path(model_dir, name)
+        text = read_whole(on_disk.manifest_path(model_dir, name))
+        manifest = stored.value_of(text, on_disk.Manifest)
+        path = on_disk.tensors_path(model_dir, name)
         head, size = _head_and_size(path)
         found = Checkpoint(model_dir, name, manifest)
         wanted = head + found.nbytes
     except (stored.DamagedError, OSError, ValueError, TypeError) as error:
         raise CheckpointDamagedError(str(error)) from error
-    if parts.name_of(manifest.step) != name:
+    if on_disk.name_of(manifest.step) != name:
         raise CheckpointDamagedError(f"its manifest says step {manifest.step}")
     if size != wanted:
         raise CheckpointDamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
@@ -303,7 +303,7 @@ def _head_and_size(path: Path) -> tuple[int, int]:
 
 def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> CsrunError:
     found = newest_good(model_dir, damaged=name)
-    path, good = parts.tensors_path(model_dir, name), found.path if found else None
+    path, good = on_disk.tensors_path(model_dir, name), found.path if found else None
     if isinstance(damage, CheckpointGoneError):
         remedy = f"the newest good one is {good}: give it as" if good else "give another as"
         return CsrunError(
@@ -320,7 +320,7 @@ def _refusal(model_dir: Path, name: str, damage: CheckpointDamagedError) -> Csru
 
 def newest_good(model_dir: Path, damaged: str = "") -> Checkpoint | None:
     """The newest checkpoint, besides a damaged one, that reads whole."""
-    for name in map(parts.name_of, parts.steps_in(model_dir)):
+    for name in map(on_disk.name_of, on_disk.steps_in(model_dir)):
         if name == damaged:
             continue
         try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from csrun.base import files, stored
 from csrun.base.errors import CsrunError
 from csrun.records import tensor_files
-from csrun.records.checkpoints import parts
-from csrun.records.checkpoints.parts import Array
+from csrun.records.checkpoints import on_disk
+from csrun.records.checkpoints.on_disk import Array
 from csrun.records.tensor_files import Blocks
 
 log = logging.getLogger("csrun")
@@ -53,8 +53,8 @@ class Writer:
         Raises: CsrunError when the disk is full or cannot be written; earlier checkpoints stay
         whole. StoppedError
         """
-        name = parts.name_of(step)
-        path = parts.tensors_path(self._model_dir, name)
+        name = on_disk.name_of(step)
+        path = on_disk.tensors_path(self._model_dir, name)
         temporary = self._temporary = files.temporary_beside(path)
         superseded = self._look() if self._kept is None else []
 
@@ -69,12 +69,12 @@ class Writer:
                 self._drop(name)
                 temporary.replace(path)
                 files.sync_folder(self._model_dir)
-                manifest = parts.Manifest(step, self._identity, entries)
-                stored.write(parts.manifest_path(self._model_dir, name), manifest)
+                manifest = on_disk.Manifest(step, self._identity, entries)
+                stored.write(on_disk.manifest_path(self._model_dir, name), manifest)
                 self._name(name, superseded)
         except OSError as error:
             files.discard(temporary)  # before the free bytes are counted
-            if not os.path.lexists(parts.manifest_path(self._model_dir, name)):
+            if not os.path.lexists(on_disk.manifest_path(self._model_dir, name)):
                 files.discard(path)  # without its manifest it is no checkpoint
             raise _failed(path, tensors, error) from error
         finally:
@@ -95,11 +95,11 @@ class Writer:
     def _look(self) -> list[str]:
         """Learn what is kept so far; checkpoints older than that, which a killed writer left."""
         files.sweep_temporaries(self._model_dir)
-        there = [parts.name_of(step) for step in reversed(parts.steps_in(self._model_dir))]
-        index = parts.read_index(self._model_dir)
+        there = [on_disk.name_of(step) for step in reversed(on_disk.steps_in(self._model_dir))]
+        index = on_disk.read_index(self._model_dir)
         self._kept = there if index is None else list(index.kept)
-        oldest = min(map(parts.step_of, self._kept), default=0)
-        return [name for name in there if parts.step_of(name) < oldest]
+        oldest = min(map(on_disk.step_of, self._kept), default=0)
+        return [name for name in there if on_disk.step_of(name) < oldest]
 
     def _drop(self, name: str) -> None:
         """Before its files are replaced, a checkpoint ceases to count, unless it is the only."""
@@ -114,7 +114,7 @@ class Writer:
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
-        stored.write(self._model_dir / parts.INDEX_FILE, parts.Index(kept[-1], tuple(kept)))
+        stored.write(self._model_dir / on_disk.INDEX_FILE, on_disk.Index(kept[-1], tuple(kept)))
         self._kept = kept
 
 
@@ -134,9 +134,9 @@ def _write_tensors(
     tensors: Mapping[str, Array | Blocks],
     copied: Callable[[str], None],
     order: Iterable[str] | None,
-) -> dict[str, parts.TensorEntry]:
+) -> dict[str, on_disk.TensorEntry]:
     checksums = tensor_files.write(path, tensors, copied=copied, order=order)
-    return {name: parts.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
+    return {name: on_disk.entry_of(tensors[name], crc32) for name, crc32 in checksums.items()}
 
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
@@ -144,7 +144,10 @@ def _remove(model_dir: Path, names: Iterable[str]) -> None:
     folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:
-            for path in (parts.tensors_path(model_dir, name), parts.manifest_path(model_dir, name)):
+            for path in (
+                on_disk.tensors_path(model_dir, name),
+                on_disk.manifest_path(model_dir, name),
+            ):
                 try:
                     os.unlink(path.name, dir_fd=folder)
                 except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Models as Hugging Face's transformers saves them, to and from the names of a model of ours."""
 
-from csrun.records.huggingface.folder import Folder, open_folder, size_in_bytes, write_folder
 from csrun.records.huggingface.names import SourceTensors, joined, named, same, transposed
-from csrun.records.huggingface.tensors import ConvertedTensors, from_theirs, to_theirs
+from csrun.records.huggingface.saved_model import Folder, open_folder, size_in_bytes, write_folder
+from csrun.records.huggingface.tensor_conversion import ConvertedTensors, from_theirs, to_theirs
 
 __all__ = [
     "ConvertedTensors",

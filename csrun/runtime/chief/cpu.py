@@ -15,12 +15,12 @@ from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, s
 from csrun.executable.bind import Bytes, store_of
 from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
-from csrun.runtime.step.copying import UpdateGate, copying_order
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
 from csrun.runtime.step.trace import LayerMarks, SpanRecorder, Spans
+from csrun.runtime.step.update_gate import UpdateGate, copying_order
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     InProcessStreamedWeights,

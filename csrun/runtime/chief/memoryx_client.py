@@ -14,8 +14,8 @@ from csrun.runtime.chief.machine import UpdateHold
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
-from csrun.runtime.step.copying import copying_order
-from csrun.runtime.store.place import MEMORIES
+from csrun.runtime.step.update_gate import copying_order
+from csrun.runtime.store.backing import MEMORIES
 from csrun.runtime.store.residency import Residency, store_bytes
 from csrun.runtime.store.tensors import FilePort, Port, stored_numbers, stored_state
 from csrun.runtime.wire import messages

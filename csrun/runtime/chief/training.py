@@ -22,8 +22,8 @@ from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.input_log import InputLog
-from csrun.runtime.step.numbers import StepNumbers
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
+from csrun.runtime.step.step_numbers import StepNumbers
 from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
 

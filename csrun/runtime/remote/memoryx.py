@@ -15,14 +15,14 @@ from csrun.executable.bind import Bytes
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
 from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, StoreRequest
-from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import SpanRecorder
+from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
+from csrun.runtime.store.backing import Store, StoreShare, make_store
 from csrun.runtime.store.first_values import own_threads
-from csrun.runtime.store.notes import squares_of
-from csrun.runtime.store.place import Store, StoreShare, make_store
+from csrun.runtime.store.store_mailbox import squares_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import EndedByChief

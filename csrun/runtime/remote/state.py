@@ -22,9 +22,9 @@ from csrun.executable import Plan, state_layout
 from csrun.executable.bind import Array, Bytes, TensorPlace
 from csrun.executable.shards import Own
 from csrun.records.tensor_files import Blocks
-from csrun.runtime.step.copying import UpdateGate, copying_order
 from csrun.runtime.step.finite import PIECE_BYTES
-from csrun.runtime.store.place import Store
+from csrun.runtime.step.update_gate import UpdateGate, copying_order
+from csrun.runtime.store.backing import Store
 from csrun.runtime.wire.shared import Counter, Waiter, peer_overdue
 from csrun.runtime.wire.tcp import (
     SUM,

@@ -13,8 +13,8 @@ from csrun.executable.bind import Array, Bytes, gradients_offset, total
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
 from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
-from csrun.runtime.store.notes import squares_of
-from csrun.runtime.wire.awake import awake_s
+from csrun.runtime.store.store_mailbox import squares_of
+from csrun.runtime.wire.run_time_clock import awake_s
 from csrun.runtime.wire.shared import Waiter
 
 

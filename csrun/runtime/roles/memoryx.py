@@ -12,15 +12,15 @@ from threadpoolctl import threadpool_limits
 from csrun.executable import Executable, Plan, RunMode, Runtime, StepState, load
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.memoryx import serve_remote
-from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.swarmx import Ballot, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import SpanRecorder, shared_recorder
+from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
+from csrun.runtime.store.backing import StoreShare, make_store
 from csrun.runtime.store.first_values import own_threads
-from csrun.runtime.store.notes import Notes
-from csrun.runtime.store.place import StoreShare, make_store
+from csrun.runtime.store.store_mailbox import Notes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,

@@ -21,13 +21,13 @@ from csrun.executable.bind import AnyStore, Bytes, ShardedStore, store_of
 from csrun.executable.shards import StoreShards
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
-from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.swarmx import ALONE, SystemShare, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
 from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
+from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
     ResidentWeights,
@@ -36,9 +36,9 @@ from csrun.runtime.step.weights import (
     Turns,
     Weights,
 )
-from csrun.runtime.store.notes import MemoryxEnd, Notes
+from csrun.runtime.store.backing import MEMORIES, mapped
 from csrun.runtime.store.pages import StorePages
-from csrun.runtime.store.place import MEMORIES, mapped
+from csrun.runtime.store.store_mailbox import MemoryxEnd, Notes
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import Results

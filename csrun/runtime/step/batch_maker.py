@@ -20,7 +20,7 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.data.delivery import COPY_STAGE, ArrayType, Delivery
 from csrun.data.errors import BatchOrigin, text_of
-from csrun.data.operators import StageClock, no_listener
+from csrun.data.input_operators import StageClock, no_listener
 from csrun.executable import AxisSlice, InputSpec, LabelRange, NumberRange
 from csrun.executable.bind import Array, Batch
 from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, BatchCounts, Production

@@ -16,8 +16,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, StepState, wafer_views
 from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, share_of
-from csrun.runtime.step.accumulation import places
-from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, run_visit
+from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, places, run_visit
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, TakenBatch
 from csrun.runtime.step.swarmx import ALONE, Verdict

@@ -1,15 +1,28 @@
-"""Gradients that are added to those in the store: of later minibatches, or of later batches."""
+"""Sums of gradients in the store: over minibatches, or over the batches of accumulation."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from csrun.executable import Executable, Plan, Runtime, StepState, flat_views
 from csrun.executable.bind import AnyStore, Array, Batch, Bytes, partial_gradients
+from csrun.runtime.wire.messages import StepOrder
 
 Visit = Callable[[Batch, StepState], None]
+
+
+def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
+    """Return for each batch its global step, its number in that, and whether it is the last."""
+    first, count, gathering = order.first, order.count, order.gathering
+    if gathering is None:
+        yield from ((first + number, 0, True) for number in range(count))
+        return
+    step, batch = first, gathering.before
+    for ends in gathering.ends[:count]:
+        yield step, batch, ends
+        step, batch = (step + 1, 0) if ends else (step, batch + 1)
 
 
 def first_and_later(

@@ -13,9 +13,9 @@ from csrun.data import Dataset
 from csrun.executable import InputSpec
 from csrun.executable.bind import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
-from csrun.runtime.wire.awake import awake_s
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader
+from csrun.runtime.wire.run_time_clock import awake_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from csrun.executable import StepState
 from csrun.runtime.step.trace import SpanKind, SpanRecorder
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import Weights
-from csrun.runtime.wire.awake import awake_s
+from csrun.runtime.wire.run_time_clock import awake_s
 
 WHOLE_STEP = -1  # in a visit's place, where minibatches flow through all of them
 

@@ -6,7 +6,7 @@ from math import sqrt
 from csrun.executable import Plan, StepState, UpdateProgram
 from csrun.executable.bind import total
 from csrun.executable.shards import Own
-from csrun.runtime.step.copying import UpdateGate
+from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.store.pages import GroupPages
 
 ROUNDING = 1e-6  # added to a norm before it divides, as torch.nn.utils.clip_grad_norm_ does

@@ -10,7 +10,7 @@ from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import AnyStore, Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.step.updates import Updates
-from csrun.runtime.store.notes import MemoryxEnd
+from csrun.runtime.store.store_mailbox import MemoryxEnd
 
 
 class Weights(Protocol):

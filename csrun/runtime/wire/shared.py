@@ -22,9 +22,9 @@ import psutil
 
 from csrun.base.errors import CsrunError
 from csrun.executable.bind import Bytes
-from csrun.runtime.wire.awake import poll_awake, poll_briefly
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
+from csrun.runtime.wire.run_time_clock import poll_awake, poll_briefly
 
 GIVEN_AWAY = -1
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -3,7 +3,7 @@
 from support.chains import arrays, batch, chain, map_of, repeat, shuffle
 
 from csrun.advice.input_fn_report import Pipeline, examine, rate_text, report_text, suggestions_text
-from csrun.data.operators import StageTime
+from csrun.data.input_operators import StageTime
 
 GOLDEN = """\
 Suggestions to improve input_fn performance

@@ -16,7 +16,7 @@ from support.chains import (
 )
 
 from csrun.advice.input_fn_report import Effect, Finding, Pipeline, Severity, examine
-from csrun.data.operators import StageTime
+from csrun.data.input_operators import StageTime
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csrun.compiler.emit.names import expression
+from csrun.compiler.emit.local_names import expression
 from csrun.compiler.graph.array import Array
 
 SIZES = st.lists(st.integers(1, 4), max_size=4)

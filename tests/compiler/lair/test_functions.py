@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.operators import FORWARD, WITHOUT_GRADIENT
 
+from csrun.compiler.lair.formula_trace import Trace
 from csrun.compiler.lair.functions import FORMULAS, Extra, TraceWriter, calls_of
-from csrun.compiler.lair.tracing import Trace
 from csrun.kernels import special
 
 CASES = [case for case in (*FORWARD, *WITHOUT_GRADIENT) if case.op.name in FORMULAS]

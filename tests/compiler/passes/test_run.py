@@ -13,9 +13,9 @@ from csrun.cirh.ops.arithmetic import AddmmOp
 from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
 from csrun.compiler.passes import Watch, run_passes
+from csrun.compiler.passes.pass_manager import PASSES
 from csrun.compiler.passes.rewrite import Done, Fusion, Pass, Rewrite, Splitting
-from csrun.compiler.passes.rules import Rule, replace_by_operator
-from csrun.compiler.passes.run import PASSES
+from csrun.compiler.passes.rewrite_rules import Rule, replace_by_operator
 from csrun.context import DebugLevel, debug_level
 from csrun.estimator.compilation import watch_of
 

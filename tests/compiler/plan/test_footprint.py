@@ -14,7 +14,7 @@ from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
 from csrun.compiler.plan.floor_plan import Wire, usable_part
 from csrun.compiler.plan.footprint import footprint
-from csrun.compiler.plan.layers import lay_out
+from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import StoreLayout
 from csrun.nn.tracer import Tracer
 

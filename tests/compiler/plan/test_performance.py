@@ -12,8 +12,8 @@ from support.programs import Network, TiedNetwork, options_of
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.matching import validate_model
-from csrun.compiler.plan.layers import lay_out
-from csrun.compiler.plan.performance import FITTED, Constants, Work, estimate
+from csrun.compiler.plan.performance_model import FITTED, Constants, Work, estimate
+from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import Layer
 from csrun.site import load as load_site
 

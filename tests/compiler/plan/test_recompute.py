@@ -16,8 +16,8 @@ from csrun.compiler import compile as room
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels import Phase
 from csrun.compiler.plan import recompute
-from csrun.compiler.plan.layers import Layout
 from csrun.compiler.plan.memory_plan import lives, place
+from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.plan.visits import Function
 from csrun.executable import Group, Visit
 from csrun.nn.tracer import Tracer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.compiler.plan.schedule import interleave
+from csrun.compiler.plan.pipeline_schedule import interleave
 
 
 def chain(groups):

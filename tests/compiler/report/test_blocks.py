@@ -2,7 +2,7 @@
 
 import pytest
 
-from csrun.compiler.report.blocks import Fold, block_of, folded
+from csrun.compiler.report.repeated_blocks import Fold, block_of, folded
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.reports import NAMES, report_of
 
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
-from csrun.compiler.passes.run import PASSES
+from csrun.compiler.passes.pass_manager import PASSES
 from csrun.compiler.report.contents import count, percent, render, si
 
 

@@ -8,7 +8,7 @@ from support.programs import SYSTEM, Network, options_of
 
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
-from csrun.compiler.plan.performance import Constants, Work, estimate
+from csrun.compiler.plan.performance_model import Constants, Work, estimate
 from csrun.compiler.report.limit import Limit, work_of
 from csrun.executable import Layer
 

@@ -7,7 +7,7 @@ import pytest
 from support.programs import Network, options_of
 
 from csrun.compiler import compile_model
-from csrun.compiler.report.text import text_report
+from csrun.compiler.report.text_report import text_report
 from csrun.executable import Estimate, LayerEstimate
 
 ESTIMATE = Estimate(

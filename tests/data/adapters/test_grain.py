@@ -10,7 +10,7 @@ import pytest
 
 from csrun.data import DataError, as_dataset
 from csrun.data.adapters import describe, indexed
-from csrun.data.operators import Level
+from csrun.data.input_operators import Level
 
 grain = pytest.importorskip("grain")
 

@@ -7,7 +7,7 @@ import pytest
 
 from csrun.data import Dataset, as_dataset
 from csrun.data.adapters import describe, indexed
-from csrun.data.operators import Level
+from csrun.data.input_operators import Level
 
 torch = pytest.importorskip("torch")
 data = torch.utils.data

@@ -14,7 +14,7 @@ from csrun.launch.life.job_state import (
     WaferRequested,
 )
 from csrun.launch.process.protocol import StartTask
-from csrun.launch.slurm.fallback_controller import (
+from csrun.launch.slurm.orphaned_node import (
     MOST_S,
     SILENCE_S,
     FallbackController,

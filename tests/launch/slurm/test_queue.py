@@ -9,8 +9,8 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import JobPlan, plan
-from csrun.launch.slurm import allocation, run, sinfo, squeue
+from csrun.launch.job_plan import JobPlan, plan
+from csrun.launch.slurm import allocation, sinfo, squeue, submission
 from csrun.launch.slurm.job_comment import LOST
 from csrun.launch.srun import Resources, node_needs
 from csrun.site import JobLayout, load
@@ -198,7 +198,7 @@ def test_without_a_name_the_system_with_the_fewest_jobs(
 
     def asked(*words: str) -> tuple[str, ...]:
         request = JobRequest(("python", "run.py", *words), 1)
-        return run.systems_for(plan(request, site, (0,)), site)
+        return submission.systems_for(plan(request, site, (0,)), site)
 
     assert asked() == ("cs2-02",)
     said = "requesting cs2-02 (fewest jobs: cs2-01 2, cs2-02 1)"
@@ -226,15 +226,15 @@ def test_several_systems_are_those_with_the_fewest_jobs(
         for name, jobs in waiting.items()
     ]
     monkeypatch.setattr(squeue, "systems", lambda site: found)
-    assert run.systems_for(plan_of("--num_csx", "2"), FOUR) == ("cs2-02", "cs2-04")
+    assert submission.systems_for(plan_of("--num_csx", "2"), FOUR) == ("cs2-02", "cs2-04")
     assert "requesting cs2-02, cs2-04 (fewest jobs: cs2-01 2, " in capsys.readouterr().err
     named = ("--num_csx", "2", "--cs_ip", "cs2-01")
-    assert run.systems_for(plan_of(*named), FOUR) == ("cs2-01", "cs2-02")
+    assert submission.systems_for(plan_of(*named), FOUR) == ("cs2-01", "cs2-02")
     save_state(FOUR, FOUR.systems[1], SystemState(Power.STANDBY, STREAMING))
-    assert run.systems_for(plan_of("--num_csx=2"), FOUR) == ("cs2-04", "cs2-03")
+    assert submission.systems_for(plan_of("--num_csx=2"), FOUR) == ("cs2-04", "cs2-03")
     said = "at most 3, got 5: site streaming-8 has 4 CS systems: cs2-02 is in STANDBY"
     with pytest.raises(UsageError, match=said):
-        run.systems_for(plan_of("--num_csx=5"), FOUR)
+        submission.systems_for(plan_of("--num_csx=5"), FOUR)
 
 
 def test_where_all_systems_are_asked_for_nobody_need_be_asked(
@@ -242,7 +242,7 @@ def test_where_all_systems_are_asked_for_nobody_need_be_asked(
 ) -> None:
     monkeypatch.delattr(squeue, "systems")
     names = ("cs2-01", "cs2-02", "cs2-03", "cs2-04")
-    assert run.systems_for(plan_of("--num_csx=4"), FOUR) == names
+    assert submission.systems_for(plan_of("--num_csx=4"), FOUR) == names
 
 
 TWO = "gres:cs:cs2-01:1,gres:cs:cs2-03:1"

@@ -7,7 +7,7 @@ import pytest
 from csrun.base.errors import CsrunError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.slurm import batch, requeue, sinfo
+from csrun.launch.slurm import requeue, sbatch, sinfo
 from csrun.site import JobLayout, Site, load
 
 RUNNING = "7+0 7 RUNNING\n7+1 8 RUNNING\n"
@@ -45,7 +45,7 @@ class Cluster:
 def resume(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Cluster]:
     for name, value in {"POLL_S": 0.0, "MARGIN_S": 0.05, "CANCEL_S": 0.05}.items():
         monkeypatch.setattr(requeue, name, value)
-    monkeypatch.setattr(requeue.fallback_controller, "SILENCE_S", 0.0)
+    monkeypatch.setattr(requeue.orphaned_node, "SILENCE_S", 0.0)
 
     def run(cluster: Cluster) -> Cluster:
         monkeypatch.setattr(sinfo, "ask", cluster.ask)
@@ -91,7 +91,7 @@ def test_only_a_job_that_was_started_again_is_one(monkeypatch: pytest.MonkeyPatc
 
 def test_the_line_that_submits_a_job_again() -> None:
     asked = JobRequest(("python", "run.py", "a b"), 3, max_restarts=2, site="local")
-    line = batch.resume_line(asked, JobLayout(3, 1, 2, 0))
+    line = sbatch.resume_line(asked, JobLayout(3, 1, 2, 0))
     assert line == (
         "csrun_wse --sbatch --total-nodes=3 --tasks-per-node=1 --cpus-per-task=2"
         " --single-task-nodes=0 --site=local --max-restarts=2 python run.py 'a b'"

@@ -12,8 +12,8 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.context import Role, environment
 from csrun.jobs.request import JobOptions, JobRequest
-from csrun.launch.plan import plan
-from csrun.launch.slurm import batch, options
+from csrun.launch.job_plan import plan
+from csrun.launch.slurm import options, sbatch
 from csrun.launch.srun import after_prolog
 from csrun.launch.user_command import UserCommand, option
 from csrun.site import JobLayout, Scheduler, load
@@ -57,8 +57,8 @@ def test_the_two_scripts_of_a_job_that_is_compiled_first() -> None:
     )
     given = options.of(asked.slurm_options, SLURM_SITE, batch=True)
     job_plan = plan(request, SLURM_SITE, tuple(range(8)))
-    resources = batch.resources_of(request, "cs:cs2-02:1", SLURM_SITE, given)
-    made = batch.scripts(request, job_plan, SLURM_SITE, resources, ("cs2-02",))
+    resources = sbatch.resources_of(request, "cs:cs2-02:1", SLURM_SITE, given)
+    made = sbatch.scripts(request, job_plan, SLURM_SITE, resources, ("cs2-02",))
     assert made.compiling is not None
     first, *others = made.job.split("#SBATCH hetjob\n")
     assert first.startswith("#!/bin/bash -l\n#SBATCH --nice=10\n#SBATCH --requeue\n#SBATCH '--com")
@@ -140,8 +140,8 @@ def test_the_script_runs_the_same_job_again() -> None:
         options=JobOptions("a name", 90, "%j.out"),
     )  # fmt: skip
     job_plan = plan(request, SITE, tuple(range(8)))
-    resources = batch.resources_of(request, "cs:cs2-02:1", SITE, options.SlurmOptions())
-    last = batch.script(request, job_plan, resources, ("cs2-02",)).splitlines()[-1]
+    resources = sbatch.resources_of(request, "cs:cs2-02:1", SITE, options.SlurmOptions())
+    last = sbatch.script(request, job_plan, resources, ("cs2-02",)).splitlines()[-1]
     folder = Path(sys.executable).parent
     assert last == (
         f"exec env CSRUN_ALLOCATION=cs2-02 {folder}/csrun_wse --total-nodes=5 --tasks-per-node=3"
@@ -155,8 +155,8 @@ def test_a_script_asks_for_all_systems_at_once(monkeypatch: pytest.MonkeyPatch) 
     site, systems = msgspec.structs.replace(SITE, scheduler=Scheduler.SLURM), ("cs2-01", "cs2-02")
     request = JobRequest(("python-ws", "run.py", "--num_csx", "2"), 5, 3, 2)
     job_plan = plan(request, site, tuple(range(8)))
-    resources = batch.resources_of(request, site.gres_of(*systems), site, options.SlurmOptions())
-    first, *others = batch.script(request, job_plan, resources, systems).split("#SBATCH hetjob\n")
+    resources = sbatch.resources_of(request, site.gres_of(*systems), site, options.SlurmOptions())
+    first, *others = sbatch.script(request, job_plan, resources, systems).split("#SBATCH hetjob\n")
     assert "#SBATCH --gres=cs:cs2-01:1,cs:cs2-02:1\n" in first
     assert "--gres" not in "".join(others)
     told = re.search(r"exec env (CSRUN_ALLOCATION)=(\S+) ", others[-1])
@@ -172,7 +172,7 @@ def test_a_compile_is_its_chief_alone() -> None:
     request = JobRequest(
         ("python-ws", "run.py"), 5, 3, 2, sbatch=True, compile_first=True, options=options
     )
-    compiling, job_plan = batch.compile_job(request, plan(request, SITE, tuple(range(8))))
+    compiling, job_plan = sbatch.compile_job(request, plan(request, SITE, tuple(range(8))))
     assert job_plan.time_limit_s == 90
     assert compiling.command == ("python-ws", "run.py", "--compile_only")
     assert (compiling.sbatch, compiling.compile_first) == (False, False)

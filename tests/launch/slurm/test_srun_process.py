@@ -75,7 +75,7 @@ def test_a_task_of_which_nothing_is_heard_is_lost_with_its_place(folder: JobFold
 def test_an_order_that_has_no_room_is_given_when_it_has(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(srun_process.fallback_controller, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(srun_process.orphaned_node, "HEARTBEAT_S", 0.02)
     box = launcher_box(folder.path)
     running = srun_process.SrunProcess(("sleep", "60"), folder, 1)
     running.job = JOB

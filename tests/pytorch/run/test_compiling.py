@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
-from csrun.estimator.place import Target  # noqa: E402
+from csrun.estimator.target import Target  # noqa: E402
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 
 from csrun.cli import frame  # noqa: E402
 from csrun.cli.csrun import csrun  # noqa: E402
-from csrun.pytorch.weights.stored import names_of  # noqa: E402
+from csrun.pytorch.weights.store_copies import names_of  # noqa: E402
 from csrun.records import checkpoints  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 

@@ -11,7 +11,7 @@ from support.recorded import Beside, supervised  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
 from csrun.executable import tensors_of  # noqa: E402
-from csrun.pytorch.weights.stored import StoredWeights  # noqa: E402
+from csrun.pytorch.weights.store_copies import StoredWeights  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 B, T, V, D, UNITS, RATE = 4, 6, 61, 16, 48, 0.1

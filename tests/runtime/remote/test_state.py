@@ -15,9 +15,9 @@ from csrun.base.run_config import RunSettings
 from csrun.executable import state_views
 from csrun.records import checkpoints
 from csrun.runtime.remote.state import HELD, SentState, StateSender
-from csrun.runtime.step.copying import UpdateGate
 from csrun.runtime.step.finite import finite
-from csrun.runtime.store.place import make_store
+from csrun.runtime.step.update_gate import UpdateGate
+from csrun.runtime.store.backing import make_store
 from csrun.runtime.wire.tcp import SUM, ConnectionPurpose, DamagedTransferError
 
 WAIT_S = 120.0

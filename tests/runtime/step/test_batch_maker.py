@@ -8,7 +8,7 @@ from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
 from csrun.data.delivery import Delivery, LazyBatch
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.data.samples import from_arrays
 from csrun.data.structure import NAMES
 from csrun.executable import InputSpec, LabelRange

@@ -26,7 +26,7 @@ from csrun.executable import state_layout
 from csrun.records import checkpoints, tensor_files
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.remote import state as state_afar
-from csrun.runtime.step.copying import UpdateGate, copying_order
+from csrun.runtime.step.update_gate import UpdateGate, copying_order
 from csrun.runtime.wire.messages import StepOrder
 
 LAST = 5

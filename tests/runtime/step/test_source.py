@@ -12,7 +12,7 @@ from support.wires import tcp_channel_pair
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data.delivery import Delivery
-from csrun.data.operators import StageClock
+from csrun.data.input_operators import StageClock
 from csrun.executable import InputSpec, LabelRange
 from csrun.runtime.remote.ring import ROOM, BatchRelay, BatchSender
 from csrun.runtime.roles import streamer

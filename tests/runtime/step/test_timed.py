@@ -10,10 +10,10 @@ from support.running import NETWORK, PIPELINED, SETTINGS, STREAMING, data, fill,
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote import weights as weights_afar
 from csrun.runtime.remote.weights import RemoteEnd
-from csrun.runtime.step import copying, timed
+from csrun.runtime.step import timed, update_gate
 from csrun.runtime.step.trace import SpanRecorder
-from csrun.runtime.store import notes
-from csrun.runtime.store.notes import MemoryxEnd
+from csrun.runtime.store import store_mailbox
+from csrun.runtime.store.store_mailbox import MemoryxEnd
 from csrun.runtime.wire.messages import StepOrder
 
 
@@ -22,7 +22,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
-        for module in (copying, timed, notes, weights_afar):
+        for module in (update_gate, timed, store_mailbox, weights_afar):
             monkeypatch.setattr(module, "awake_s", lambda: self.now_s)
 
     def passes(self, seconds: float) -> None:
@@ -120,13 +120,13 @@ def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
     tmp_path, monkeypatch: pytest.MonkeyPatch, clock: Clock, way: str
 ) -> None:
     """The first tensor is copied in three seconds of MemoryX's; the wafer waits for far longer."""
-    waits, ticks, hold = threading.Event(), count(step=1000), copying.UpdateGate.hold
+    waits, ticks, hold = threading.Event(), count(step=1000), update_gate.UpdateGate.hold
 
     def wafers_s() -> float:
         waits.set()
         return float(next(ticks))
 
-    def slowly(gate: copying.UpdateGate, take) -> int:
+    def slowly(gate: update_gate.UpdateGate, take) -> int:
         def taken() -> None:
             take()
             if not clock.now_s:
@@ -136,9 +136,9 @@ def test_a_wafer_tells_what_memoryx_was_held_by_over_both_wires(
         return hold(gate, taken)
 
     monkeypatch.setattr(timed, "awake_s", lambda: float(next(ticks)))
-    for module in (notes, weights_afar):
+    for module in (store_mailbox, weights_afar):
         monkeypatch.setattr(module, "awake_s", wafers_s)
-    monkeypatch.setattr(copying.UpdateGate, "hold", slowly)
+    monkeypatch.setattr(update_gate.UpdateGate, "hold", slowly)
     executable = NETWORK.compile(tmp_path / "exe", STREAMING, 1)
     with opened(way, tmp_path, executable, [data(NETWORK)], NETWORK.parameters()) as machine:
         assert machine.run(StepOrder(0, 1)).checkpoint_s == 0.0

@@ -27,9 +27,9 @@ from csrun.context import Host
 from csrun.executable.shards import StoreShards
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.peers import RunPeers, RunRequest
-from csrun.runtime.store import pages, place
+from csrun.runtime.store import backing, pages
+from csrun.runtime.store.backing import StoreShare, make_store, require_room
 from csrun.runtime.store.pages import FilePages
-from csrun.runtime.store.place import StoreShare, make_store, require_room
 from csrun.runtime.store.residency import Residency, least_bytes, store_bytes
 from csrun.runtime.store.tensors import FilePort
 from csrun.runtime.wire.messages import CheckpointSpace, StepOrder
@@ -47,7 +47,7 @@ DEEP = Network(sizes=(LAYER,) * 17 + (10,), optimizer=OPTIMIZERS["each"])
 def disk(tmp_path) -> Path:
     """A folder that is not in memory."""
     for root in (tmp_path, Path(__file__).parent):
-        if place._memory_kind(root) is None:
+        if backing._memory_kind(root) is None:
             folder = root / "disk"
             folder.mkdir()
             yield folder
@@ -196,7 +196,7 @@ class Everything:
 def test_pages_leave_memory_when_the_last_has_let_go(disk):
     """Written back, they are gone once neither of two processes has them mapped."""
     nbytes = 16 << 20
-    file, whole = place._file(disk, nbytes, [range(nbytes)]), range(nbytes)
+    file, whole = backing._file(disk, nbytes, [range(nbytes)]), range(nbytes)
     mine = SharedMemory.create("store", nbytes, [])
     other = SharedMemory.over(os.dup(mine.descriptor))
     own, others = (FilePages(m, os.dup(file), Everything()) for m in (mine, other))
@@ -229,7 +229,7 @@ def test_a_disk_that_fails_is_told_by_who_hears_of_it(tmp_path, monkeypatch):
     whole = range(nbytes)
     libc = SimpleNamespace(sync_file_range=failed, fstatfs=lambda *_: 0, madvise=lambda *_: 0)
     monkeypatch.setattr(pages, "_libc", libc)
-    file, memory = place._file(tmp_path, nbytes, [whole]), SharedMemory.create("store", nbytes)
+    file, memory = backing._file(tmp_path, nbytes, [whole]), SharedMemory.create("store", nbytes)
     own = FilePages(memory, file, residency)
     try:
         own.write_back(whole)
@@ -288,8 +288,8 @@ def test_weights_stay_before_optimizer_state(tmp_path):
 def test_no_more_threads_draw_than_the_bound_has_room_for(tmp_path, disk, monkeypatch, is_bounded):
     """By hand: eleven of the largest groups are at work with AdamW, and four are drawn already."""
     asked = []
-    monkeypatch.setattr(place, "own_threads", lambda: 100)
-    monkeypatch.setattr(place, "initialize", lambda *given, **_: asked.append(given[-1]))
+    monkeypatch.setattr(backing, "own_threads", lambda: 100)
+    monkeypatch.setattr(backing, "initialize", lambda *given, **_: asked.append(given[-1]))
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     memory_bytes = least_bytes(plan) if is_bounded else plan.store.nbytes
     store = make_store(plan, settings_of(disk, plan, memory_bytes))
@@ -312,13 +312,13 @@ def test_no_room_is_said_in_bytes(tmp_path, disk):
 
 
 def test_a_folder_in_memory_is_no_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "_memory_kind", lambda folder: "tmpfs")
+    monkeypatch.setattr(backing, "_memory_kind", lambda folder: "tmpfs")
     plan = DEEP.compile(tmp_path, STREAMING, 1).plan
     with pytest.raises(
         UsageError, match=r"is on a memory file system \(tmpfs\): choose a folder on disk"
     ):
         make_store(plan, RunSettings(weight_store="disk"))
-    monkeypatch.setattr(place, "_memory_kind", lambda folder: None)
+    monkeypatch.setattr(backing, "_memory_kind", lambda folder: None)
     with pytest.raises(UsageError, match="is not a folder: create it"):
         make_store(plan, settings_of(tmp_path / "none", plan))
 

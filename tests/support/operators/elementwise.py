@@ -9,10 +9,10 @@ from support.operators.cases import LABELS, Case, X, Y, case, normal, positive
 from csrun.cirh.ops import (
     activation,
     arithmetic,
-    batch,
     comparison,
+    concatenation,
     indexing,
-    parts,
+    padding,
     powers,
     random,
     reductions,
@@ -76,7 +76,7 @@ FORWARD: Sequence[Case] = (
         index=2,
     ),
     case(
-        parts.CatOp,
+        concatenation.CatOp,
         lambda torch, *x: torch.cat(x, 1),
         normal(2, 3),
         normal(2, 1),
@@ -239,7 +239,7 @@ FORWARD: Sequence[Case] = (
         max_val=1.0,
     ),
     case(
-        batch.MaskPaddingOp,
+        padding.MaskPaddingOp,
         lambda torch, x, n: torch.where((torch.arange(6) < 2 * n)[:, None], x, 0.5),
         normal(6, 3),
         np.array(2),
@@ -248,7 +248,7 @@ FORWARD: Sequence[Case] = (
         value=0.5,
     ),
     case(
-        batch.MaskPaddingOp,
+        padding.MaskPaddingOp,
         lambda torch, x, n: torch.where(torch.arange(6)[:, None] < n, x, -1.0),
         normal(2, 6, 3),
         np.array(5),
@@ -271,7 +271,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
     case(comparison.GtOp, lambda torch, a, b: a > b, TIES, normal(3)),
     case(comparison.GeOp, lambda torch, a, b: a >= b, np.arange(6), np.array(3)),
     case(
-        batch.LabelCountOp,
+        padding.LabelCountOp,
         lambda torch, labels: torch.ops.aten.nll_loss_forward(
             torch.zeros((4, 3), dtype=torch.float64), labels, None, 2, IGNORE_INDEX
         )[1],

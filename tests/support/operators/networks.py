@@ -12,7 +12,7 @@ from csrun.cirh.ops import (
     loss,
     normalization,
     rotary,
-    table_parts,
+    vocab_shards,
 )
 from csrun.cirh.ops.loss import IGNORE_INDEX
 
@@ -283,7 +283,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         normal(4, 3),
     ),
     case(
-        table_parts.EmbeddingPartOp,
+        vocab_shards.EmbeddingPartOp,
         _part_looked_up,
         normal(3, 3),
         INDICES,
@@ -292,7 +292,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         first=1,
     ),
     case(
-        table_parts.EmbeddingPartBackwardOp,
+        vocab_shards.EmbeddingPartBackwardOp,
         lambda torch, g, i: torch.ops.aten.embedding_dense_backward(g, i, 5, 4, False)[1:],
         normal(2, 3, 2),
         INDICES,
@@ -301,7 +301,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         padding_idx=4,
     ),
     *cases(
-        table_parts.LogSumExpPartOp,
+        vocab_shards.LogSumExpPartOp,
         _sums_and_picked,
         2,
         30 * X,
@@ -311,7 +311,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         first=1,
     ),
     case(
-        table_parts.NllLossOfSumsOp,
+        vocab_shards.NllLossOfSumsOp,
         lambda torch, sums, picked, labels: (sums - picked)[labels != IGNORE_INDEX].sum(),
         normal(4),
         normal(4),
@@ -320,7 +320,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         ignore_index=IGNORE_INDEX,
     ),
     case(
-        table_parts.NllLossPartBackwardOp,
+        vocab_shards.NllLossPartBackwardOp,
         _loss_of_part,
         normal(),
         X,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from csrun.advice.input_fn_report.finding import AdviceRule, Effect, Finding, Severity
 from csrun.advice.input_fn_report.pipeline import Here, Pipeline
 from csrun.advice.input_fn_report.rules.foreign import FOREIGN_RULES
-from csrun.advice.input_fn_report.rules.learning import BATCHING_RULES, LEARNING_RULES
 from csrun.advice.input_fn_report.rules.reading import AHEAD_RULES, READING_RULES
-from csrun.advice.input_fn_report.rules.sharding import SHARDING_RULES
 from csrun.advice.input_fn_report.rules.speed import SPEED_RULES
+from csrun.advice.input_fn_report.rules.streamer_shards import SHARDING_RULES
+from csrun.advice.input_fn_report.rules.training_data import BATCHING_RULES, LEARNING_RULES
 
 RULES = (
     *LEARNING_RULES,

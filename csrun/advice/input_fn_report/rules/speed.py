@@ -2,8 +2,8 @@
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Severity
 from csrun.advice.input_fn_report.pipeline import Here
-from csrun.advice.input_fn_report.rules.learning import sounds_random
-from csrun.data.operators import InputOperator, Level
+from csrun.advice.input_fn_report.rules.training_data import sounds_random
+from csrun.data.input_operators import InputOperator, Level
 
 VECTORISED = 0.9  # saved of the time of a function called per sample
 DOMINANT = 0.3  # of the input time: an expensive function

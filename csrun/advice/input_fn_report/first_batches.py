@@ -11,7 +11,7 @@ from csrun.advice.input_fn_report.pipeline import Pipeline
 from csrun.advice.measurements import Measurements
 from csrun.advice.numbers import spread
 from csrun.data.dataset import Dataset
-from csrun.data.operators import Level, StageClock, StageTime
+from csrun.data.input_operators import Level, StageClock, StageTime
 
 PROBED_BATCHES = 8
 PROBED_S = 0.05

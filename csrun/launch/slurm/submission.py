@@ -9,15 +9,15 @@ from csrun import system
 from csrun.base.errors import UsageError
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
+from csrun.launch.job_plan import JobPlan
 from csrun.launch.life.job_loop import say
-from csrun.launch.plan import JobPlan
 from csrun.launch.process.foreground import ForegroundCommand, run_in_foreground
 from csrun.launch.slurm import (
     allocation,
-    batch,
     job_comment,
     options,
     requeue,
+    sbatch,
     sinfo,
     squeue,
     timed_command,
@@ -38,7 +38,7 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     around = environment.users_job() if request.new_job else None
     given = _allocation(request, job_plan, site, asked)
     systems = systems_for(job_plan, site) if given is None else given.systems
-    resources = batch.resources_of(request, site.gres_of(*systems), site, asked)
+    resources = sbatch.resources_of(request, site.gres_of(*systems), site, asked)
     if given is None:
         _require_nodes(request, job_plan, site, asked, resources.gres)
         if around is not None and not request.sbatch:
@@ -53,14 +53,14 @@ def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
     else:
         sinfo.require_commands(site)
     if request.sbatch:
-        return batch.scripts(request, job_plan, site, resources, systems).submit(site)
+        return sbatch.scripts(request, job_plan, site, resources, systems).submit(site)
     restarted = environment.restarted_job()
     if restarted is not None and given is not None and not given.is_users:
-        line = batch.resume_line(request, job_plan.layout)
+        line = sbatch.resume_line(request, job_plan.layout)
         requeue.await_old_steps(restarted, site, say, line)
         job_comment.forget(restarted)
     if request.compile_first:
-        compiling, compile_plan = batch.compile_job(request, job_plan)
+        compiling, compile_plan = sbatch.compile_job(request, job_plan)
         alone = replace(resources, gres=None, job_name=compiling.name)
         if code := run_step(compiling, compile_plan, site, alone, (), given):
             return code
@@ -101,7 +101,7 @@ def _allocation(
         users_job,
         job_plan,
         site,
-        lambda gres: batch.resources_of(request, gres, site, asked),
+        lambda gres: sbatch.resources_of(request, gres, site, asked),
         asked.partitions,
     )
 
@@ -137,9 +137,9 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
     asked = _options(request, job_plan, site)
     given = _allocation(request, job_plan, site, asked)
     systems = systems_for(job_plan, site) if given is None else given.systems
-    resources = batch.resources_of(request, site.gres_of(*systems), site, asked)
+    resources = sbatch.resources_of(request, site.gres_of(*systems), site, asked)
     if request.sbatch:
-        return batch.scripts(request, job_plan, site, resources, systems).text()
+        return sbatch.scripts(request, job_plan, site, resources, systems).text()
     command = in_container(job_plan.command, site.container, mounts_of(request, site))
     command = after_prolog(command, site.prolog)
     return shlex.join(words_of(job_plan, command, resources, given))

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.batch import LabelCountOp, MaskPaddingOp
 from csrun.cirh.ops.loss import NllLossBackwardOp, NllLossForwardOp
-from csrun.cirh.ops.table_parts import LogSumExpPartOp, NllLossOfSumsOp, NllLossPartBackwardOp
+from csrun.cirh.ops.padding import LabelCountOp, MaskPaddingOp
+from csrun.cirh.ops.vocab_shards import LogSumExpPartOp, NllLossOfSumsOp, NllLossPartBackwardOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, UnaryKernel

@@ -7,10 +7,10 @@ from math import isfinite, prod
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.base import CirhOp, ints
-from csrun.cirh.ops.batch import LabelCountOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
-from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.padding import LabelCountOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import (
     VIEWS,

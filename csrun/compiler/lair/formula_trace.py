@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from csrun.cirh.functions import logistic, normal_cdf
+from csrun.cirh.math_functions import logistic, normal_cdf
 
 Number = float | int
 Options = tuple[tuple[str, float | str], ...]

@@ -4,7 +4,7 @@ from math import ceil, inf
 
 from csrun.advice.input_fn_report.finding import Advice, AdviceRule, Effect, Severity
 from csrun.advice.input_fn_report.pipeline import Here
-from csrun.data.operators import InputOperator
+from csrun.data.input_operators import InputOperator
 
 OWN_SOURCES = ("from_arrays", "from_files")
 SOURCES = (*OWN_SOURCES, "source")

@@ -10,7 +10,7 @@ from itertools import chain
 
 from csrun.executable import Plan, state_layout
 from csrun.executable.shards import Own
-from csrun.runtime.wire.awake import awake_s
+from csrun.runtime.wire.run_time_clock import awake_s
 
 
 class UpdateGate:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from csrun.context import environment
 from csrun.jobs.request import JobRequest
-from csrun.launch.plan import JobPlan, PlannedTask
+from csrun.launch.job_plan import JobPlan, PlannedTask
 from csrun.launch.slurm import options, sinfo
 from csrun.launch.srun import Resources, batch_script
 from csrun.site import JobLayout, Site

@@ -9,7 +9,7 @@ import click
 
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError, OutputError, UsageError
 from csrun.base.files import make_private
-from csrun.cli.shell.commands import power, status
+from csrun.cli.shell.commands import power_state, status
 from csrun.cli.shell.shell import LeaveShell, Shell, Words
 from csrun.context import state_dir
 from csrun.context.environment import LoginRole
@@ -75,9 +75,10 @@ HISTORY = "cs_history"
 root = Words(
     PROGRAM,
     [
-        Words("config", [Words("execmode", [power.show_mode, power.setup_mode], "Execution mode.")],
-              "Configuration of a system."),
-        Words("system", [status.show, status.status, *power.COMMANDS], "State of a system."),
+        Words("config", [
+            Words("execmode", [power_state.show_mode, power_state.setup_mode], "Execution mode."),
+        ], "Configuration of a system."),
+        Words("system", [status.show, status.status, *power_state.COMMANDS], "State of a system."),
         Words("software", [status.software], "Installed software."),
         Words("session", [status.listing, status.cancel], "Jobs on a system."),
         status.telemetry,

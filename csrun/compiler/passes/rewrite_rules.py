@@ -3,7 +3,7 @@
 A rule changes the module around its operator and says so, or leaves it as it is. Tables are tuples:
 they compose with `+`, and earlier rules are tried first. `CANONICAL` makes one form where there are
 several, `FOLDING` does arithmetic on constants, `FUSION` makes several operators one whose gradient
-is simple, before that is taken.
+is simple, before that is taken, `SPLITTING` leaves to the generated kernels what is elementwise.
 """
 
 import math
@@ -18,6 +18,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.base.mode import RunMode
 from csrun.cirh.builder import Builder
 from csrun.cirh.dialect import FAMILIES, run_mode_of
+from csrun.cirh.ops.activation import GeluBackwardOp, GeluCdfOp, GeluOp, GeluSlopeOp
 from csrun.cirh.ops.arithmetic import (
     AddmmOp,
     AddOp,
@@ -32,9 +33,9 @@ from csrun.cirh.ops.arithmetic import (
 from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.base import CirhOp, Plain, ints
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import AssignOp
 from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp, StateOp
-from csrun.cirh.ops.parts import CatOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import (
     VIEWS,
@@ -330,3 +331,47 @@ def bias_of_product(op: Operation) -> bool:
 
 
 FUSION: Rules = (Rule("bias-of-product", (AddOp,), bias_of_product),)
+
+
+def product_and_bias(op: Operation) -> bool:
+    """addmm(c, a, b) -> mm(a, b) + c."""
+    assert isinstance(op, AddmmOp)
+    scope = {"scope": op.scope} if op.scope else {}
+    product = MmOp.of([op.lhs, op.rhs], **scope)
+    Rewriter.insert_op(product, InsertPoint.before(op))
+    product.location = op.location
+    return replace_by_operator(op, AddOp.of([product.out, op.bias], **scope))
+
+
+def slope_of_gelu(op: Operation) -> bool:
+    """gelu(x) and, in the backward pass, gelu_backward(g, x) -> x cdf(x) and g slope(x).
+
+    The slope takes the place of x in memory, if nobody else reads that: what backward costs is
+    one product. It would cost the cdf once more if it began with x.
+    """
+    assert isinstance(op, GeluBackwardOp)
+    forward = _gelu_of(op.saved, op)
+    if forward is None:
+        return False
+    scope = forward.scope.data if forward.scope else ""
+    ahead = Builder(InsertPoint.before(forward), scope, lambda: forward.location)
+    cdf = ahead.emit(GeluCdfOp, op.saved, approximate=op.approximate)
+    product = ahead.emit(MulOp, op.saved, cdf)
+    slope = ahead.emit(GeluSlopeOp, op.saved, cdf, product, approximate=op.approximate)
+    replace_by_value(forward, product)
+    back = MulOp.of([op.grad, slope], **({"scope": op.scope} if op.scope else {}))
+    return replace_by_operator(op, back)
+
+
+def _gelu_of(x: SSAValue, back: GeluBackwardOp) -> GeluOp | None:
+    """The gelu of what nothing but it, and its backward pass, reads."""
+    others = {use.operation for use in x.uses} - {back}
+    forward = others.pop() if len(others) == 1 else None
+    alike = isinstance(forward, GeluOp) and forward.approximate == back.approximate
+    return forward if alike and back.grad is not x else None
+
+
+SPLITTING: Rules = (
+    Rule("product-and-bias", (AddmmOp,), product_and_bias),
+    Rule("slope-of-gelu", (GeluBackwardOp,), slope_of_gelu),
+)

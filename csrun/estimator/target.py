@@ -13,7 +13,7 @@ from csrun.base.run_config import CSRunConfig
 from csrun.context import SpawnWafer, TaskContext, interpreter_mode
 from csrun.context.broadcast_tree import swarmx_tasks
 from csrun.context.job import Hosts, UseLog
-from csrun.estimator.layout import LayoutAdvice
+from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.progress import Show, progress_display, telemetry_published
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import Executable, Plan, RunMode, state_layout

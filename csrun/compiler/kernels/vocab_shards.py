@@ -6,8 +6,8 @@ from math import prod
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.labels import source_of_labels
-from csrun.cirh.ops.table_parts import (
+from csrun.cirh.batch_axes.label_sources import source_of_labels
+from csrun.cirh.ops.vocab_shards import (
     EmbeddingPartBackwardOp,
     EmbeddingPartOp,
     LogSumExpPartOp,
@@ -17,9 +17,9 @@ from csrun.cirh.ops.table_parts import (
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
-from csrun.compiler.kernels.batch import first_of_padding, labels_of
 from csrun.compiler.kernels.cross_entropy import ending_of
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
+from csrun.compiler.kernels.padding import first_of_padding, labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, LossOperands
 from csrun.compiler.lair.formula import Values, formula_loop
 from csrun.compiler.lair.loop import KernelLoop

@@ -12,8 +12,8 @@ from csrun.base.run_config import Params
 from csrun.context import current
 from csrun.estimator import CerebrasEstimator
 from csrun.estimator.estimator import InputFunction, Prediction
-from csrun.estimator.trace import ModelFunction
-from csrun.params.arguments import Arguments, DefaultParams, parse
+from csrun.estimator.model_trace import ModelFunction
+from csrun.params.command_line import Arguments, DefaultParams, parse
 
 Main = Callable[[Arguments[Any]], None]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from csrun.base.errors import UsageError
-from csrun.records.huggingface.folder import Folder
 from csrun.records.huggingface.names import SourceTensors, named
+from csrun.records.huggingface.saved_model import Folder
 from csrun.records.tensor_files import CHUNK_BYTES, Array, Blocks, Stored, StoredValues
 
 Shape = tuple[int, ...]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from csrun.executable import Plan
 from csrun.runtime.store.pages import GroupPages
-from csrun.runtime.wire.awake import awake_s
+from csrun.runtime.wire.run_time_clock import awake_s
 from csrun.runtime.wire.shared import Counter, SharedMemory, Waiter
 
 

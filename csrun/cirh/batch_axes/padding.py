@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes.base import MIXED, SAME, SAMPLES, Dependence, Rules, fixed
-from csrun.cirh.batch_axes.labels import source_of_labels
+from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.batch_axes.loss import ignores_padding
-from csrun.cirh.ops import batch, model
+from csrun.cirh.ops import model, padding
 
 
 def of_samples(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -16,7 +16,7 @@ def of_samples(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """The axis is the operator's own: of a gradient that is alike for all it makes theirs."""
-    assert isinstance(op, batch.MaskPaddingOp)
+    assert isinstance(op, padding.MaskPaddingOp)
     one, _ = of
     over = SAMPLES if one.over in (SAMPLES, SAME) else MIXED
     return Dependence(over, op.dim.value.data, op.rows.value.data, op.value.value.data)
@@ -24,7 +24,7 @@ def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
     """Known of the global batch where the labels are an input's; else counted, in one minibatch."""
-    assert isinstance(op, batch.LabelCountOp)
+    assert isinstance(op, padding.LabelCountOp)
     (labels,) = of
     over = MIXED if source_of_labels(op.labels) is None else SAME
     return Dependence(over, counts_padding=not ignores_padding(op, labels))
@@ -36,8 +36,8 @@ RULES: Rules = {
     model.StateOp: fixed,
     model.FullOp: fixed,
     model.ConstantOp: fixed,
-    batch.SampleCountOp: fixed,
-    batch.ValidSamplesOp: fixed,
-    batch.MaskPaddingOp: mask_padding,
-    batch.LabelCountOp: label_count,
+    padding.SampleCountOp: fixed,
+    padding.ValidSamplesOp: fixed,
+    padding.MaskPaddingOp: mask_padding,
+    padding.LabelCountOp: label_count,
 }

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.parts import CatOp
+from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.shape import CloneOp, SelectBackwardOp, SliceBackwardOp, index_of, part_of
 from csrun.cirh.types import type_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
-from csrun.compiler.graph.views import places_of
+from csrun.compiler.graph.view_ops import places_of
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from csrun.cirh.batch_axes.base import (
     sum_of_samples,
 )
 from csrun.cirh.batch_axes.loss import ignores_padding
-from csrun.cirh.ops import table_parts
+from csrun.cirh.ops import vocab_shards
 from csrun.cirh.ops.arithmetic import AddProductOp
 from csrun.cirh.types import shape_of, type_of
 
@@ -80,9 +80,9 @@ def nll_loss_backward(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 RULES: Rules = {
     AddProductOp: add_product,
-    table_parts.EmbeddingPartOp: lookup,
-    table_parts.EmbeddingPartBackwardOp: lookup_backward,
-    table_parts.LogSumExpPartOp: log_sum_exp,
-    table_parts.NllLossOfSumsOp: nll_loss,
-    table_parts.NllLossPartBackwardOp: nll_loss_backward,
+    vocab_shards.EmbeddingPartOp: lookup,
+    vocab_shards.EmbeddingPartBackwardOp: lookup_backward,
+    vocab_shards.LogSumExpPartOp: log_sum_exp,
+    vocab_shards.NllLossOfSumsOp: nll_loss,
+    vocab_shards.NllLossPartBackwardOp: nll_loss_backward,
 }

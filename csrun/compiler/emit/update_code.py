@@ -20,7 +20,7 @@ from csrun.compiler.lair.formula import Formula, Number, Values
 from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.text import LoopText
 from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
-from csrun.compiler.plan.layers import Layout, nbytes_of_parameter
+from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"

@@ -5,7 +5,7 @@ import click
 from csrun.base.choice import Choice
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode
-from csrun.cli.shell import progress, reply
+from csrun.cli.shell import progress_bars, reply
 from csrun.cli.shell.shell import Shell, leaf
 from csrun.system.change import change, drain
 from csrun.system.power import Command, Power, SystemState, apply
@@ -63,14 +63,14 @@ def _interrupt(
         raise CsrunError(f"not confirmed: {shell.system.name} is unchanged")
     if not force:
         return change(shell.site, shell.system, command)
-    with progress.draining(shell) as on_wait:
+    with progress_bars.draining(shell) as on_wait:
         return drain(shell.site, shell.system, command, on_wait)
 
 
 def _booted(shell: Shell, state: SystemState) -> SystemState:
     """The state after the boot, which goes on without us when we are interrupted."""
     if state.power is Power.BOOTING:
-        progress.wait_for_boot(shell, state)
+        progress_bars.wait_for_boot(shell, state)
     return load_state(shell.site, shell.system)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import Operation, SSAValue
 
-from csrun.cirh.ops import arithmetic, batch, model, shape
+from csrun.cirh.ops import arithmetic, model, padding, shape
 from csrun.cirh.types import dtype_of, type_of
 
 
@@ -39,7 +39,7 @@ def _keeps_numbers(op: Operation) -> bool:
 
 
 _WHOLE = (
-    batch.MaskPaddingOp,
+    padding.MaskPaddingOp,
     shape.ViewOp,
     shape.PermuteOp,
     shape.TransposeOp,

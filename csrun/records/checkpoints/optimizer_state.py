@@ -6,7 +6,7 @@ A slot's tensor is named `slot/weight`. Weights may be named alike: `att/out/ker
 
 from collections.abc import Collection, Iterable, Mapping
 
-from csrun.records.checkpoints.parts import CONVERTED_FROM, OPTIMIZER_STATE
+from csrun.records.checkpoints.on_disk import CONVERTED_FROM, OPTIMIZER_STATE
 
 # All that optimizers have had before manifests named their slots.
 OLD_SLOTS = ("momentum", "gradient_sum", "square_sum")
