@@ -121,10 +121,10 @@ import runpy
 import sys
 from os.path import dirname
 
-from csrun.estimator import place
+from csrun.estimator import target
 from csrun.runtime.chief.training import Training
 
-place.checkpoint_space = lambda *known: None
+target.checkpoint_space = lambda *known: None
 Training._save_last = lambda training: None
 sys.argv.pop(0)
 sys.path[0] = dirname(sys.argv[0])

@@ -33,7 +33,6 @@ import sys, time, zlib
 from pathlib import Path
 import numpy as np
 from csrun.records import checkpoints
-from csrun.records.checkpoints import parts
 
 crc32 = zlib.crc32
 zlib.crc32 = lambda *arguments: time.sleep(0.002) or crc32(*arguments)
