@@ -100,7 +100,9 @@ def check_run_py(arguments: list[str]) -> None:
 def names_of_script(script: Path) -> set[str]:
     """What a script takes: benchmarks are files of tests/bench."""
     if script.name == "bench":
-        return {path.stem for path in (CHECKOUT / "tests" / "bench").glob("*.py")}
+        folder = CHECKOUT / "tests" / "bench"
+        packages = {path.parent.name for path in folder.glob("*/__main__.py")}
+        return {path.stem for path in folder.glob("*.py")} | packages
     return set(re.findall(r"--[a-z-]+", script.read_text()))
 
 

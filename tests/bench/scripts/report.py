@@ -1,0 +1,83 @@
+"""Outcomes as tables: Markdown for docs/pytorch.md, lines for the terminal, one for menders."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from outcome import Outcome, Verdict
+from sides import Side
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
+BEGIN, END = "<!-- scripts: written by `scripts/bench scripts --write` -->", "<!-- /scripts -->"
+HEAD = ["| script | source | + | outcome | losses | steps/s |", "|---|---|---|---|---|---|"]
+
+
+def markdown(outcomes: list[Outcome], machine: str) -> str:
+    """The table of docs/pytorch.md."""
+    rows = [
+        f"| {o.case} | {o.source} | {o.lines_beyond or ''} | {o.verdict.value}{_where(o)} "
+        f"| {_scientific(o.loss_difference)} | {_ratio(o)} |"
+        for o in outcomes
+    ]
+    return "\n".join([summary(outcomes), "", machine, "", *HEAD, *rows])
+
+
+def write(outcomes: list[Outcome], machine: str) -> None:
+    """Replace the table between the markers of docs/pytorch.md."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    table = markdown(outcomes, machine)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
+
+
+def line(outcome: Outcome) -> str:
+    """One outcome for the terminal."""
+    found = f"{outcome.case:38} {outcome.side.value:10} {outcome.verdict.value:14}"
+    if outcome.loss_difference is not None:
+        found += f" losses {outcome.loss_difference:.1e} weights {outcome.weight_difference:.1e}"
+        found += f" {outcome.steps} steps, {outcome.ratio:.2f} of PyTorch's steps/s"
+    return f"{found} {outcome.message}".rstrip()
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """How many of the cases run, for each way of running."""
+    sides: dict[Side, Counter[Verdict]] = {}
+    for outcome in outcomes:
+        sides.setdefault(outcome.side, Counter())[outcome.verdict] += 1
+    return "; ".join(
+        f"`{side.value}`: "
+        + ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
+        for side, counts in sides.items()
+    )
+
+
+def refusals(outcomes: list[Outcome]) -> str:
+    """Name, outcome, message, and the line that the message names."""
+    head = ["| name | runs? | message | line |", "|---|---|---|---|"]
+    rows = []
+    for o in outcomes:
+        place = re.search(r"[\w./-]+\.py:\d+", o.message)
+        message = o.message.replace("|", "\\|")
+        detail = "" if o.loss_difference is None else f"losses {o.loss_difference:.1e} "
+        side = "" if o.side is Side.PYTHON else f" ({o.side.value})"
+        rows.append(
+            f"| {o.case}{side} | {o.verdict.value} | {detail}{message} "
+            f"| {place[0] if place else ''} |"
+        )
+    return "\n".join([summary(outcomes), "", *head, *rows]) + "\n"
+
+
+def _where(outcome: Outcome) -> str:
+    if outcome.verdict in (Verdict.RUNS, Verdict.NOT_AVAILABLE) or not outcome.message:
+        return ""
+    message = re.sub(r"^(\S+: )?error: ", "", outcome.message).replace("|", "\\|")
+    return f": `{message[:110]}`"
+
+
+def _scientific(value: float | None) -> str:
+    return "" if value is None else f"{value:.0e}"
+
+
+def _ratio(outcome: Outcome) -> str:
+    return "" if not outcome.ratio else f"{outcome.ratio:.2f}"
