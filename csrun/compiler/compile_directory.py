@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 from xdsl.dialects.builtin import ModuleOp
 
-import csrun
 from csrun.base.errors import CsrunError
 from csrun.base.files import create_new, make_folder, make_private, make_temporary_folder
 from csrun.base.open_folder import open_folder
+from csrun.base.source_folder import SOURCE_FOLDER
 from csrun.base.version import VERSION
 from csrun.cirh import print_module
 from csrun.compiler.options import CompileOptions
@@ -63,12 +63,8 @@ _SOURCES = (".py", ".html", ".css", ".js")  # the last three are the report's pa
 
 @cache
 def _sources() -> str:
-    """A checkout changes between versions, too; its place comes from the import system.
-
-    A path relative to this file would be wrong after a move of it, find nothing, and leave a
-    checksum that no change of the compiler reaches: stale compiles would be reused in silence.
-    """
-    return digest_of_sources(Path(csrun.__path__[0]))
+    """Digest of this csrun's sources, beside VERSION: a checkout changes between versions, too."""
+    return digest_of_sources(SOURCE_FOLDER)
 
 
 def digest_of_sources(package: Path) -> str:

@@ -11,10 +11,9 @@ from time import perf_counter, thread_time
 from types import FrameType
 from typing import Any
 
-import csrun
+from csrun.base.source_folder import SOURCE_FOLDER
 
-CSRUN = Path(csrun.__path__[0])
-DATA = CSRUN / "data"
+DATA = SOURCE_FOLDER / "data"
 
 
 class Level(StrEnum):
@@ -62,7 +61,7 @@ def call_site() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and Path(frame.f_code.co_filename).is_relative_to(DATA):
         frame = frame.f_back
-    if frame is None or Path(frame.f_code.co_filename).is_relative_to(CSRUN):
+    if frame is None or Path(frame.f_code.co_filename).is_relative_to(SOURCE_FOLDER):
         return ""
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 

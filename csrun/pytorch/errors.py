@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.source_folder import SOURCE_FOLDER
 
-# Not csrun.__path__, where a folder `csrun` next to the script, such as a clone, comes first.
-_PACKAGE = Path(__file__).parents[1]
-_CSRUN = (f"{_PACKAGE}/", f"{_PACKAGE.parent / 'cerebras_torch'}/")
+_CSRUN = (f"{SOURCE_FOLDER}/", f"{SOURCE_FOLDER.parent / 'cerebras_torch'}/")
 _TORCH = f"{Path(torch.__file__).parent}/"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)

@@ -112,7 +112,7 @@ def test_a_byte_of_any_source_changes_the_digest(package):
 
 def test_a_source_that_comes_or_changes_its_name_changes_the_digest(package):
     digests = [compile_directory.digest_of_sources(package)]
-    source = package / "compiler" / "plan" / "schedule.py"
+    source = package / "compiler" / "plan" / "pipeline_schedule.py"
     source = source.rename(source.with_name("orders.py"))
     digests.append(compile_directory.digest_of_sources(package))
     (source.parent / "another.py").touch()
