@@ -24,7 +24,7 @@ from csrun.base.files import (
 ROOT = Path(csrun.__file__).parent
 WRITE_LARGE_ONES = {
     "data/formats/decoded.py",
-    "data/formats/tokens.py",
+    "data/formats/token_files.py",
     "records/checkpoints/write.py",
 }  # as a stream, not as bytes
 
