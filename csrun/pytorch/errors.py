@@ -83,18 +83,17 @@ def _is_inside(filename: str) -> bool:
 
 @cache
 def is_of_torch(filename: str) -> bool:
-    """Whether a file is PyTorch's, or of contextlib and functools, which wrap its functions."""
+    """True if a file is PyTorch's, or of contextlib and functools, which wrap its functions."""
     return filename.startswith(_TORCH) or Path(filename).stem in _MACHINERY
 
 
 @cache
 def is_of_csrun(filename: str) -> bool:
-    """Whether a file is csrun's."""
     return filename.startswith(_CSRUN)
 
 
 def is_users_call() -> bool:
-    """Whether a dispatch mode was called from the user's code, or a library's."""
+    """True if a dispatch mode was called from the user's code or a library's."""
     frame = sys._getframe(2)
     while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
         frame = frame.f_back

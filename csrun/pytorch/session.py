@@ -143,7 +143,7 @@ class Session:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the loop is in steps that an earlier run has taken, whose weights are gone."""
+        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
         return self._in_block.is_replayed
 
     @property

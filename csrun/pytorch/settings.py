@@ -118,5 +118,5 @@ def env() -> Environment:
 
 
 def is_chief(context: TaskContext | None) -> bool:
-    """Whether the task is the job's chief, or runs without a job."""
+    """True if the task is the job's chief, or runs without a job."""
     return context is None or context.mode is None or context.role is Role.CHIEF

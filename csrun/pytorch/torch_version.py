@@ -10,7 +10,7 @@ log = logging.getLogger("csrun")
 
 
 def is_tested(found: str) -> bool:
-    """Whether a version of PyTorch is of the tested release, as 2.13.1+cpu is."""
+    """True if a version of PyTorch is of the tested release, as 2.13.1+cpu is."""
     return found.split("+")[0].split(".")[:2] == TESTED.split(".")
 
 

@@ -72,7 +72,7 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def is_module(model: Any) -> bool:
-    """Whether an object was given to `module`."""
+    """True if an object was given to `module`."""
     return isinstance(model, torch.nn.Module) and model in _modules
 
 

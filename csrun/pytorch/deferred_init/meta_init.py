@@ -109,7 +109,7 @@ class MetaInit(TorchDispatchMode):
 
 
 def _makes_floats(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a factory operator creates a floating-point tensor."""
+    """True if a factory operator creates a floating-point tensor."""
     if not any(a.name == "device" for a in func._schema.arguments):
         return False
     found = func(*args, **_on_meta({**kwargs, "device": META}))

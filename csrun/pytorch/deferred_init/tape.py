@@ -156,13 +156,13 @@ def address(x: torch.Tensor) -> int:
 
 
 def is_meta(x: torch.Tensor) -> bool:
-    """Whether a tensor has no memory; its `is_meta` is patched within `meta_init`."""
+    """True if a tensor has no memory; its `is_meta` is patched within `meta_init`."""
     kind: str = x.device.type
     return kind == "meta"
 
 
 def is_on_meta(model: torch.nn.Module) -> bool:
-    """Whether some of a model's parameters or buffers have no memory."""
+    """True if some of a model's parameters or buffers have no memory."""
     return any(is_meta(x) for xs in (model.parameters(), model.buffers()) for x in xs)
 
 
@@ -189,7 +189,7 @@ def drop_record(tensor: torch.Tensor) -> None:
 
 
 def is_deferred(tensor: torch.Tensor) -> bool:
-    """Whether a tensor was made under `meta_init`."""
+    """True if a tensor was made under `meta_init`."""
     return is_meta(tensor) and address(tensor) in _tapes
 
 

@@ -174,7 +174,7 @@ class Gradients:
         self._edits.begin(step)
 
     def _are_in_place(self) -> bool:
-        """Whether each parameter has its lazy gradient."""
+        """True if each parameter has its lazy gradient."""
         if self._sets.is_as(self._seen):
             return True
         now = self._sets.count

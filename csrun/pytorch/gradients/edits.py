@@ -99,7 +99,7 @@ class Edits:
 
     @property
     def are_made(self) -> bool:
-        """Whether the step has any so far."""
+        """True if the step has edits so far."""
         return self._made > 0
 
     def add(self, edit: Edit) -> None:
@@ -125,7 +125,7 @@ class KeptEdits:
     assigned: Mapping[str, Place | None] = field(default_factory=dict)
 
     def is_same(self, other: "KeptEdits") -> bool:
-        """Whether another step makes the same ones."""
+        """True if another step makes the same edits."""
         return (
             self.assigned == other.assigned
             and len(self.all) == len(other.all)

@@ -277,7 +277,7 @@ def _hooks_of(parameter: torch.Tensor | None) -> Iterator[Any]:
 
 
 def _is_definition(value: Any, name: str) -> bool:
-    """Whether a name is that of an import or definition, which is taken as constant."""
+    """True if a name is that of an import or definition, which is taken as constant."""
     if isinstance(value, ModuleType):
         return True
     is_defined = isinstance(value, type | FunctionType) or callable(value)
@@ -285,7 +285,7 @@ def _is_definition(value: Any, name: str) -> bool:
 
 
 def _is_structure(key: str, value: Any) -> bool:
-    """Whether a module's attribute is one of nn.Module's own tables, which ModuleSets watches."""
+    """True if a module's attribute is one of nn.Module's own tables, which ModuleSets watches."""
     return isinstance(value, dict) and key.startswith("_")
 
 
@@ -306,7 +306,7 @@ def _is_slot(value: Any) -> bool:
 
 
 def _is_followed(value: Any) -> bool:
-    """Whether the search goes into an object."""
+    """True if the search for plain values goes into an object."""
     if isinstance(value, _LEAVES):
         return False
     if isinstance(value, _CONTAINERS) and type(value).__module__ in ("builtins", "collections"):
@@ -318,7 +318,7 @@ def _is_followed(value: Any) -> bool:
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a file belongs to none of csrun, PyTorch, NumPy and the standard library."""
+    """True if a file belongs to none of csrun, PyTorch, NumPy and the standard library."""
     if not file or file.startswith("<frozen") or is_of_torch(file) or is_of_csrun(file):
         return False
     is_stdlib = file.startswith(_STDLIB) and not is_installed(file)
@@ -327,7 +327,7 @@ def is_users(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """Whether a file is of an installed package, whose globals are taken as constant."""
+    """True if a file is of an installed package, whose globals are taken as constant."""
     return "/site-packages/" in file or "/dist-packages/" in file
 
 

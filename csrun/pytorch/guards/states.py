@@ -177,7 +177,7 @@ class _IdentityCheck:
         self._seen = self._now()
 
     def is_same(self) -> bool:
-        """Whether all values are the accepted ones."""
+        """True if all values are the accepted ones."""
         if not self._is_any:
             return True
         now = self._now()

@@ -63,7 +63,7 @@ class PassOrders:
 
     @property
     def draws_as_it_goes(self) -> bool:
-        """Whether the next pass's order depends on how much of the last one was read.
+        """True if the next pass's order depends on how much of the last one was read.
 
         True for a RandomSampler with its own generator; csrun draws a pass at once.
         """

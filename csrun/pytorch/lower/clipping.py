@@ -43,7 +43,7 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
-    """Whether the update takes the gradients of `backward()`, at most clipped by their norm.
+    """True if the update takes the gradients of `backward()`, at most clipped by their norm.
 
     Such gradients may be accumulated over batches first.
     """

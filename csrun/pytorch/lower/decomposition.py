@@ -37,14 +37,14 @@ _LOG_PROBABILITIES = {"aten.nll_loss_forward.default": 0, "aten.nll_loss_backwar
 
 
 def has_weights(op: RecordedOperator) -> bool:
-    """Whether an operator is a loss with weights."""
+    """True if an operator is a loss with weights."""
     return any(
         isinstance(a, Ref) for n, a in enumerate(op.arguments) if n in _WEIGHTED.get(op.name, ())
     )
 
 
 def is_of_parts(op: RecordedOperator, arguments: Sequence[Any]) -> bool:
-    """Whether it is a loss by label of other than a whole log_softmax, which has no kernel."""
+    """True if an operator is a loss by label without a kernel: of no whole log_softmax."""
     place = _LOG_PROBABILITIES.get(op.name)
     return place is not None and not isinstance(arguments[place].owner, LogSoftmaxOp)
 

@@ -197,7 +197,7 @@ class _Importer:
         return found
 
     def _is_backward_view(self, op: RecordedOperator) -> bool:
-        """Whether it is a view of a value that only the backward pass may read.
+        """True if it is a view of a value that only the backward pass may read.
 
         Raises: Unsupported for another reader of such a value
         """

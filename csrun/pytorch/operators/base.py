@@ -134,7 +134,7 @@ def dtype(x: SSAValue) -> str:
 
 
 def floats(x: SSAValue) -> bool:
-    """Whether a value's elements are floats."""
+    """True if a value's elements are floats."""
     return is_float(type_of(x))
 
 

@@ -194,7 +194,7 @@ def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> S
 
 
 def _is_each_row(rows: SSAValue, columns: SSAValue, count: int) -> bool:
-    """Whether it is `x[arange(len(x))[:, None], columns]` with the same columns in each row."""
+    """True for `x[arange(len(x))[:, None], columns]` with the same columns in each row."""
     values, places = constant_value(rows), constant_value(columns)
     if values is None or places is None or places.min(initial=0) < 0 or not values.ndim:
         return False

@@ -123,7 +123,7 @@ def _are_distinct(places: SSAValue) -> bool:
 
 
 def _is_one_number(x: SSAValue) -> bool:
-    """Whether all elements of a value are the same number."""
+    """True if all elements of a value are equal."""
     owner: Any = x.owner
     while not isinstance(owner, FullOp) and prod(shape(owner.operands[0])) == 1:
         return True

@@ -33,7 +33,7 @@ class AdamRule(OptimizerRule):
         )
 
     def is_decoupled(self, group: Group) -> bool:
-        """Whether weight decay is decoupled from the gradient."""
+        """True if weight decay is decoupled from the gradient."""
         return bool(group.get("decoupled_weight_decay", False))
 
     def counts_steps(self, group: Group) -> bool:

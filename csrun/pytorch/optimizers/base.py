@@ -71,7 +71,7 @@ class OptimizerRule(ABC):
         return tuple(found.values())
 
     def counts_steps(self, group: Group) -> bool:
-        """Whether an update depends on the number of steps."""
+        """True if an update depends on the number of steps."""
         return False
 
     def check(self, group: Group, where: str) -> None:

@@ -18,7 +18,7 @@ class StateOwner(Protocol):
 
     @property
     def is_apart(self) -> bool:
-        """Whether the user's objects may be given the store's values now."""
+        """True if the user's objects may be given the store's values now."""
 
     def give_back(self) -> None:
         """Give the user's objects the store's values."""

@@ -75,7 +75,7 @@ class Compiling:
             self.trained = self.trained or variant
 
     def is_current(self, variant: StepVariant) -> bool:
-        """Whether a variant is compiled, for as many batches a step as there may be now."""
+        """True if a variant is compiled, for as many batches a step as there may be now."""
         found = variant.executable
         return found is not None and found.plan.accumulates == (self.accumulates and variant.trains)
 

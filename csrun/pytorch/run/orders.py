@@ -44,7 +44,7 @@ class TrainingOrders:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an order has no answer yet, or one that was not read."""
+        """True if an order has no answer yet, or one that was not read."""
         return self._under_way is not None
 
     @property
@@ -54,7 +54,7 @@ class TrainingOrders:
 
     @property
     def is_done(self) -> bool:
-        """Whether `finish` will not wait."""
+        """True if `finish` will not wait."""
         return self._under_way is not None and self._under_way.order.is_done
 
     def run(
@@ -172,6 +172,6 @@ class Evaluations:
 
 
 def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
-    """Whether a step is that batch's, of this variant, which returns all that may be read of it."""
+    """True if a step is that batch's, of this variant, which returns all that may be read of it."""
     is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
     return is_next and step.outputs.asks_for(variant.outputs)

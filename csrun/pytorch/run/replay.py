@@ -99,12 +99,12 @@ class Replay:
 
     @property
     def is_on(self) -> bool:
-        """Whether the loop is in steps that an earlier run has taken."""
+        """True if the loop is in steps that an earlier run has taken."""
         return self._made < self.resumed
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether anything of the run was saved, now or earlier."""
+        """True if anything of the run was saved, now or earlier."""
         return self.found is not None or self.step > 0
 
     def require_over(self) -> None:
@@ -117,7 +117,7 @@ class Replay:
 
     @property
     def has_lost_weights(self) -> bool:
-        """Whether the loop is after a replayed step whose weights are gone."""
+        """True if the loop is after a replayed step whose weights are gone."""
         return self.is_on and self._made > 0 and not self.users.are_current
 
     def refuse_lost_weights(self) -> NoReturn:
@@ -129,7 +129,7 @@ class Replay:
         )
 
     def takes(self, step: QueuedStep) -> bool:
-        """Whether an earlier run has taken a step; then it gets that run's loss."""
+        """True if an earlier run has taken a step; then it gets that run's loss."""
         outputs, is_on = step.outputs, self.is_on
         self._made += step.variant.trains and step.ends_step
         outputs.trained = self._made

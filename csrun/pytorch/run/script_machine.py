@@ -62,7 +62,7 @@ class ScriptMachine:
             self._variants.append(variant)
 
     def takes(self, variant: StepVariant) -> bool:
-        """Whether the store has what a variant's program needs."""
+        """True if the store has what a variant's program needs."""
         return self.owner.trains or not variant.trains
 
     def load(self, variant: StepVariant) -> None:
@@ -143,7 +143,7 @@ class ScriptMachine:
 
     @property
     def has_ended(self) -> bool:
-        """Whether a signal has ended the training, which has saved what it could."""
+        """True if a signal has ended the training, which has saved what it could."""
         return self._training is not None and self._training.has_ended
 
     def finish_block(self) -> Results:

@@ -242,7 +242,7 @@ class ScriptRun:
 
     @property
     def _makes_batches(self) -> bool:
-        """Whether this process makes the batches of steps, when they run."""
+        """True if this process makes the batches of steps, when they run."""
         context = self.run.context
         return self.run.folder is None or context is None or context.rank in context.streamers
 
@@ -254,7 +254,7 @@ class ScriptRun:
 
     @property
     def accumulates(self) -> bool:
-        """Whether a training step may take several batches."""
+        """True if a training step may take several batches."""
         return self._compiling.accumulates
 
     def accumulate(self) -> None:

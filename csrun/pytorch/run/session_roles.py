@@ -39,7 +39,7 @@ class Wanted:
     optimizer: torch.optim.Optimizer | None
 
     def has(self, other: "Wanted") -> bool:
-        """Whether another Session belongs to the same run."""
+        """True if another Session belongs to the same run."""
         is_one = self.settings is other.settings and self.model is other.model
         return is_one and (None in (self.optimizer, other.optimizer) or self._trains_as(other))
 

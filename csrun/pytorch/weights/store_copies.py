@@ -79,7 +79,7 @@ def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def is_changed(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
-    """Whether the user's values differ from the store's in any bit."""
+    """True if the user's values differ from the store's in any bit."""
     return any(
         _bytes(tensor.detach().numpy()) != _bytes(np.array(state[stored]))
         for name, tensor in _tensors(model)

@@ -109,11 +109,11 @@ class WeightSync:
             self.copy_all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
     def is_changed(self, state: Mapping[str, Array]) -> bool:
-        """Whether the script has written into the model since the last copy from the store."""
+        """True if the script has written into the model since the last copy from the store."""
         return is_changed(self.model, state)
 
     def has_optimizer_as_given(self) -> bool:
-        """Whether the optimizer's state is unchanged since the last copy, if there was one."""
+        """True if the optimizer's state is unchanged since the last copy, if there was one."""
         return self._optimizer_was in (None, self._optimizer_state())
 
     def require_optimizer_as_given(self) -> None:
@@ -182,7 +182,7 @@ class WeightSync:
         return numbers
 
     def _has_room(self, state: Mapping[str, Array]) -> bool:
-        """Whether there is memory for the optimizer's state of a model without memory."""
+        """True if there is memory for the optimizer's state of a model without memory."""
         if not self.is_in_file:
             return True
         weights = [stored_name(name) for name, _ in self.model.named_parameters()]
