@@ -98,6 +98,7 @@ _HINTS: dict[int, str] = {
 }
 LOG_NAME = "forkserver"
 TAIL_LINES = 20
+# A log may have gigabytes; its last lines are among its last bytes.
 _TAIL_BYTES = 64 * 1024
 _PREFIX = "csrun_wse: error:"
 

@@ -106,6 +106,7 @@ def plan(
     serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
         servers = command.num_wgt_servers(request.num_wgt_servers)
+        # Wafers on one machine add up their gradients in shared memory: only others need SwarmX.
         are_apart = is_cluster or bool(site.nodes.addresses)
         serving = _Serving(servers, _swarmx(command, site) if are_apart else 0)
     layout = _resolve(request, site, mode, serving)
@@ -221,6 +222,7 @@ def _tasks_and_cpus(request: JobRequest, site: Site) -> tuple[int, int]:
     if tasks is None and cpus is None:
         tasks, cpus = site.defaults.tasks_per_node, site.defaults.cpus_per_task
     elif cpus is None and tasks is not None:
+        # One option alone keeps the site's default of the other, where that fits on a node.
         fits = tasks * site.defaults.cpus_per_task <= have
         cpus = site.defaults.cpus_per_task if fits else max(1, have // max(1, tasks))
     elif tasks is None and cpus is not None:
@@ -260,6 +262,7 @@ def _place(
         local_rank = tasks_on.get(node_id, 0)
         tasks_on[node_id] = local_rank + 1
         alone = node_id < layout.single_task_nodes
+        # The chief and MemoryX are each alone on a node, so that they get all of its CPUs.
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
         cpus = cpu_set(real_cpus, next_cpu, wanted)
         role = Role.TASK if mode is None else serving.role(rank)

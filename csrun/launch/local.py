@@ -176,10 +176,12 @@ class _Running:
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()
+        # Tasks of a fork server that was killed become our children, which are killed at the end.
         become_subreaper()
         own_files = open_files.room_for(len(self._file.tasks))  # of --output, one a task
         with ending_signals() as signals, own_files:
             output = task_output(self._file, self._job, self._request.label)
+            # It inherits the locks: nodes stay leased while anything of the job lives.
             server = start_server(self._job.folder, modules, self._locks)
             folder, on_restart = self._job.folder, self._job.restarted
             return JobLoop(self._file, folder, server, signals, output, on_restart).run()

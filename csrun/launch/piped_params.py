@@ -49,6 +49,7 @@ def _text_of(path: str, limit_bytes: int) -> bytes:
 
     Raises: UsageError when nobody writes; OSError, also for more than `limit_bytes`
     """
+    # O_NONBLOCK: an open of a pipe without a writer would wait for one without end.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
         until_s = monotonic() + WRITER_S
         while (text := pipe.read(limit_bytes + 1)) == b"":  # None of a writer who has not begun

@@ -116,6 +116,7 @@ def _tree(script: Path) -> ast.Module:
     """A file's statements; none where it cannot be read or parsed."""
     try:
         return ast.parse(script.read_bytes())
+    # ast.parse raises the last two for source that is nested too deeply.
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

@@ -175,6 +175,7 @@ class JobLoop:
 
     def _look_for_step(self) -> None:
         """Keep the step of the training as its chief says it: with its end the file is gone."""
+        # Only the decision about a restart asks for the step: else no file is read for it.
         if self._max_restarts:
             said = Telemetry.read(self._telemetry_dir)
             self._step = self._step if said is None else said.step
@@ -192,6 +193,8 @@ class JobLoop:
         for message in messages or ():
             match message:
                 case TaskEnded():
+                    # A node agent sends the report along; a fork server leaves it in the job's
+                    # folder.
                     report = message.report or self._folder.report(self._report_names[message.name])
                     yield TaskExited(
                         message.name,
@@ -278,8 +281,10 @@ def _say_ready(tasks: int, after_s: float) -> None:
 def ending_signals() -> Iterator[socket.socket]:
     """A socket that gets the number of every signal that asks to end."""
     reader, writer = socket.socketpair()
+    # signal.set_wakeup_fd demands it: a full socket must not block in a signal handler.
     writer.setblocking(False)
     old_wakeup = signal.set_wakeup_fd(writer.fileno())
+    # Only signals with a handler in Python are written to the wakeup descriptor.
     old = {signum: signal.signal(signum, lambda *_: None) for signum in handled_signals()}
     try:
         yield reader

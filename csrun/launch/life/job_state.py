@@ -293,6 +293,7 @@ class JobState:
             wafer=task.wafer,
         )
         stopped_at_s = self._stopped_at_s
+        # By the time of the failure: its process may be reaped after we have signalled the others.
         ended_by_us = stopped_at_s is not None and end.cause_time_s >= stopped_at_s
         return replace(end, ended_by_launcher=ended_by_us)
 
@@ -308,6 +309,7 @@ class JobState:
     def _interrupted(self, event: Interrupted) -> list[Instruction]:
         if self._is_repeated(event):
             return []
+        # The first signal decides the exit code, also when others follow.
         self.signum = self.signum or event.signum
         is_echo = event.by_scheduler or self._expects_echo
         self._expects_echo = event.by_scheduler
@@ -343,6 +345,7 @@ class JobState:
     def _server_lost(self, event: ServerLost) -> list[Instruction]:
         if self.phase is JobPhase.ENDED:
             return []
+        # Tasks die with their server, so nobody is left to report their ends.
         self.server_exit_code = event.exit_code
         self._living.clear()
         return self._finish()
@@ -368,6 +371,7 @@ class JobState:
         was_ended = self.signum is not None or self.timed_out or self._has_lost_place
         is_users_mistake = cause.job_exit_code == UsageError.exit_code
         step = self._step if self._lost_at is None else self._lost_at
+        # The same cause at the same step is deterministic: another try would end in it, too.
         failure, last = (summarize(cause), step), self._last_failure
         self._last_failure = failure
         return not was_ended and not is_users_mistake and failure != last

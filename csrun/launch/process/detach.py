@@ -52,5 +52,6 @@ def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(said)
+    # Last: at its end the process in front of the terminal returns to the shell.
     os.write(write_end, str(job.job_id).encode())
     os.close(write_end)

@@ -58,6 +58,7 @@ class Terminal:
         To be called when the command and all that descends from it are gone: a group that is in the
         foreground then is a shell's, which has set the terminal up for itself.
         """
+        # tcsetpgrp(3) from the background stops its caller by SIGTTOU, unless that is blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
         with suppress(OSError, termios.error):  # the terminal may be gone, too
             if not self._is_taken():
@@ -73,6 +74,7 @@ class Terminal:
             os.killpg(foreground, 0)
         except ProcessLookupError:
             return False
+        # kill(2): EPERM, so it lives, as another account's.
         except PermissionError:
             pass
         return True
@@ -119,9 +121,11 @@ def run_in_foreground(command: ForegroundCommand) -> Ending:
     `kept_fds` stay open until nothing of the command lives, even if this process is killed.
     """
     terminal = Terminal.remember()
+    # sigtimedwait takes blocked signals only; none gets lost between two calls of it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     kept = [os.dup(fd) for fd in command.kept_fds]  # locks close their own descriptor in a fork
     process_tree.become_subreaper()
+    # Buffered text would be written by both processes.
     sys.stdout.flush()
     front = os.getpid()
     guardian = os.fork()
@@ -144,6 +148,7 @@ def _guard(
     code = 1
     try:
         process_tree.become_subreaper()
+        # SIGHUP, not SIGKILL: the guardian has yet to end what descends from the command.
         process_tree.die_with_parent(front, signal.SIGHUP)
         process_tree.set_name(GUARDIAN_NAME)
         process_tree.set_command_line(GUARDIAN_NAME)
@@ -194,6 +199,7 @@ def _wait_for(
     limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
     deadline_s = inf
     while True:
+        # sigtimedwait takes no infinite timeout.
         timeout_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
         info = signal.sigtimedwait(_WATCHED, max(0.0, timeout_s))
         if (code := process_tree.reap().get(pid)) is not None:

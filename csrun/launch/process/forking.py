@@ -50,9 +50,11 @@ def with_command(start: StartTask, job: JobFile, job_dir: Path) -> StartTask:
 def signal_pipe(handled: Iterable[signal.Signals]) -> tuple[socket.socket, socket.socket]:
     """A socket that gets the number of each of these signals, and its other end."""
     reader, writer = socket.socketpair()
+    # signal.set_wakeup_fd demands it: a full socket must not block in a signal handler.
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno())
     for signum in handled:
+        # Only signals with a handler in Python are written to the wakeup descriptor.
         signal.signal(signum, lambda *_: None)
     return reader, writer
 

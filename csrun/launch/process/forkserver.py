@@ -113,9 +113,11 @@ def main(argv: list[str]) -> None:
         print(f"launcher lost: {error}", file=sys.stderr)
         signum = None
     kill_descendants()
+    # Only now: a lock that is held says that something of the job lives.
     for held in locks:
         held.release()
     if signum is not None:
+        # By the signal itself, so that the launcher sees in the exit status which one it was.
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
 

@@ -60,6 +60,7 @@ def show_folder(
     job = JobFile.read(folder.path)
     tails: dict[str, LogTail] = {}
     while True:
+        # Asked before the logs are read, so that the last read has all that was written.
         is_last = not goes_on()
         for name, label in _logs(job, folder, role, is_last):
             tail = tails.setdefault(name, LogTail(folder.log(name), lambda: None, label))

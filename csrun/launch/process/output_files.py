@@ -27,6 +27,7 @@ class OutputPlace:
 
 _FIELDS: dict[str, Callable[[OutputPlace], str | int]] = {
     "j": lambda place: place.job_id,
+    # A slash in the job's name would name a folder.
     "x": lambda place: place.job_name.replace("/", "_"),
     "u": lambda place: place.user,
     "t": lambda place: place.entry.rank,

@@ -44,6 +44,7 @@ def set_command_line(text: str) -> None:
         fields = file.read().rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (48, 49))
     if start < end:
+        # The kernel shows no more than the memory of the first command line.
         words = text.encode()[: end - start - 1]
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, words, len(words))
@@ -68,6 +69,7 @@ def kill_descendants() -> None:
         descendants = me.children(recursive=True)
         if not descendants:
             return
+        # Round after round: a process may fork between the listing and its own end.
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -100,6 +100,7 @@ def start_server(
     """Start the fork server of a job; it imports `modules`, and holds `locks` while it lives."""
     ours, theirs = socket.socketpair()
     lock_fds = [held.fd for held in locks]
+    # -P: a file in the user's folder must not be imported in the place of a module of ours.
     command = [sys.executable, "-P", "-m", MODULE]
     command += [str(theirs.fileno()), str(folder.path), ",".join(modules), *map(str, lock_fds)]
     with theirs, folder.log(LOG_NAME).open("wb") as log, naming_limit():
@@ -110,6 +111,7 @@ def start_server(
             stderr=subprocess.STDOUT,
             env=environment.inherited() | environment.ONE_BLAS_THREAD,
             pass_fds=(theirs.fileno(), *lock_fds),
+            # Ctrl-C is for the launcher to pass on; the terminal would signal its whole group.
             process_group=0,
             cwd=os.getcwd(),
         )

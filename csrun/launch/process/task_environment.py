@@ -86,6 +86,7 @@ VARIABLES: Table = {
     "OMP_NUM_THREADS": lambda place: place.threads,
     "OPENBLAS_NUM_THREADS": lambda place: place.threads,
     "MKL_NUM_THREADS": lambda place: place.threads,
+    # The launcher follows the log while the task writes it.
     "PYTHONUNBUFFERED": lambda _: "1",
 }
 

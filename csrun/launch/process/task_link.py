@@ -25,6 +25,7 @@ def bind_link(job_dir: Path, name: str) -> socket.socket:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
+    # bind(2) makes the file with the umask; a chmod after it would come too late.
     mask = os.umask(0o077)
     try:
         link.bind(f"/proc/self/fd/{folder}/{name}")

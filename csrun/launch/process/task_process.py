@@ -154,12 +154,14 @@ def main(argv: list[str]) -> NoReturn:
 
 def _run_script(arguments: list[str]) -> None:
     sys.argv[:] = arguments
+    # As `python SCRIPT` has it.
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv[:] = arguments
+    # As `python -m MODULE` has it.
     sys.path.insert(0, os.getcwd())
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
@@ -182,6 +184,7 @@ def _replace_process(program: str, argv: tuple[str, ...]) -> NoReturn:
 
 def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -> int:
     signal.signal(signal.SIGTERM, _raise_terminated)
+    # The fork has reset it to the system's default; a script expects KeyboardInterrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _run_to_end(body)
@@ -207,6 +210,7 @@ def _run_to_end(body: Callable[[], None]) -> None:
 
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:
+    # First, for killpg signals this process, too.
     signal.signal(signum, signal.SIG_IGN)
     if os.getpgrp() == os.getpid():  # not in a process that the task has forked
         os.killpg(0, signum)  # to those: only now, see `forking.send_signal`

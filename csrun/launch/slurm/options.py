@@ -70,6 +70,7 @@ def of(
     Raises: UsageError for one that csrun does not pass on, with the reason
     """
     general = _of_site(site.slurm_options, f"site {site.name}: slurm_options")
+    # The site's options serve both commands; srun would refuse those of sbatch.
     if not batch:
         general = {name: text for name, text in general.items() if name not in OF_SBATCH}
     of_roles = _of_roles(site)

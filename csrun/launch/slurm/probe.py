@@ -62,6 +62,7 @@ def _with_peers(
             except OSError as error:
                 unreached[each.node] = f"{each.address} port {each.port}: {error}"
         _leave(folder / f"done-{node_id}", b"")
+        # Our clock is asked by the others until all have left their mark.
         _wait(lambda: len([*folder.glob("done-*")]) >= len(cards))
     return msgspec.structs.replace(
         facts,

@@ -110,6 +110,7 @@ def resume_line(request: JobRequest, layout: JobLayout) -> str:
 
 
 def _after(job_id: str) -> tuple[str, str]:
+    # After a compile that has failed the job would stay in the queue for good, without the second.
     return f"--dependency=afterok:{job_id}", "--kill-on-invalid-dep=yes"
 
 
@@ -141,6 +142,7 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     words += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
     options = request.options
     words += [f"--job-name={options.job_name}"] if options.job_name else []
+    # As minutes:seconds, for a limit that is no whole number of minutes.
     words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
     words += [f"--output={options.output}"] if options.output else []
     return [*words, "--label"] if request.label else words

@@ -103,12 +103,14 @@ class SrunProcess:
     def receive(self) -> list[protocol.ToLauncher] | None:
         """Messages of the node agents, at srun's end the lost tasks; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
+        # Stops first: the ends of tasks in the same batch of messages are compared with them.
         new = sorted(
             self._receive_all(), key=lambda pair: not isinstance(pair[1], protocol.Stopped)
         )
         heard = [known for node_id, message in new for known in self._passed_on(node_id, message)]
         if heard or rung:
             return heard
+        # An srun that was killed by a signal is itself the cause, not one of the nodes.
         if self._unended and self._process.wait() >= 0:
             return self._lost()
         return None
