@@ -85,7 +85,7 @@ IN_FORWARD = {
     "an `InstanceNorm` with running statistics": lambda x: nn.InstanceNorm1d(
         6, track_running_stats=True
     )(x[None])[0],
-    "`median`, `mode`, `cummax`, `index_reduce`, `masked_scatter`, `searchsorted`, `kthvalue` and "
+    "`median`, `mode`, `cummax`, `index_reduce`, `kthvalue` and "
     "others without an emitter": lambda x: x.kthvalue(2, keepdim=True).values * x,
 }
 #: What makes an optimizer of parameters.

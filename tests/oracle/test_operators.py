@@ -21,7 +21,7 @@ QUICK = (
     "max.reduction_with_dim",
     "nn.functional.hardsigmoid",
     "slice_scatter",
-    "masked_scatter",
+    "cummax",
     "masked_select",
     "fft.hfft",
     "nn.functional.multi_margin_loss",

@@ -159,4 +159,5 @@ EMITTERS: dict[str, Emitter] = {
     "aten.hardsigmoid_backward.default": hardsigmoid_backward,
     "aten.softshrink.default": softshrink,
     "aten.softshrink_backward.default": softshrink_backward,
+    "aten.hardshrink_backward.default": softshrink_backward,  # the same slope
 }

@@ -1,12 +1,12 @@
 """Elementwise arithmetic, comparisons and selection; operands are cast to the result's type."""
 
 from functools import partial
-from math import inf
+from math import inf, pi
 from typing import Any
 
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops import arithmetic, comparison, powers
+from csrun.cirh.ops import arithmetic, comparison, powers, trigonometry
 from csrun.cirh.ops.base import CirhOp
 from csrun.pytorch.operators.base import (
     Emission,
@@ -147,6 +147,64 @@ def is_infinite(e: Emission, x: SSAValue) -> SSAValue:
     return e.emit(comparison.EqOp, e.emit(powers.AbsOp, x), e.full(inf, dtype(x)))
 
 
+def is_negative(e: Emission, x: SSAValue) -> SSAValue:
+    """Whether the sign bit is set, as it is of -0.0."""
+    if not floats(x):
+        return e.emit(comparison.LtOp, x, e.full(0, dtype(x)))
+    angle = e.emit(trigonometry.Atan2Op, e.full(0, dtype(x)), x)  # pi of -0.0, 0 of 0.0
+    return e.emit(comparison.GtOp, angle, e.full(1, dtype(x)))
+
+
+def copy_sign(e: Emission, x: Operand, sign: Operand) -> SSAValue:
+    """|x| with the sign of another number."""
+    size = e.emit(powers.AbsOp, as_type(e, x, e.dtype))
+    below = is_negative(e, as_type(e, sign, e.dtype))
+    found = e.emit(comparison.WhereOp, below, e.emit(arithmetic.NegOp, size), size)
+    return e.expand(found, e.sizes)
+
+
+def hypotenuse(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+    """sqrt(a a + b b), scaled by the larger one, so that squares do not overflow."""
+    a, b = (e.emit(powers.AbsOp, e.cast(x, e.dtype)) for x in (a, b))
+    most, least = e.emit(comparison.MaximumOp, a, b), e.emit(comparison.MinimumOp, a, b)
+    is_plain = _is_positive_and_finite(e, most)
+    one = e.full(1, e.dtype)
+    ratio = e.emit(arithmetic.DivOp, least, e.emit(comparison.WhereOp, is_plain, most, one))
+    square = e.emit(arithmetic.AddOp, e.emit(arithmetic.MulOp, ratio, ratio), one)
+    found = e.emit(arithmetic.MulOp, most, e.emit(arithmetic.SqrtOp, square))
+    return e.expand(e.emit(comparison.WhereOp, is_plain, found, most), e.sizes)
+
+
+def _is_positive_and_finite(e: Emission, x: SSAValue) -> SSAValue:
+    above = e.emit(comparison.GtOp, x, e.full(0, dtype(x)))
+    below = e.emit(comparison.LtOp, x, e.full(inf, dtype(x)))
+    return e.cast(
+        e.emit(comparison.MinimumOp, e.cast(above, "int32"), e.cast(below, "int32")), "bool"
+    )
+
+
+def extremum_but_nan(kind: type[CirhOp]) -> Emitter:
+    """Return the emitter of a maximum or minimum of which NaN is not, where the other is none."""
+
+    def emit(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
+        a, b = (e.expand(e.cast(x, e.dtype), e.sizes) for x in (a, b))
+        found = e.emit(kind, a, b)
+        if not floats(a):
+            return found
+        found = e.emit(comparison.WhereOp, is_nan(e, b), a, found)
+        return e.emit(comparison.WhereOp, is_nan(e, a), b, found)
+
+    return emit
+
+
+def angle(e: Emission, x: SSAValue) -> SSAValue:
+    """pi of negative numbers, 0 of others; NaN stays."""
+    x = e.cast(x, e.dtype)
+    below = e.emit(comparison.LtOp, x, e.full(0, e.dtype))
+    found = e.emit(comparison.WhereOp, below, e.full(pi, e.dtype), e.full(0, e.dtype))
+    return e.emit(comparison.WhereOp, is_nan(e, x), x, found)
+
+
 def of_scalar_and_tensor(kind: type[CirhOp]) -> dict[str, Emitter]:
     """Return the emitters of a comparison's two overloads."""
     name = kind.name.removeprefix("cirh.")
@@ -212,6 +270,13 @@ EMITTERS: dict[str, Emitter] = {
     "aten.clamp_max.default": lambda e, x, high: clamp(e, x, None, high),
     "aten._to_copy.default": to_copy,
     "aten.copy.default": copy,
+    "aten.signbit.default": is_negative,
+    "aten.copysign.Tensor": copy_sign,
+    "aten.copysign.Scalar": copy_sign,
+    "aten.hypot.default": hypotenuse,
+    "aten.fmax.default": extremum_but_nan(comparison.MaximumOp),
+    "aten.fmin.default": extremum_but_nan(comparison.MinimumOp),
+    "aten.angle.default": angle,
     "aten.isnan.default": is_nan,
     "aten.isinf.default": is_infinite,
     "aten.logical_not.default": logical_not,

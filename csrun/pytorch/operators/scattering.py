@@ -7,13 +7,14 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import indexing as ops
-from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp
+from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, SubOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.comparison import GtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.shape import PermuteOp, SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
 from csrun.pytorch.operators.indexing import constant_value, flatten_indices, wrap_negative
+from csrun.pytorch.operators.scans import scan
 
 
 def index_add(
@@ -233,7 +234,33 @@ def put(
     return e.view(_put(e, e.view(x, (size,)), 0, flat, rows, accumulate), shape(x))
 
 
+def masked_scatter(e: Emission, x: SSAValue, mask: SSAValue, source: SSAValue) -> SSAValue:
+    """Write the source's elements, in order, where a mask is true."""
+    x, mask = e.expand(x, e.sizes), e.expand(mask, e.sizes)
+    flat = e.view(source, (prod(shape(source)),))
+    taken = e.emit(ops.IndexSelectOp, flat, _numbers_of_true(e, mask), dim=0)
+    return e.emit(WhereOp, mask, e.view(taken, shape(x)), x)
+
+
+def masked_scatter_backward(e: Emission, grad: SSAValue, mask: SSAValue, sizes: Any) -> SSAValue:
+    """Gradient of the source: that of each element where it was written."""
+    mask = e.expand(mask, shape(grad))
+    grad = e.view(e.emit(WhereOp, mask, grad, e.full(0, dtype(grad))), (prod(shape(grad)),))
+    options: dict[str, Plain] = {"input_sizes": (prod(sizes),), "dim": 0}
+    places = _numbers_of_true(e, mask)
+    return e.view(e.emit(ops.IndexSelectBackwardOp, grad, places, **options), tuple(sizes))
+
+
+def _numbers_of_true(e: Emission, mask: SSAValue) -> SSAValue:
+    """Return the number of each true element among those, 0 for others. Shapes: any -> [N]"""
+    truths = e.cast(e.view(mask, (prod(shape(mask)),)), "int64")
+    counts = scan(e, truths, 0, lambda a, b: e.emit(AddOp, a, b), 0)
+    return e.emit(MulOp, truths, e.emit(SubOp, counts, e.full(1, "int64")))
+
+
 EMITTERS: dict[str, Emitter] = {
+    "aten.masked_scatter.default": masked_scatter,
+    "aten.masked_scatter_backward.default": masked_scatter_backward,
     "aten.index_add.default": index_add,
     "aten.index_put.default": index_put,
     "aten._unsafe_index_put.default": index_put,

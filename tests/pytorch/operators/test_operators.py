@@ -120,6 +120,22 @@ def trigonometry(x, w):
     return y + torch.expm1(x / 2) + torch.exp2(w) + torch.log2(x.abs() + 1) + torch.logaddexp(x, w)
 
 
+def signs(x, w):
+    y = torch.copysign(x, w) + x * torch.signbit(w) + torch.hypot(x, w) + w.hypot(w)
+    y = y + torch.fmax(x, w) * torch.fmin(x, w).masked_fill(x < w, 0.5) + torch.angle(x) * w
+    return y + f.hardshrink(x, 0.3) * w + torch.copysign(w, -0.0)
+
+
+def searches(x, w):
+    bounds, kinds = (
+        torch.tensor([-0.5, 0, 0.5]).double(),
+        torch.bucketize(x.detach(), w[0].sort()[0]),
+    )
+    y = x * torch.searchsorted(bounds, x, right=True) + x * torch.isin(kinds, torch.tensor([1, 4]))
+    chosen = x.detach()[:, :1] > 0  # of the whole batch, in order
+    return y + x.masked_scatter(chosen.expand(x.shape), (x * w).transpose(0, 1))
+
+
 def roundings(x, w):
     y = x * torch.floor(w) + w * torch.round(x, decimals=1) + x % (w.abs() + 0.5)
     y = y + torch.fmod(x, w.abs() + 0.5) + x * (x.detach() // 0.5) + x.frac() + w * x.ceil().trunc()
@@ -167,6 +183,8 @@ FUNCTIONS = (
     several_places,
     distances,
     trigonometry,
+    signs,
+    searches,
     roundings,
     written_places,
     views,

@@ -1,0 +1,85 @@
+"""Membership and insertion points: each value is compared with each of a set."""
+
+from xdsl.ir import SSAValue
+
+from csrun.cirh.ops.comparison import EqOp, GeOp, GtOp
+from csrun.cirh.ops.indexing import GatherOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.elementwise import Operand, as_type, logical_not
+
+MOST_COMPARED = 2048  # values of a set: each is compared with each element
+
+
+def _require_few(name: str, size: int) -> None:
+    if size > MOST_COMPARED:
+        rule = f"{name} takes at most {MOST_COMPARED} values to compare with"
+        raise unsupported(rule, size, "compute it in the dataset")
+
+
+def is_in(
+    e: Emission,
+    elements: Operand,
+    test_elements: Operand,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> SSAValue:
+    """Whether each element is one of a set. Shapes: [...], any -> [...]"""
+    known = [x for x in (elements, test_elements) if isinstance(x, SSAValue)]
+    kind = dtype(known[0])
+    x, tested = (as_type(e, one, kind) for one in (elements, test_elements))
+    size = 1
+    for n in shape(tested):
+        size *= n
+    _require_few("isin", size)
+    if not size:
+        return e.full(invert, "bool", e.sizes)
+    apart = e.emit(EqOp, e.view(x, (*shape(x), 1)), e.view(tested, (size,)))
+    counts = e.emit(SumOp, e.cast(apart, "int64"), dims=(rank(x),), keepdim=False)
+    found = e.cast(counts, "bool")
+    return logical_not(e, found) if invert else found
+
+
+def search_sorted(
+    e: Emission,
+    ordered: SSAValue,
+    x: Operand,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: SSAValue | None = None,
+) -> SSAValue:
+    """Number of values of an ordered row below each element, or up to it on the right side.
+
+    Shapes: [N] or [..., N], [..., M] -> [..., M]
+    """
+    if sorter is not None:
+        ordered = e.emit(GatherOp, ordered, sorter, dim=rank(ordered) - 1)
+    x = as_type(e, x, dtype(ordered))
+    size = shape(ordered)[-1]
+    _require_few("searchsorted", size)
+    if not size:
+        return e.full(0, e.dtype, e.sizes)
+    rows = e.view(ordered, (*shape(ordered)[:-1], 1, size))
+    is_right = right or side == "right"
+    # above, or not below: PyTorch's order, in which NaN is above all
+    is_above = e.emit(GtOp if is_right else GeOp, rows, e.view(x, (*shape(x), 1)))
+    others = e.cast(_negated(e, is_above), e.dtype)
+    return e.view(e.emit(SumOp, others, dims=(rank(others) - 1,), keepdim=False), e.sizes)
+
+
+def _negated(e: Emission, x: SSAValue) -> SSAValue:
+    return e.emit(EqOp, e.cast(x, "int32"), e.full(0, "int32"))
+
+
+def bucketize(
+    e: Emission, x: Operand, boundaries: SSAValue, out_int32: bool = False, right: bool = False
+) -> SSAValue:
+    return search_sorted(e, boundaries, x, out_int32, right)
+
+
+EMITTERS: dict[str, Emitter] = {
+    **{f"aten.isin.{form}": is_in for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")},
+    **{f"aten.searchsorted.{form}": search_sorted for form in ("Tensor", "Scalar")},
+    **{f"aten.bucketize.{form}": bucketize for form in ("Tensor", "Scalar")},
+}
