@@ -7,14 +7,30 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+import torch.fx
+from torch.fx import Proxy
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
+from csrun.pytorch.record.traced import TracedTensor
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
+
+
+class _IsTraced(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, TracedTensor | Proxy)
+
+
+class GraphValue(Proxy, metaclass=_IsTraced):
+    """`torch.fx.Proxy` while a step is recorded, of which traced tensors are instances.
+
+    transformers asks so of a mask before it reads the mask's values, and may leave the mask out.
+    `torch.jit.is_tracing` stays False: where it is True, sizes may be tensors.
+    """
 
 
 class FunctionCapture(TorchFunctionMode):
@@ -33,14 +49,13 @@ class FunctionCapture(TorchFunctionMode):
     def __enter__(self) -> Self:
         for name, func in self._names.items():
             setattr(functional, name, self._patched(func))
-        # outside of tracing, transformers reads a mask's values, and may leave the mask out
-        self._is_tracing, torch.jit.is_tracing = torch.jit.is_tracing, lambda: True
+        self._proxy, torch.fx.Proxy = torch.fx.Proxy, GraphValue
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        torch.jit.is_tracing = self._is_tracing
+        torch.fx.Proxy = self._proxy
         for name, func in self._names.items():
             setattr(functional, name, func)
 
