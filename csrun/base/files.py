@@ -72,6 +72,7 @@ def read_up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
     too_large = OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
     if os.fstat(file.fileno()).st_size > limit_bytes:
         raise too_large
+    # st_size of a pipe, or of a file in /proc, is 0: what is read is counted, too.
     pieces: list[bytes] = []
     left = limit_bytes + 1
     while left and (piece := file.read(min(left, _PIECE_BYTES))):
@@ -119,6 +120,7 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
                 os.fchmod(file.fileno(), mode)
             file.write(data)
             if durable:
+                # fsync knows nothing of what is in Python's buffer.
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
@@ -294,6 +296,7 @@ def refuse_foreign_link(path: Path) -> None:
 
     Raises: UsageError; OSError when nothing is there
     """
+    # lstat: the link's own account counts, not that of what it leads to.
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
         raise UsageError(
@@ -311,6 +314,7 @@ def require_own(folder: Path) -> None:
             f"{folder}: owned by {account_name(found.st_uid)}, who could modify it; set"
             " CSRUN_STATE_DIR to a folder of your own, or 'shared: true' in the site file"
         )
+    # In a sticky folder, as /tmp, each account may rename and remove its own entries alone.
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
         raise UsageError(
             f"{folder}: writable by others (mode {stat.S_IMODE(found.st_mode):04o}); run 'chmod"

@@ -28,6 +28,7 @@ def open_folder(folder: Path, *, make: bool = True) -> Iterator[Path]:
     Source: proc(5), /proc/pid/fd
     """
     descriptor = _opened(folder, make)
+    # By the descriptor: a link that is put in the folder's place from here on changes nothing.
     place = Path(f"/proc/self/fd/{descriptor}")
     try:
         yield place

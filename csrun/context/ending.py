@@ -64,6 +64,7 @@ class DeferredEnding:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for signum in ENDING_SIGNALS:
+                # A signal that is ignored, as by nohup, stays so.
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):
                     self._old[signum] = signal.signal(signum, self._take)
         return self
@@ -96,6 +97,8 @@ class DeferredEnding:
         self.is_late = True
         main = threading.main_thread().ident
         if main is not None and self._old:
+            # A signal interrupts the system call that the main thread waits in, as a flag would
+            # not.
             signal.pthread_kill(main, signal.SIGTERM)
 
     def _restore(self) -> dict[signal.Signals, Any]:

@@ -35,6 +35,7 @@ def read_secret(path: Path) -> bytes:
         found = find(path, SECRET_BYTES, follow=False)
     except OSError as error:
         raise CsrunError(f"{path}: job secret cannot be read: {error.strerror}") from error
+    # Whoever could have written it could join the job as one of its tasks.
     if found.uid == os.geteuid() and not found.mode & 0o077 and len(found.data) == SECRET_BYTES:
         return found.data
     raise CsrunError(

@@ -119,6 +119,7 @@ class JobLink:
     def progress(self, progress: Progress) -> None:
         """Show how far the job is; losing one is no harm."""
         try:
+            # A launcher that is stopped must not hold up a training.
             self._send(progress, socket.MSG_DONTWAIT)
         except OSError:
             return

@@ -184,6 +184,7 @@ def _choose_split(
     found = _largest(tracing, options, begin, batch, size)
     if recomputes(tracing.config, options):
         again = msgspec.structs.replace(options, recompute=True)
+        # From the whole batch on: with recomputation more samples may fit than without.
         made_again = _largest(tracing, again, begin, batch, batch)
         found += [each for each in made_again if each.plan.recomputed]
     if not found:
@@ -415,5 +416,6 @@ def link_report(compiled: Path) -> None:
     """
     link = Path(TEXT_FILE)
     with suppress(OSError):
+        # A report that the user has written there is not ours to replace.
         if link.is_symlink() or not link.exists():
             replace_link(link, compiled / TEXT_FILE)

@@ -112,6 +112,7 @@ class CerebrasEstimator:
         Raises: as `evaluate`; CsrunError for a checkpoint that has been removed meanwhile.
         """
         _require_positive("evaluate_all", steps=steps)
+        # Listed by the chief alone: a training may add one while tasks list, which then differ.
         names = list(self._learn(self._kept))
         if not names:
             return [self.evaluate(input_fn, steps)]

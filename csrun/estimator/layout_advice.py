@@ -29,9 +29,8 @@ class LayoutAdvice:
         if most > 1:
             single = sum(tasks == 1 for tasks in per_node.values())
         else:
-            single = (
-                others if others > 1 else 0
-            )  # those of the chief and MemoryX, in weight streaming
+            # In weight streaming the chief and MemoryX are each alone on a node.
+            single = others if others > 1 else 0
         room = max(1, nodes.cpus // job.cpus_per_task)
         layout = JobLayout(job.nodes, most, job.cpus_per_task, single)
         return LayoutAdvice(layout, room, others, nodes.count)

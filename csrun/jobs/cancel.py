@@ -28,6 +28,7 @@ def this_process() -> Launcher:
 def open_process(launcher: Launcher) -> int | None:
     """A descriptor of a launcher on this machine (see pidfd_open(2)); None when it is gone."""
     try:
+        # First the descriptor, then the look: no process that comes later can get the signal.
         fd = os.pidfd_open(launcher.pid)
         if _start_of(launcher.pid) == launcher.start:
             return fd

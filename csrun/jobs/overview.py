@@ -175,7 +175,7 @@ def _wanted(record: JobRecord) -> tuple[SystemUse, ...]:
 
 
 class SessionState(StrEnum):
-    """True if a job has the system, or waits for it."""
+    """State of a job's session on a system."""
 
     RUNNING = "RUNNING"
     WAITING = "WAITING"

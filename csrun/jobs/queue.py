@@ -84,6 +84,7 @@ def _try_allocate(folder: Path, site: Site, count: int, holder: str) -> NodeAllo
     allocation = NodeAllocation(tuple(names), tuple(locks))
     if len(names) == count:
         return allocation
+    # All or none: two jobs that each hold a part would wait for each other.
     allocation.release()
     return None
 

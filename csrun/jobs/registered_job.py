@@ -84,6 +84,7 @@ class RegisteredJob:
         self._keep(ended(self.record, outcome, read_uses(self.telemetry_dir)))
 
     def _keep(self, record: JobRecord, *, durable: bool = True) -> None:
+        # A record is written in a moment: a signal in it would leave the old state.
         with DeferredSignals():
             self.record = record
             try:
@@ -243,6 +244,7 @@ def _counter(site: Site) -> Path:
 def _next_number(site: Site) -> int:
     """A job id that no job of the site has had."""
     counter = _counter(site)
+    # The counter may be lost or damaged; folders and records show numbers that are taken, too.
     known = (*job_ids(jobs_dir(site)), *register.record_ids(site))
     number = 1 + max(_number_in(counter), *known, 0)
     mode = 0o660 if site.shared else None

@@ -85,6 +85,7 @@ def _clear_if_dead(path: Path, remove: bool, on_dead: Callable[[Path], None]) ->
     dead = try_lock(path / LIVE_LOCK, "")
     if dead is None:
         return
+    # Under its lock, so that nobody takes the folder for a living job's meanwhile.
     with dead:
         on_dead(path)
         if remove:

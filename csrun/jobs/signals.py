@@ -82,6 +82,7 @@ class DeferredSignals:
 
 
 def _raise(signum: int, frame: FrameType | None) -> None:
+    # Once: a second signal must not interrupt the cleaning up after the first.
     for other in handled_signals():
         signal.signal(other, signal.SIG_IGN)
     raise EndedBySignalError(signum)

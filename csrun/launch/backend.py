@@ -95,7 +95,7 @@ class Backend(Protocol):
         """The folders of this account's jobs that are still there, newest first."""
 
     def check(self) -> Sequence[CheckResult]:
-        """True if the site is fit to run jobs, check by check."""
+        """Check that the site is fit to run jobs."""
 
     def nodes(self) -> Sequence[NodeStatus]:
         """All of the site, and who has them."""

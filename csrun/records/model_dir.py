@@ -70,6 +70,7 @@ def locked(model_dir: Path, holder: str) -> Iterator[None]:
     """
     path = model_dir / LOCK_FILE
     with _lock(path, holder):
+        # Under the lock: a temporary file of a living writer must stay.
         files.sweep_temporaries(model_dir)
         for name in _WRITTEN_FOLDERS:
             _sweep(model_dir / name)
@@ -100,6 +101,7 @@ def _lock(path: Path, holder: str) -> IO[str]:
                 f"model_dir {path.parent}: in use by {other}; wait until it ends, or choose "
                 "another model_dir"
             )
+        # Its last holder may have removed the name between our open and our lock.
         if _is_there(path, file):
             with suppress(OSError):  # on a full disk the lock has no name, and holds all the same
                 file.truncate(0)

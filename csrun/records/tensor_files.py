@@ -112,6 +112,7 @@ def _header(tensors: Mapping[str, Array | Blocks], metadata: Mapping[str, str] |
             "data_offsets": [offset, offset + tensor.nbytes],
         }
     text = json.dumps(head, separators=(",", ":")).encode()
+    # Tensors then begin at a multiple of 8, so that a mapped file has aligned arrays.
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -161,6 +162,7 @@ class StoredValues:
         """A part of them, by NumPy's index, in another type."""
         part: Array = self.raw[where]
         if self.code == "BF16":
+            # bfloat16 is the upper half of a float32.
             part = (part.astype(np.uint32) << 16).view(np.float32)
         return part.astype(dtype, copy=False)
 

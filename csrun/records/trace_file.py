@@ -47,6 +47,7 @@ def write(path: Path, processes: Iterable[Process]) -> None:
     """
     processes = tuple(processes)
     began = [span.began_ns for process in processes for span in process.spans]
+    # Perfetto reads microseconds as floats, which are exact for small numbers only.
     origin = min(began, default=0)
     found: list[dict[str, Any]] = []
     for number, process in enumerate(processes, 1):

@@ -95,6 +95,7 @@ class InputUse:
         share = self.wait_s / self.seconds
         ordered = sorted(rates, key=lambda rate: rate.delivered)
         slowest, typical = ordered[0], ordered[len(ordered) // 2].delivered
+        # Without the waits: so fast the steps would be if batches were always there.
         asked_of_all = self._steps / max(self.seconds - self.wait_s, 1e-9)
         streamers = len(self._sums)
         usual = typical if _is_straggler(slowest.delivered, typical) else slowest.delivered

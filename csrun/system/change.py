@@ -35,6 +35,7 @@ def change(
     with ExitStack() as stack:
         stack.enter_context(state_files.changing(site, system))
         state = state_files.load_to_change(site, system)
+        # The wall clock: another process, after a reboot too, must find when the boot ends.
         now = time.time()
         after = apply(state, command, mode, now + system.boot_s)
         if state.power is Power.ACTIVE:

@@ -220,6 +220,7 @@ def _place_shared(path: Path) -> None:
     with open(create_new(temporary), "wb") as file:
         os.fchmod(file.fileno(), 0o660)
     try:
+        # link(2) fails where the name is taken, where rename would replace a lock that is held.
         os.link(temporary, path)
     except FileExistsError:
         return  # made just now by another process
@@ -240,6 +241,7 @@ def _open(path: Path) -> int:
         fd = os.open(path, flags, 0o600)
     allow_owner(fd)
     found = os.fstat(fd)
+    # A second name may be of another's file, which the holder's name would be written over.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file with one name", str(path))

@@ -125,6 +125,7 @@ def _rebuild(site: Site, system: System, error: Exception) -> SystemState:
     import logging
 
     path = _state_file(site, system)
+    # Kept, not removed: what was damaged may tell an administrator why.
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     state = SystemState(Power.ACTIVE, system.mode)
     with _writing(path, system), _kept_as(aside, path):

@@ -61,9 +61,8 @@ def index_problem(model_dir: Path) -> str | None:
         gone = [
             name for name in (index.kept if index else ()) if not on_disk.is_there(model_dir, name)
         ]
-        if (
-            not gone or on_disk.read_index(model_dir) != index
-        ):  # a training that goes on removes some
+        # A training that goes on removes some, and writes the index anew.
+        if not gone or on_disk.read_index(model_dir) != index:
             return None
     except CsrunError as error:
         return str(error)

@@ -200,6 +200,7 @@ def latest(model_dir: Path) -> Checkpoint | None:
             found, problem = _newest_named(model_dir, index), None
         except CsrunError as error:
             found, problem = None, error
+        # A training that goes on may have removed what the index named when we read it.
         before, index = index, on_disk.read_index(model_dir)
         if found is not None or index == before:
             break
@@ -286,6 +287,7 @@ def checked(model_dir: Path, name: str) -> Checkpoint:
         raise CheckpointDamagedError(str(error)) from error
     if on_disk.name_of(manifest.step) != name:
         raise CheckpointDamagedError(f"its manifest says step {manifest.step}")
+    # A look at the size finds a file that was cut short without reading all of it.
     if size != wanted:
         raise CheckpointDamagedError(f"the file has {size:,} bytes, expected {wanted:,}")
     return found

@@ -68,6 +68,7 @@ class Writer:
                 self._go_on()
                 self._drop(name)
                 temporary.replace(path)
+                # The file's entry is on the disk before a manifest says that it is there.
                 files.sync_folder(self._model_dir)
                 manifest = on_disk.Manifest(step, self._identity, entries)
                 stored.write(on_disk.manifest_path(self._model_dir, name), manifest)
@@ -111,6 +112,7 @@ class Writer:
         kept = [old for old in self._kept or () if old != name]
         kept.append(name)
         self._write_index(kept[-self._keep :])
+        # Last: a checkpoint goes when the index on the disk no longer names it.
         _remove(self._model_dir, (*superseded, *kept[: -self._keep]))
 
     def _write_index(self, kept: list[str]) -> None:
@@ -141,6 +143,7 @@ def _write_tensors(
 
 def _remove(model_dir: Path, names: Iterable[str]) -> None:
     """Remove checkpoints, in this folder alone; what cannot be removed is reported, and stays."""
+    # One descriptor: a link put in the folder's place leads no unlink elsewhere.
     folder = os.open(model_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:

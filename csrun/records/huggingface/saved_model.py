@@ -75,6 +75,7 @@ def open_folder(path: Path) -> Folder:
 def _in_shards(path: Path) -> dict[str, Stored]:
     places = _decoded(path / INDEX, _WeightIndex).weight_map
     names = sorted(set(places.values()))
+    # An index from elsewhere may name any path: ../ or an absolute one.
     if outside := [name for name in names if Path(name).name != name]:
         raise TensorFileError(f"{path / INDEX}: names a file outside its folder: {outside[0]}")
     if gone := [name for name in names if not (path / name).is_file()]:
@@ -116,6 +117,7 @@ def write_folder(
             total = sum(tensor.nbytes for tensor in tensors.values())
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             files.write_whole(path / INDEX, _text(index))
+        # Last: a folder with a configuration is taken for a whole model.
         files.write_whole(path / CONFIG, _text(config))
     return list(shards)
 

@@ -110,6 +110,7 @@ class CpuProgram:
         """Run steps; committed on return."""
         self._turns.take(self._weights)
         self._recorder.program = self._number
+        # BLAS divides its sums by threads: with another number of them the bits would be others.
         with threadpool_limits(self.plan.blas_threads, user_api="blas"):
             return self._engine.run(steps)
 

@@ -184,6 +184,7 @@ class ChiefStores:
         """Have tasks on other machines hold their updates back, and send the state meanwhile."""
         stores = [each.sent for each in self._each if each.sent is not None]
         found = {name: tensor for store in stores for name, tensor in store.hold().items()}
+        # In the order of one store: a checkpoint has the same bytes, however many tasks there are.
         sent = {name: found[name] for name in state_layout(self._plan)}
 
         def end() -> None:

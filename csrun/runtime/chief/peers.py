@@ -91,6 +91,7 @@ class RunPeers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Peers report a lost chief as soon as the channels close: the cause must be there before.
         report_before_closing(error)
         self._resources.close()
         self._peers.close()
@@ -103,10 +104,12 @@ class RunPeers:
         """Gather the peers, load the Executable everywhere, and prime the data pipeline."""
         plan = request.executable.plan
         wafers = tuple(map(wafer_name, request.systems))
+        # First: wafer processes start while the others are waited for.
         spawn_wafers()
         self._gather(request, wafers)
         self._wafers = Wafers(self._peers, wafers)
         first = request.first if request.batch is None else request.batch
+        # Before programs are loaded: streamers make their first batches meanwhile.
         self._streamers.start(plan, 0, first, request.last, request.data, request.told)
         lanes = self._lanes(request, wafers)
         if not plan.store_in_arena:
@@ -284,6 +287,7 @@ class RunPeers:
     def _add_rings(self, plan: Plan, source: int) -> None:
         for readers in self._streamers.rings(plan, source):
             self._wafers.add(readers)
+            # One ring at a time: all at once would take three descriptors a streamer and wafer.
             close_all({descriptor for ring in readers for descriptor in ring})
 
     def _state(self, plan: Plan, arenas: Sequence[int]) -> State:

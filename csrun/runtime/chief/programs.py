@@ -209,6 +209,7 @@ class ClusterMachine(ClusterProgram):
             raise TypeError("a program must be unloaded by the machine that loaded it")
         self._peers.unload(program.number)
         takers = self._takers[program.own]
+        # Batches are let go with the last program that takes them.
         takers.remove(program.number)
         if not takers:
             del self._takers[program.own]

@@ -172,6 +172,7 @@ def _in_thread(work: Callable[[], None]) -> "Future[None]":
         except BaseException as error:
             future.set_exception(error)
 
+    # Not of a ThreadPoolExecutor, whose threads are joined at exit: a dead disk would keep us.
     threading.Thread(target=run, name="checkpoint", daemon=True).start()
     return future
 

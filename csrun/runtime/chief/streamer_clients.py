@@ -131,6 +131,7 @@ class ChiefStreamers:
 
     def _tell(self, data: int, told: bytes) -> None:
         """Tell each streamer of the order of a data set, in as many parts as it takes."""
+        # An order of the data set may be longer than a message can be.
         for start in range(0, len(told), PART_BYTES):
             part = messages.TellOrder(data, told[start : start + PART_BYTES])
             for name in self.names:

@@ -55,4 +55,5 @@ def connect_wafers(
 
 def _lane(folder: RunFolder, task: str, wafer: str, server: str) -> int:
     with closing(join_swarmx(folder, task, wafer, server)) as channel:
+        # The channel closes its own descriptor; the wafer gets the connection.
         return os.dup(channel.bulk.fileno())

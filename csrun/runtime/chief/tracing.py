@@ -78,6 +78,7 @@ class ChiefTrace:
         if self._is_written or self._steps is None:
             return
         self._is_written = True
+        # Not asked: an answer may never come from a peer in a run that fails.
         rings = [("chief", self.recorder.spans()), *self._machine.traced(asks=False)]
         if not any(len(spans) for _, spans in rings):
             return

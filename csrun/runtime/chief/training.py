@@ -111,6 +111,8 @@ class Training:
             self._events = opened.enter_context(closing(events.EventWriter(folder)))
             self._start_clocks()
             opened.enter_context(self._ending)  # also of the first checkpoint, which takes a while
+            # After the ending is entered: a checkpoint is finished while signals are still
+            # deferred.
             opened.push(self._leave)
             if self._left_s is None and self.step == 0 and self._options.saves_initial:
                 self._save()
@@ -140,6 +142,7 @@ class Training:
             self._started = perf_counter()
             return
         rested_s = perf_counter() - self._left_s
+        # Rates and times are of the training: what the script does between blocks is not its time.
         self._started += rested_s
         self._rates.rested(rested_s)
         self._ledger.rested(rested_s)
@@ -232,6 +235,7 @@ class Training:
         if done.bad_loss is not None:
             self._saving.wait()  # it is the last good one
             raise CsrunError(self._why_stopped(done))
+        # A failed checkpoint ends the training now, not at the next one, which may be hours away.
         self._saving.look()
         if self.step % options.checkpoint_steps == 0 and steps:
             self._save()

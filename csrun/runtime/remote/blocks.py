@@ -63,6 +63,7 @@ def _blocks(data: Bytes) -> int:
 def _with_values(data: Bytes) -> npt.NDArray[np.bool_]:
     """Return for each block whether a bit is set in it."""
     whole = len(data) // BLOCK * BLOCK
+    # As integers: a -0.0 has a bit set and must arrive, a NaN must too.
     words = data[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
     found = np.bitwise_or.reduce(words, axis=1) != 0
     return found if whole == len(data) else np.append(found, data[whole:].any())

@@ -107,6 +107,8 @@ class _RemoteStore:
                 return results
             case messages.ReadState(offset, nbytes):
                 self._control.send_array(self._bytes_at(offset, nbytes))
+                # Read once for a checkpoint or a restore: kept pages would crowd out those of the
+                # steps.
                 self._store.pages.let_go(range(offset, offset + nbytes))
             case messages.WriteState(offset, nbytes):
                 self._control.receive_array(self._bytes_at(offset, nbytes))

@@ -58,6 +58,7 @@ class Relay:
 
     def close(self) -> None:
         """End the threads; whoever has the connections closes them."""
+        # shutdown wakes the threads that wait in recv; close alone would not.
         for connection in (self._parent, *self._children.values()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -110,6 +111,7 @@ class Relay:
         receive_gradients(connection, whole, first)
         for name, child in others:
             receive_gradients(child, part, name)
+            # In the order of the children, so that no sum depends on who comes first.
             np.add(whole, part, out=whole)
         return whole
 

@@ -53,6 +53,7 @@ class SlotSender:
     """
 
     def __init__(self, mail: Mail, bulk: socket.socket) -> None:
+        # A full connection must not keep the streamer from hearing the chief's Stop.
         bulk.setblocking(False)
         self._mail, self._bulk = mail, bulk
         self._room: defaultdict[int, int] = defaultdict(int)
@@ -321,6 +322,7 @@ class BatchRelay:
         inflow = self._inflows.setdefault(channel.bulk.fileno(), _Inflow(channel))
         inflow.rings[source] = ring = _Ring(source, slot_bytes(inputs), slots, readers)
         memory = ring.memory.hand_over()
+        # Duplicates, as each reader closes its own.
         parts = [(memory, os.dup(filled), os.dup(free)) for filled, free in ring.counters]
         self._added.put((inflow, ring))
         self._woken.raise_by()

@@ -58,6 +58,8 @@ class StoreLink:
     """
 
     def __init__(self, connection: socket.socket, name: str = MEMORYX) -> None:
+        # The threads below wait in send and recv; a socket that came over a channel may have a
+        # timeout.
         connection.setblocking(True)
         self._connection, self._name = connection, name
         self.held_s = 0.0

@@ -164,6 +164,7 @@ class RemoteWeights:
         end.link.send_gradients(group, step.index, gradients, sent)
         if (group,) == self._last:
             self._exchange()
+            # Now, not at the next step's begin: they are on the wire while the step is wound up.
             for first in self._needs[0]:
                 self._fetch(first)
 

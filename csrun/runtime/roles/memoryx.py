@@ -58,6 +58,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
     if not isinstance(request, LoadStore):
         raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
     executable = load(Path(request.directory), request.digest)
+    # Updates are elementwise; threads of BLAS would only take processors from the wafer.
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):
         return serve_remote(control, executable, request, below)

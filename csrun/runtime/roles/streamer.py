@@ -73,6 +73,7 @@ def _yield_to_the_wafer(cpus: Collection[int]) -> None:
     where CPUs are scarce it takes the one that is free: of 96 streamers on two CPUs, each on one of
     its own, half were always in the wafer's way, which took a quarter of the steps.
     """
+    # An account may only raise its niceness: a lower value would be refused.
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
     with suppress(OSError):  # a container may refuse one of these, and allow the others
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

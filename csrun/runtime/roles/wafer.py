@@ -176,6 +176,7 @@ class _Wafer:
         weights = self._weights(executable, request.system, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
+        # The trace is of the training's steps; an evaluation between them has steps of its own.
         recorder = self._recorder if plan.run_mode is RunMode.TRAIN else SpanRecorder(None)
         watched = timed(weights, recorder, plan.store_in_arena)
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for

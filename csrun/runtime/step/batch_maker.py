@@ -87,6 +87,7 @@ class BatchMaker:
         if kinds != self._fitting:  # nearly all batches are alike: a comparison is all it costs
             rows = rows_of_fitting(kinds, inputs, name, self._dataset.names(len(kinds)))
             heads = tuple(array[:rows] for array in slot)
+            # Only of a whole batch: an incomplete one is to be filled up each time.
             self._fitting = kinds if rows == len(slot[0]) else None
         given = delivery.write(heads, self._clock)
         with self._clock.timed(COPY_STAGE):

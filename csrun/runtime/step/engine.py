@@ -279,6 +279,7 @@ class Engine:
                 self._source.release()
                 break
             last = done == order.count - 1
+            # Before the release: outputs may be views of the batch.
             self._results.record(done, loss_sum, self._counted(), step.rows)
             if last or keeps_all:
                 self._results.record_outputs(done, self._compute.outputs)
@@ -330,6 +331,7 @@ class Engine:
                 f"and {plan.counts_padding} would count its padding: use .batch(..., "
                 "drop_remainder=True)"
             )
+        # Before anything is computed: gradients of a mean over nothing must not be delivered.
         if self._trains and 0 in self._step.counts:
             return nan
         loss_sum = self._compute.run(batch, self._step)

@@ -37,6 +37,7 @@ def _checked(name: str, tensor: Array | Blocks) -> Blocks:
         nonlocal is_finite
         is_finite = True
         for piece in made.make():
+            # min and max are NaN where one value is, and need no temporary array.
             is_finite = is_finite and isfinite(piece.min()) and isfinite(piece.max())
             yield piece
 

@@ -30,6 +30,7 @@ def first_and_later(
 ) -> tuple[list[Visit], list[Visit]]:
     """The program of the first micro-batch or batch, and that of later ones, if there are any."""
     first = executable.wafer_program(arena, store, runtime).visits
+    # Without a later batch the program is bound once: that costs time and views.
     if executable.plan.micro_batches == 1 and not executable.plan.accumulates:
         return first, first
     return first, executable.wafer_program(arena, store, runtime, is_added=True).visits

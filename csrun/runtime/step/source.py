@@ -84,6 +84,7 @@ class RingSource:
         streamer, ring = self._rings[self._turn]
         slot = ring.take()
         header = slot.header.tolist()
+        # A streamer may have filled slots of the last pass before it heard of this one.
         while header[PASS] != self._pass:
             ring.release()
             slot = ring.take()

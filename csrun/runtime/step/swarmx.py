@@ -59,6 +59,8 @@ class Ballot:
 
     def count(self) -> bool:
         """Add all of them up; whether they make a number."""
+        # In the order of the systems, whichever part came first: the sum has the same bits in each
+        # run.
         self._sum[0] = sum(self._parts.tolist())
         return self.is_number
 

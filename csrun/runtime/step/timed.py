@@ -1,6 +1,6 @@
 """Timing of the steps' wait for weights: two clock reads at each visit's entry.
 
-Of a wafer that stands still while it waits that time is its own (`awake`).
+Of a wafer that stands still while it waits that time is its own (`run_time_clock`).
 """
 
 from collections.abc import Callable, Sequence

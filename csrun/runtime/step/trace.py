@@ -119,6 +119,7 @@ def spans_in(ring: Bytes) -> Spans:
     """Spans of a ring, on the wall clock: nanoseconds since the epoch."""
     rows = _rows_of(ring)
     found = rows[1 : 1 + min(int(rows[0, 0]), ROWS)].copy()
+    # Spans are monotonic times of one machine; only the wall clock is common to all.
     found[:, -2:] += time_ns() - perf_counter_ns()
     return found
 

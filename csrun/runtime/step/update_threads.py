@@ -45,6 +45,7 @@ class UpdateThreads:
         def update(step: StepState) -> None:
             done = beside.submit(_quiet, back, step)
             front(step)
+            # It has not begun, as others have the processor: not waited for.
             if done.cancel():
                 back(step)
             else:

@@ -69,6 +69,7 @@ class Updates:
     def _update(self, groups: Sequence[int], step: StepState) -> Sequence[int]:
         for each in groups:
             self._pages.await_state(each)
+            # The next group's state is read from disk while this one is updated.
             self._pages.fetch_state(self._following[each])
             self._gate.wait(self._last_copied[each])
             self._program.update[each](step)
@@ -82,4 +83,5 @@ def clipping(norm: float, longest: float) -> float:
     Source: Pascanu et al. 2013, algorithm 1, in the form of torch.nn.utils.clip_grad_norm_
     """
     factor = longest / (norm + ROUNDING)
+    # The comparison is false for a NaN, which then reaches the weights, as in PyTorch.
     return 1.0 if factor > 1 else factor  # NaN stays

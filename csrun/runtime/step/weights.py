@@ -278,6 +278,7 @@ class StreamedWeights:
         """
         needed = self._needs[visit]
         self._ahead.enter(visit)
+        # The wait that comes is time in which others can be copied.
         if not self._outdated.isdisjoint(needed):
             self._fetch_ahead()
         for group in needed:
@@ -289,6 +290,7 @@ class StreamedWeights:
             self._end_of[group].pages.has_measured(group)
         for group in self._overwrites[visit]:
             self.await_update(group)
+        # The disk reads them while this visit computes.
         for group in self._needs[visit + 1] if visit + 1 < len(self._needs) else ():
             self._end_of[group].pages.fetch_weights(group)
         self._fetch_ahead()
@@ -311,6 +313,7 @@ class StreamedWeights:
         self._slots.outdate(group)
         self._outdated.add(group)
         end.deliver(group, step.index)
+        # The norm is over the gradients of all tasks: each waits for the others' squares.
         if (group,) == self._last and self._measuring:
             self._exchange()
 

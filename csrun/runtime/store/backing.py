@@ -208,6 +208,7 @@ def _folder(wanted: str | None) -> Path:
 
     Raises: UsageError for a folder that is missing, or in memory
     """
+    # /tmp is in memory on many machines.
     candidates = [Path(find()) for find in FOLDERS] if wanted is None else [Path(wanted)]
     kinds = {folder: _memory_kind(folder) for folder in candidates}
     found = next((folder for folder, kind in kinds.items() if kind is None), None)
@@ -243,6 +244,7 @@ def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None)
         needs.append((beside, checkpoints.nbytes, words))
     by_disk: dict[int, list[tuple[Path, int, str]]] = {}
     for need in needs:
+        # Store and checkpoints may be on one disk: then both must have room there together.
         by_disk.setdefault(os.stat(need[0]).st_dev, []).append(need)
     for own in by_disk.values():
         needed, free = sum(size for _, size, _ in own), _free_bytes(own[0][0])
@@ -256,6 +258,7 @@ def require_room(folder: Path, nbytes: int, checkpoints: CheckpointSpace | None)
 
 def _free_bytes(folder: Path) -> int:
     found = os.statvfs(folder)
+    # f_bavail, not f_bfree: blocks that are reserved for root are not ours.
     return found.f_bavail * found.f_frsize
 
 
@@ -279,6 +282,7 @@ def _file(folder: Path, nbytes: int, ranges: Sequence[range]) -> int:
 
 
 def _unnamed(folder: Path) -> int:
+    # O_TMPFILE first: a process that is killed between mkstemp and unlink leaves its file.
     with suppress(OSError):
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     descriptor, name = tempfile.mkstemp(prefix="csrun-store-", dir=folder)  # no O_TMPFILE there

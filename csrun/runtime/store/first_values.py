@@ -45,6 +45,7 @@ def initialize(
     with ThreadPoolExecutor(threads, "first values") as pool:
         for name, fill in _fills(plan, state, seed, is_fresh):
             pending.append((name, pool.submit(fill)))
+            # Bounded, as values of a store on disk are in memory until they are written back.
             take(threads + AHEAD)
         take(0)
 
@@ -96,6 +97,7 @@ def _generator(seed: int, name: str, kind: InitializerKind) -> np.random.Generat
     Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox);
     Doty-Humphrey, PractRand (SFC64)
     """
+    # blake2b, as Python's own hash of a string differs from process to process.
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
     key = int.from_bytes(digest, "little")
     is_normal = kind is InitializerKind.NORMAL

@@ -96,6 +96,7 @@ class FilePages(StorePages):
         self.file = file
         self._residency = residency
         self._sync = sync_of(file)
+        # One thread each: a disk that is slow to write must not hold up what is read next.
         self._reading = ThreadPoolExecutor(1, "read-ahead")
         self._writing = ThreadPoolExecutor(1, "write-back")
         self._under_way: deque[Future[None]] = deque()
@@ -125,6 +126,7 @@ class FilePages(StorePages):
 
         Raises: CsrunError when the disk has failed at the lot before
         """
+        # One lot at a time bounds what is in memory for the disk to write.
         while self._under_way:
             self._await()
         if leaving:
@@ -165,6 +167,7 @@ class FilePages(StorePages):
 
     def _flush(self, leaving: Ranges) -> None:
         for part in leaving:
+            # Written first: POSIX_FADV_DONTNEED passes over dirty pages.
             self._sync(part)
         self.drop(leaving)
 

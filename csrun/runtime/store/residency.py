@@ -62,6 +62,7 @@ class Residency:
 
 def whole_pages(part: range) -> range:
     """The bytes of the pages of which all is in a part."""
+    # A page that is partly someone else's cannot leave memory alone.
     first, end = -(-part.start // mmap.PAGESIZE), part.stop // mmap.PAGESIZE
     return range(first * mmap.PAGESIZE, max(first, end) * mmap.PAGESIZE)
 

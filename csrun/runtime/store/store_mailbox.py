@@ -64,6 +64,7 @@ class MemoryxEnd:
     def deliver(self, group: int, step: int) -> None:
         """The group's gradients of this step are in the task's store."""
         self.pending.append(group)
+        # The note before the counter: who has taken from that must find the step.
         self.notes.steps[group] = step
         self.gradients.raise_by()
 

@@ -61,6 +61,7 @@ class StoredTensor:
             raise TypeError("a tensor in a store must be written as a whole: tensor[...] = values")
         whole = np.broadcast_to(values, self.shape)
         whole = whole.T if self._place.is_turned else whole
+        # The store has one contiguous block a tensor, and the port writes bytes.
         self._port.write(self._place.offset_bytes, np.ascontiguousarray(whole, self.dtype))
 
     def reshape(self, _: int) -> "StoredTensor | Array":

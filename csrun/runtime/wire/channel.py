@@ -76,6 +76,7 @@ class Channel(ABC):
     def has_ended(self) -> bool:
         """Return whether the peer is gone, with nothing left to read from it."""
         try:
+            # Peeked at: a message that waits is still to be received.
             return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -85,6 +86,8 @@ class Channel(ABC):
     def abandon(self) -> None:
         """Have both sides see that the other one is gone."""
         with suppress(OSError):
+            # shutdown, not close: it wakes a thread that waits in recv, and the descriptor stays
+            # ours.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -113,11 +116,13 @@ class UnixChannel(Channel):
         if not data:
             raise ConnectionResetError
         for descriptor in descriptors:
+            # recvmsg(2) without MSG_CMSG_CLOEXEC leaves them open in programs that are started.
             os.set_inheritable(descriptor, False)
         return data, descriptors
 
 
 def channel_pair(first: str, second: str) -> tuple[Channel, Channel]:
     """Two connected channels inside one process: the end that talks to `first`, and to `second`."""
+    # SOCK_SEQPACKET keeps message borders: no framing is needed.
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return UnixChannel(left, first), UnixChannel(right, second)

@@ -89,6 +89,8 @@ class Frames:
         has come
         """
         missing = framing.missing_bytes(self._received, MAX_HANDSHAKE_BYTES)
+        # Of TCP not a byte more than the word: what follows is read by who takes the connection
+        # over.
         most = missing if self._is_framed else MAX_HANDSHAKE_BYTES
         data = self._connection.recv(most)
         if not data:

@@ -59,6 +59,7 @@ class Listener:
         self._names_taken: set[str] = set()
         self._doors: dict[int, socket.socket] = {}
         unix, port = new_unix_name(), None
+        # The doors are open before the endpoint is written: who has read it can connect at once.
         self._open(_unix_door(unix))
         if folder.host is not None:
             try:
@@ -107,6 +108,7 @@ class Listener:
         self._doors.clear()
 
     def _open(self, door: socket.socket) -> socket.socket:
+        # A connection that is gone before accept must not block the loop.
         door.setblocking(False)
         self._doors[door.fileno()] = door
         self._poll.register(door, select.POLLIN)
@@ -133,6 +135,7 @@ class Listener:
             return
         if len(self._strangers) >= MAX_STRANGERS:
             self._forget(next(iter(self._strangers))).close()
+        # A stranger that is silent must not hold up the others.
         connection.setblocking(False)
         self._strangers[connection.fileno()] = _Stranger(connection, handshake.Frames(connection))
         self._poll.register(connection, select.POLLIN)

@@ -158,6 +158,7 @@ def announce_done(folder: RunFolder, results: Results) -> None:
 
     Where they cannot be written, this is told, and no more: the work is done.
     """
+    # str of a float has all its digits, so that every task gets the same bits.
     exact = {name: str(value) for name, value in results.items()}
     try:
         make_private(folder.path)
@@ -196,6 +197,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         if is_too_late:
             raise PeerLost(f"{me}: the chief ended without starting this run: {SAME_CALLS}", CHIEF)
         sleep(pause)
+        # Ever more rarely: a thousand tasks look at one folder, which may be on a network.
         pause = min(2 * pause, RAREST_LOOK_S)
 
 
@@ -247,6 +249,8 @@ def _proven(folder: RunFolder, name: str) -> socket.socket:
     """
     endpoint = stored.read(folder.endpoint, Endpoint, "the chief's address", _RUN_AGAIN)
     deadline_s, pause_s = monotonic() + QUEUE_S, FIRST_PAUSE_S
+    # Seeded by the name: tasks that have come at once draw unlike pauses, each the same in each
+    # run.
     draws, turned_away = Random(name), 0
     while True:
         try:
@@ -330,6 +334,8 @@ def take_part(folder: RunFolder, name: str, serve: Callable[[Channel], Results])
         try:
             return serve(joined)
         except Exception as error:
+            # Before the connection closes: else the chief may report its lost peer first, as the
+            # cause.
             report_before_closing(error)
             raise
 

@@ -132,6 +132,7 @@ class RingWriter:
         for waiter in self._waiters:
             waiter.take()
         slot = self._slots[self._next]
+        # No stage yet: what the last batch left there would be taken for this one's.
         slot.header[5] = 0
         return slot
 
@@ -226,6 +227,7 @@ class RingReader:
         self._next = 0
         self._burst = burst_of(slots, ahead)
         self._kept = 0  # slots that are read, and not given back yet
+        # Rings that began their bursts together would wake all streamers in the same step.
         self._to_keep = self._burst - turn % self._burst
 
     @property

@@ -25,6 +25,7 @@ def poll_briefly(poll: select.poll, most_s: float) -> list[tuple[int, int]]:
     """Return what is ready, busy polling; others may take the processor."""
     began = now = perf_counter()
     while not (ready := poll.poll(0)) and now - began < most_s:
+        # The awaited process may need this very processor.
         os.sched_yield()
         now = perf_counter()
     if (taken := perf_counter() - began) > most_s + 2 * SLICE_S:

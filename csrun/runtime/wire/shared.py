@@ -117,6 +117,8 @@ def reserve(descriptor: int, nbytes: int, ranges: Iterable[range]) -> None:
     """
     os.truncate(descriptor, max(nbytes, 1))
     for part in ranges:
+        # Space is taken now: else the first write to a page fails by SIGBUS when there is none
+        # left.
         os.posix_fallocate(descriptor, part.start, max(len(part), 1))
 
 
@@ -135,6 +137,7 @@ def _mapped(descriptor: int, nbytes: int) -> Bytes:
 
 def _map(at: int | None, nbytes: int, descriptor: int, offset: int) -> int:
     """Map bytes of a file, in the place of what lies at an address if there is one."""
+    # MAP_FIXED replaces what lies at the address, so it is only for memory of our own.
     flags = mmap.MAP_SHARED if at is None else mmap.MAP_SHARED | _MAP_FIXED
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc.mmap(at, nbytes, protection, flags, descriptor, offset)
@@ -177,6 +180,7 @@ class Counter:
     @staticmethod
     def create() -> "Counter":
         """A new counter at zero."""
+        # EFD_NONBLOCK: a waiter polls the counter together with its channel to the chief.
         return Counter(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def raise_by(self, count: int = 1) -> None:

@@ -89,6 +89,7 @@ class TcpChannel(Channel):
             raise ValueError(f"{self.peer} is on another machine: cannot send a descriptor")
         frame = framing.encode(data)
         head, body = frame[: framing.HEAD.size], frame[framing.HEAD.size :]
+        # The head has a sum of its own: a damaged length would have the reader wait for more.
         self._socket.sendall(summed(head) + summed(body))
 
     def _receive(self) -> tuple[bytes, list[int]]:
@@ -123,6 +124,7 @@ def receive_into(
     while memory:
         if overdue:
             _await(connection, overdue)
+        # With `overdue` each part that has come counts as progress, else all is waited for at once.
         received = connection.recv_into(memory, flags=0 if overdue else socket.MSG_WAITALL)
         if not received:
             raise ConnectionResetError("the connection was closed")
@@ -210,6 +212,7 @@ def _await(connection: socket.socket, overdue: Overdue) -> None:
 
 def tune(connection: socket.socket) -> None:
     """No wait for more to send, and word of a machine that is gone."""
+    # Messages are small and answered: Nagle's algorithm would hold them for the last one's ACK.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
