@@ -26,6 +26,7 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
     part = Rebatching(samples // options.parts, _in_parts(options))
     passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
     run_passes(module, passes, Watch(verify=False))
+    # Once, after all passes: after each of them it would cost as much as they do.
     module.verify()
 
 

@@ -80,6 +80,7 @@ def compile_model(
 
     Raises: UsageError for an operator without kernel, or a plan that does not fit the system.
     """
+    # Before any pass: passes change the module, whose traced text is the key.
     text = print_module(module)
     checksum = compile_directory.checksum_of(text, options)
     target = compile_directory.path_of(root, checksum)
@@ -183,6 +184,7 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
             alive_of = partial(alive_in, model=model)
             again = with_recomputation(layout, options.micro_batches, alive_of)
         if again is None:
+            # The one that fits most samples tells how far batch_size must be lowered.
             raise max([error, *errors], key=lambda each: each.fits) from None
     return place_model(model, again, options, batch)
 

@@ -46,8 +46,10 @@ def checksum_of(traced_ir: str, options: CompileOptions) -> str:
     plain = msgspec.to_builtins(options)
     plain["system"] = {k: v for k, v in plain["system"].items() if k not in _IDENTITY}
     digest = hashlib.sha256()
+    # Sorted, so that the order of the fields in the source does not count.
     wanted = msgspec.json.encode(plain, order="sorted").decode()
     for part in (VERSION, _sources(), traced_ir, wanted):
+        # With lengths: no two lists of texts give the same bytes.
         digest.update(f"{len(part)}:{part}".encode())
     return digest.hexdigest()[:CHECKSUM_DIGITS]
 
@@ -177,6 +179,7 @@ def _temporary(directory: Path) -> Iterator[Path]:
         except FileNotFoundError:
             continue
         try:
+            # The kernel releases it with the process: a folder that can be locked has no writer.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if not folder.exists():
                 continue  # swept between its making and its lock
@@ -189,6 +192,7 @@ def _temporary(directory: Path) -> Iterator[Path]:
 
 def _fill(temporary: Path, files: Mapping[str, str]) -> None:
     with open_folder(temporary, make=False) as place:
+        # mkdtemp makes it private; others may read a compile.
         os.chmod(place, 0o755)
         for name, text in files.items():
             with open(create_new(place / name), "w") as file:  # 0644, whatever the umask

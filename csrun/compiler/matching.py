@@ -135,6 +135,7 @@ class _Covering:
             if operation not in self._graph.taken:  # by the kernel of one before it
                 self._graph.start(operation)
                 self._cover(operation)
+        # The library's kernels first: generated ones take what is left, in loops of several.
         left = self._left()
         self._placed += generate_kernels(left, self._graph, most)
         for operation in left:

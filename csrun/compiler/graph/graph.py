@@ -203,6 +203,7 @@ class Graph:
         if value is None:
             return None
         array = self.array(value)
+        # A gradient in the store is MemoryX's as soon as its visit is over.
         if array.name.startswith(GRADIENT) or not array.is_contiguous:
             return None
         return array if array.base.shape == self.array(base_of(value)).shape else None

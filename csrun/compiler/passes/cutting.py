@@ -30,8 +30,8 @@ from csrun.cirh.ops.vocab_shards import (
 from csrun.cirh.types import dtype_of, shape_of, size_of, tensor_type, type_of
 from csrun.compiler.passes.rewrite import DeadCode, Done, Pass
 from csrun.compiler.passes.rewrite_rules import replace_by_value
-from csrun.compiler.passes.transposition import turned_if_wide
-from csrun.compiler.passes.uses import Loss, Term, Uses, base_of_turned, uses_of
+from csrun.compiler.passes.transposition import transposed_if_wide
+from csrun.compiler.passes.uses import Loss, Term, Uses, untransposed, uses_of
 from csrun.executable import ALIGNMENT_BYTES
 
 
@@ -58,7 +58,7 @@ class Cutting(Pass):
         for op in _parameters(module):
             if most is None or not _is_large(op, most):
                 continue
-            op = turned_if_wide(op)
+            op = transposed_if_wide(op)
             if (rows := rows_of_part(op, most)) is None:
                 continue
             uses = uses_of(op)
@@ -67,6 +67,7 @@ class Cutting(Pass):
                 continue
             parts = parts_of(op, rows)
             _Cut(uses, parts).run(module)
+            # The parts read the matrix no more: its old readers go before it does.
             DeadCode().apply(module)
             Rewriter.erase_op(op)
             what = "columns" if op.turned else "rows"
@@ -199,13 +200,13 @@ class _Cut:
         found = dict[SSAValue, Operation]()
         for op in (*self._uses.sums, *self._uses.sides):
             if places[op] > loss:
-                found[base_of_turned(op.lhs)[0]] = op
+                found[untransposed(op.lhs)[0]] = op
         for one in self._uses.losses:
             if one.gradient is not None:
                 found[one.gradient.out] = one.gradient
         made: dict[SSAValue, int] = {x: place for op, place in places.items() for x in op.results}
         for term in self._uses.terms:
-            bases = [base_of_turned(value)[0] for value in term.op.operands]
+            bases = [untransposed(value)[0] for value in term.op.operands]
             anchors = (found[base] for base in bases if base in found)
             for anchor in anchors:
                 if all(made[base] <= places[anchor] for base in bases):
@@ -370,10 +371,10 @@ def _here(
     builder: Builder, value: SSAValue, whole: SSAValue | None, own: SSAValue | None
 ) -> SSAValue:
     """A matrix, whose transpose may stand further down; in the place of `whole` the part's own."""
-    base, is_turned = base_of_turned(value)
+    base, is_turned = untransposed(value)
     found = own if own is not None and base is whole else base
     return builder.emit(TransposeOp, found) if is_turned else found
 
 
 def _is_of(value: SSAValue, whole: SSAValue | None) -> bool:
-    return base_of_turned(value)[0] is whole
+    return untransposed(value)[0] is whole

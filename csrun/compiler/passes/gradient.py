@@ -53,6 +53,7 @@ class _Differentiation:
         loss = self._minimize.loss
         if loss not in self._active:
             raise CompileError("the loss depends on no parameter: nothing to train")
+        # d loss / d loss.
         self._grads[loss] = self._builder.full(1.0, type_of(loss))
         for op in reversed(self._forward):
             if op.operands and any(result in self._grads for result in op.results):

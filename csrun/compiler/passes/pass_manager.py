@@ -131,6 +131,7 @@ def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
     milliseconds = (perf_counter() - started) * 1000
     if watch.verify and done.changed:
         module.verify()
+    # A module that a pass has left as it was has the text of the stage before.
     text = print_module(module) if done.changed and watch.texts else None
     log = (f"{step.name}: {milliseconds:.1f} ms", *(f"    {line}" for line in done.lines))
     return Stage(step.name, text, log, milliseconds)

@@ -58,6 +58,7 @@ class Rebatching(Pass):
                 parts.make(op)
             except VerifyException as error:
                 raise self._refused(op, str(error)) from error
+        # Last first: an operator whose results are read cannot be erased.
         for op in reversed(operations):
             Rewriter.erase_op(op)
         module.body.block.add_ops(parts.operations)

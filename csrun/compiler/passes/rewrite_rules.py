@@ -270,7 +270,9 @@ def arithmetic(op: Operation) -> bool:
     if None in values:
         return False
     assert isinstance(op, CirhOp), "it is a foldable operator"
+    # A constant without a finite value is left to run: NumPy's warning would name no line.
     with np.errstate(all="ignore"):
+        # In float64, and rounded once when the constant is written.
         value = float(op.compute(*map(np.float64, values)))
     return math.isfinite(value) and _replace_by_constant(op, value)
 

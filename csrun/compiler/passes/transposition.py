@@ -18,7 +18,7 @@ from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.passes.uses import readers_of
 
 
-def turned_if_wide(op: ParameterOp) -> ParameterOp:
+def transposed_if_wide(op: ParameterOp) -> ParameterOp:
     """The parameter that stands for a matrix, and is its transpose if it is wide.
 
     Whether it is one depends on its shape and on what the forward pass makes of it, so that an
@@ -41,7 +41,7 @@ def turned_if_wide(op: ParameterOp) -> ParameterOp:
     for use in list(op.out.uses):
         if isinstance(use.operation, UpdatingOp):
             use.operation.operands[0] = turned
-            _turn_gradient(use.operation)
+            _transpose_gradient(use.operation)
     op.out.replace_all_uses_with(builder.emit(TransposeOp, turned))
     Rewriter.erase_op(op)
     found = turned.owner
@@ -57,7 +57,7 @@ def _is_multiplied_only(value: SSAValue) -> bool:
     )
 
 
-def _turn_gradient(update: UpdatingOp) -> None:
+def _transpose_gradient(update: UpdatingOp) -> None:
     scope = update.scope.data if update.scope else ""
     builder = Builder(InsertPoint.before(update), scope, lambda: update.location)
     update.operands[1] = builder.emit(TransposeOp, update.grad)

@@ -88,7 +88,7 @@ def uses_of(parameter: ParameterOp) -> Uses:
     return found
 
 
-def base_of_turned(value: SSAValue) -> tuple[SSAValue, bool]:
+def untransposed(value: SSAValue) -> tuple[SSAValue, bool]:
     """Return the matrix under a possible transpose, and whether it is one."""
     is_turned = False
     while isinstance(value.owner, TransposeOp):

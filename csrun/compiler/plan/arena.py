@@ -60,6 +60,8 @@ def place_model(
     partial_bytes, kept_bytes = _partial_bytes(layout, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes
     if options.mode is ExecutionMode.WEIGHT_STREAMING and first_end > room:
+        # Without bytes for what comes ahead a model may fit that is slower, which is better than
+        # none.
         layout, base = _with_slots(layout, options, ahead_bytes=0)
         buffers, first_end = place(alive, base)
     stride = aligned(first_end - base)
@@ -176,6 +178,7 @@ def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tu
     """Weight slots at the arena's front: for a group and the next ones."""
     order = [group for function in layout.functions for group in function.visit.groups]
     if options.micro_batches > 1 or options.accumulates:
+        # A micro-batch follows on another: its first group comes next to the last one.
         order += order[:1]
     sizes = [group.nbytes for group in layout.groups]
     offsets, nbytes = place_groups(sizes, order, ahead_bytes)

@@ -46,6 +46,7 @@ class Demands:
     """
 
     def __init__(self, flops: Sequence[int], memory_pes: Sequence[int]) -> None:
+        # At least one, as a layer that only moves data has a rate, too.
         self.flops = np.maximum(np.array(flops, np.float64), 1.0)
         self.memory_pes = np.maximum(np.array(memory_pes, np.int64), 1)
 
@@ -185,6 +186,7 @@ def _in_strips(areas: Integers, cut: Cut, part: Rectangle) -> tuple[Rectangle, .
         width, row = widths[index], 0
         for area in areas[first:end].tolist():
             height = -(-area // width)
+            # Every other strip upwards: the last layer of one lies beside the first of the next.
             y = row if index % 2 == 0 else part.height - row - height
             found.append(Rectangle(x, part.y + y, width, height))
             row += height

@@ -28,6 +28,7 @@ def first_group_before_last(kernels: Sequence[Kernel], use_of: UseOf) -> Sequenc
     others = [kernel for kernel in before if not _makes_gradients_alone(kernel)]
     if not (late and others):
         return kernels
+    # What late kernels read must still be there when they run after the others.
     if before[0].phase is not Phase.BACKWARD or _is_changed(before, last):
         return kernels
     return [*chain.from_iterable(earlier), *others, *last, *late]

@@ -160,6 +160,7 @@ def _absorbed(groups: list[Run], group_bytes: int) -> list[Run]:
         return nbytes < group_bytes and SMALL_SHARE * nbytes <= _nbytes(beside)
 
     forwards: list[Run] = []
+    # From the last one on, so that several small ones in a row join one and the same.
     for group in reversed(groups):
         if forwards and is_small(group, forwards[0]) and group[-1].joins(forwards[0][0]):
             forwards[0] = [*group, *forwards[0]]

@@ -115,6 +115,7 @@ class Work:
         """Number of a layer's PEs in one replica that work at a time."""
         if self.is_streaming:
             return self.pes_of(layer)
+        # Two FLOPs a multiply-add: a sample has no work for more PEs than it has multiply-adds.
         return min(self.pes_of(layer), max(self.per_sample(layer.forward_flops) / 2, 1))
 
     def per_sample(self, of_minibatch: int) -> float:

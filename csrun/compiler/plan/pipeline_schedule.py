@@ -32,6 +32,7 @@ def interleave(stages: Sequence[int], minibatches: int) -> tuple[MinibatchVisit,
 
     calls: list[MinibatchVisit] = []
     while done and done[-1] < minibatches:
+        # All stages of a round see the state at its begin: they work at the same time.
         before = list(done)
         for stage in reversed(visits_of):
             ready = (visit for visit in reversed(visits_of[stage]) if is_ready(visit, before))

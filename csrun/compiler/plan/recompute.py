@@ -58,6 +58,7 @@ def cuts_of(layout: Layout) -> Iterator[tuple[Segment, ...]]:
             if cut not in seen:
                 seen.add(cut)
                 yield cut
+            # Doubled: segments of each length would be tried in quadratic time.
             together *= 2
 
 
@@ -191,6 +192,7 @@ def _is_same(layout: Layout, other: Layout) -> bool:
         return False
     updated: set[int] = set()
     for function in other.functions:
+        # A forward pass after the update would compute with the new weights.
         if updated.intersection(function.visit.groups):
             return False
         updated.update(function.visit.completes)

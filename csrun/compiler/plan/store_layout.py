@@ -102,6 +102,7 @@ def lay_out(
 def loads_of(visits: Sequence[Visit]) -> Counter[int]:
     """Count the loads of each group per step, without those that find it resident."""
     groups = [frozenset(visit.groups) for visit in visits if visit.groups]
+    # A group that the visit before has used is in its slot yet.
     before = [frozenset[int](), *groups]
     return Counter(group for own, held in zip(groups, before, strict=False) for group in own - held)
 
