@@ -112,6 +112,8 @@ class Opening:
         """
         items = self._take(flow, clock)
         for item in items:
+            # What is read cannot be put back into a stream, and opening it again may not be
+            # possible.
             self.items.append(chain([item], items))
             return item
         raise DataError("input_fn: the data set must not be empty, got no batch")

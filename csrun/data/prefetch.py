@@ -17,6 +17,7 @@ def prefetched(items: Iterator[T], ahead: int) -> Generator[T]:
     their traceback, in place of the item. The thread ends with this generator.
     """
     end = object()
+    # iter(int, 1) never ends: the calls end with the items.
     calls = read_ahead(iter(int, 1), lambda _: next(items, end), 1, ahead)
     try:
         for item in calls:
@@ -39,6 +40,7 @@ def read_ahead(keys: Iterable[K], read: Callable[[K], T], threads: int, ahead: i
         pending.extend(pool.submit(read, key) for key in islice(waiting, ahead))
         while pending:
             item = pending.popleft().result()
+            # Before the yield: the next read runs while the consumer works.
             pending.extend(pool.submit(read, key) for key in islice(waiting, 1))
             yield item
     finally:

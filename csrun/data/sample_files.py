@@ -31,6 +31,7 @@ def found(paths: Paths) -> tuple[Path, ...]:
         if Path(path).is_file():
             files.append(Path(path))
             continue
+        # glob's order is the file system's; all streamers must have the same one.
         matching = sorted(name for name in glob.glob(path, recursive=True) if Path(name).is_file())
         if not matching:
             rule = "no file matches" if glob.has_magic(path) else "no such file"

@@ -90,6 +90,7 @@ class JoinedSamples:
     def gather(self, rows: Rows, clock: StageClock, outs: Outs = ()) -> Batch:
         """Copy samples into a batch, into `outs` if given."""
         parts = self._by_part(rows)
+        # Of one file, the usual case, rows go straight to their places without a copy between.
         if len(parts) == 1:
             [(part, _)] = parts
             return self._parts[part].gather(rows - self._starts[part], clock, outs)
@@ -172,6 +173,7 @@ def _consecutive(rows: Rows) -> bool:
 def read_only(array: Array) -> Array:
     """Return a read-only view, as other readers share the memory."""
     view = array.view()
+    # A user's function that changed it in place would change the sample in later passes.
     view.flags.writeable = False
     return view
 

@@ -31,6 +31,8 @@ def flatten(value: Any, path: str = "input_fn") -> tuple[Tree, list[Array]]:
         return None, [value]
     if isinstance(value, Mapping):
         _require_keys(value, path)
+        # Two dicts of the same keys must be of the same structure, in whatever order they were
+        # filled.
         keys = sorted(value)
         parts = [flatten(value[key], f"{path}{SEPARATOR}{key}") for key in keys]
         trees: Tree = {key: tree for key, (tree, _) in zip(keys, parts, strict=True)}
@@ -87,6 +89,7 @@ class Elements:
 
         Raises: DataError for an element of another structure than the first one
         """
+        # A fast path: this runs for each sample of a map.
         if type(value) is tuple and len(value) == self._flat:
             kinds = {*map(type, value)}
             if kinds == _ARRAYS:

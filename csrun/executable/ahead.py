@@ -31,6 +31,7 @@ def fetches(
             first = _free_from(groups, order, visit, group)
             if groups[group].nbytes < least_bytes or first is None:
                 continue
+            # In the order of use: what comes later is not to delay what is needed sooner.
             earliest = max(earliest, first)
             if earliest < visit:
                 found[earliest].append(group)

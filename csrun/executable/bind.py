@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
 from csrun.executable.shards import Own, StoreShards
 
+# A cache line, and the widest vector register of a CPU.
 ALIGNMENT_BYTES = 64
 
 
@@ -283,6 +284,8 @@ def wafer_views(
         views[p.name] = weights
         if (gradients := gradients_offset(plan, group)) is not None:
             memory = _memory_of(store, group)
+            # The first minibatch writes to the store; what follows must not overwrite its
+            # gradients.
             if minibatch or is_added:
                 gradients, memory = plan.partial_offset_bytes, arena
             offset = gradients + p.offset_bytes - group.offset_bytes
@@ -366,8 +369,11 @@ def trust_ratio(weights: float, update: float) -> float:
 def total(numbers: Iterable[float]) -> float:
     """The sum, rounded once: the same in whatever order the numbers come."""
     try:
+        # Not sum(): groups' squares come as tasks deliver them, and the clip must not depend on
+        # that.
         return fsum(numbers)
     except OverflowError:
+        # fsum raises where a sum of floats would be inf.
         return inf
 
 
@@ -414,6 +420,7 @@ def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:
 
     Shapes: arena uint8[plan.arena_bytes] -> uint8[plan.store.nbytes]
     """
+    # On the CPU and pipelined there is no MemoryX whose memory it could be.
     if plan.store_in_arena:
         return arena[: plan.store.nbytes]
     if store is None:

@@ -85,6 +85,7 @@ class Executable:
 
     def _namespace(self) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)
+        # Compiled under the name of its file, so that a traceback and a profiler show its lines.
         code: CodeType = compile(self.program, path, "exec")
         namespace: dict[str, Any] = {"__name__": "csrun_program", "__file__": path}
         exec(code, namespace)
@@ -123,6 +124,8 @@ def load(directory: Path, digest: str | None = None) -> Executable:
     """
     try:
         with _opened(directory, is_known=digest is not None) as folder:
+            # The manifest first: its digest is that of the Executable, and all else is checked
+            # against it.
             head = folder.read(MANIFEST_FILE)
             manifest = msgspec.json.decode(head, type=CompileManifest)
             plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
@@ -156,9 +159,12 @@ class _OpenDirectory:
 
     def read(self, name: str) -> bytes:
         """The bytes of a file in it, which is no link."""
+        # Without O_NONBLOCK the open of a FIFO would wait for its writer, before it is refused
+        # below.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self.descriptor)
         try:
+            # Of the descriptor, not of the name: another file may take the name meanwhile.
             found = os.fstat(descriptor)
             self.require_ours(found, name)
             if not stat.S_ISREG(found.st_mode):

@@ -64,11 +64,9 @@ class StoreShards:
 
 
 def piece_starts(owner: Plan) -> tuple[list[int], int]:
-    """Return the offsets at which a task's groups may begin, and the end of the last.
-
-    The parts of a tensor stay together: it is drawn, and kept, as a whole.
-    """
+    """Return the offsets at which a task's groups may begin, and the end of the last."""
     groups = sorted(owner.groups, key=lambda group: group.offset_bytes)
+    # A tensor is drawn as a whole, and kept so in a checkpoint: no cut between its parts.
     inner = {p.offset_bytes for p in owner.parameters if p.part is not None and p.part.first > 0}
     starts = [g.offset_bytes for g in groups if g.offset_bytes not in inner]
     return starts, max((g.offset_bytes + g.nbytes for g in groups), default=0)
@@ -82,6 +80,7 @@ def own_groups(plan: Plan, own: Own) -> tuple[Group, ...]:
 def _even(sizes: Sequence[int], pieces: int) -> list[int]:
     """Return how many consecutive sizes each piece has, with the smallest largest sum."""
     whole = sum(sizes)
+    # Fewer pieces are needed the larger they may be, so the least size can be searched by halves.
     most = bisect_left(
         range(whole + 1), True, lo=max(sizes, default=0), key=lambda m: _needed(sizes, m) <= pieces
     )

@@ -32,6 +32,7 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     theirs = _theirs(owner, plan)
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
     parameters, layers, groups, visits = _regrouped(plan, shift, _homes(owner, plan, shift))
+    # The owner's store may be longer than ours, and all buffers lie behind it.
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     if plan.accumulates:
         groups = tuple(replace(g, gradients_offset_bytes=g.offset_bytes) for g in groups)
@@ -138,6 +139,7 @@ _Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], 
 def _homes(owner: Plan, plan: Plan, shift: dict[str, int]) -> dict[str, int]:
     """For each parameter of a program what of the store it lies in that has no cut inside."""
     if plan.run_mode is RunMode.TRAIN:
+        # A training is refused instead of cut: an update's text covers its group from end to end.
         return dict.fromkeys((p.name for p in plan.parameters), 0)
     starts, _ = piece_starts(owner)
     return {p.name: bisect_right(starts, p.offset_bytes + shift[p.name]) for p in plan.parameters}

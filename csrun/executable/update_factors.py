@@ -16,6 +16,7 @@ def nesterov_product(beta1: float, decay: float, steps: int, least: float = NEGL
     product = 1.0
     for step in range(1, steps + 1):
         product *= nesterov_share(beta1, decay, step)
+        # Its further factors cannot change 1 - product, and a long run has millions of them.
         if product <= least:
             break
     return product
@@ -39,6 +40,7 @@ def rectification(beta2: float, index: int) -> float:
     kept = beta2 ** (index + 1)
     most = 2 / (1 - beta2) - 1
     length = most - 2 * (index + 1) * kept / (1 - kept)
+    # Above 4 in the paper; above 5 in torch, whose steps these are.
     if length <= 5:
         return 0.0
     rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)

@@ -67,6 +67,7 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_like(self, other: "System") -> bool:
         """True if what is compiled for the other one runs on this one."""
+        # Nothing of these is in a compiled program.
         same = {"name": other.name, "address": other.address, "mode": other.mode}
         return msgspec.structs.replace(self, **same, boot_s=other.boot_s) == other
 

@@ -237,7 +237,6 @@ def _halves(
     """
     front: list[ElementRange] = []
     back: list[ElementRange] = []
-    # At a tile's end: a tile that is cut would be two loops, each with its overhead.
     left = -(-elements // (2 * TILE_ELEMENTS)) * TILE_ELEMENTS
     for part in ranges:
         length = part.stop - part.start

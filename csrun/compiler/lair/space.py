@@ -129,9 +129,10 @@ def _views(op: Operation, space: Space, graph: Graph) -> Iterator[tuple[SSAValue
         if graph.number(value) is None:
             own = shape_of(type_of(value))
             rows = space.rows_of(own)
+            # The tiles of an input are cut in the loop, where no row comes again.
             is_known = rows is not None and not (
                 0 < rows < space.rows and isinstance(base_of(value).owner, InputOp)
-            )  # the tiles of an input are cut in the loop, where no row comes again
+            )
             yield value, space.operand(own) if is_known else None
 
 

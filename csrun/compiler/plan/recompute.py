@@ -58,7 +58,6 @@ def cuts_of(layout: Layout) -> Iterator[tuple[Segment, ...]]:
             if cut not in seen:
                 seen.add(cut)
                 yield cut
-            # Doubled: segments of each length would be tried in quadratic time.
             together *= 2
 
 

@@ -54,7 +54,6 @@ def functions_of(
     loss = next((i for i, run in enumerate(runs) if any(map(_writes_loss, run))), 0)
     last = {group: number for number, own in enumerate(groups) for group in own}
     completes: dict[int, list[int]] = {}
-    # Highest first, as the backward pass goes: the update of what the next step needs last waits.
     for group in sorted(trained & last.keys(), reverse=True):
         completes.setdefault(max(last[group], loss), []).append(group)
     names = _names([(run[0].phase, own) for run, own in zip(runs, groups, strict=True)])

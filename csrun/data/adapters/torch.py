@@ -118,9 +118,8 @@ def passes(loader: Any) -> Callable[[int], Iterator[Any]] | None:
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     order = RunOrder(getattr(loader, name))
     ours = copy.copy(loader)
-    ours.__dict__.update(
-        {name: order, "_iterator": None}
-    )  # a DataLoader does not accept a new sampler
+    # A DataLoader does not accept a new sampler.
+    ours.__dict__.update({name: order, "_iterator": None})
 
     def begin(number: int) -> Iterator[Any]:
         order.begin(number)
@@ -143,6 +142,7 @@ def indexed(loader: Any) -> RandomAccess | None:
 
     def order_of(number: int) -> PassOrder:
         if number not in kept:
+            # One pass at a time: an order has a number for each sample.
             kept.clear()
             kept[number] = _order_of_run(loader, number)
         return kept[number]

@@ -51,6 +51,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
 
     Raises: what `decode` raises
     """
+    # One process alone has nobody to share it with.
     if current() is None:
         return decode(path)
     folder = cache_dir() / FOLDER / _key(path)
@@ -58,6 +59,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
         return kept
     with ExitStack() as alone:
         try:
+            # Nobody else may put an array there: it is taken for what the file decodes to.
             make_private(folder)
             alone.enter_context(_locked(folder))
         except (OSError, CsrunError):
@@ -73,6 +75,7 @@ def decoded(path: Path, decode: Callable[[Path], Array]) -> Array:
 
 
 def _key(path: Path) -> str:
+    # ctime too: a tool that sets the former mtime, as rsync does, still changes it.
     status = path.stat()
     parts = (path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).hexdigest()
@@ -85,6 +88,7 @@ def _kept_in(folder: Path) -> Array | None:
         with open(open_regular(folder / _ARRAY, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if os.fstat(file.fileno()).st_size == kept.nbytes and _checksum(file) == kept.crc32:
                 os.utime(folder)  # marks it as used
+                # By the descriptor: the file that was checked, whatever has its name by now.
                 return _mapped(f"/proc/self/fd/{file.fileno()}")
     return None
 
@@ -113,6 +117,7 @@ def _keep(folder: Path, array: Array) -> None:
             np.save(file, array)
         with open(temporary, "rb") as file:
             kept = Kept(os.fstat(file.fileno()).st_size, _checksum(file))
+        # Renamed, not written over: tasks may have the former array mapped.
         temporary.replace(folder / _ARRAY)
     finally:
         discard(temporary)
@@ -132,6 +137,7 @@ def _locked(folder: Path) -> Iterator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = open_regular(folder / _LOCK, flags)
     try:
+        # The kernel drops the lock of a task that dies; a lock file alone would stay.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

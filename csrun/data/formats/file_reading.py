@@ -20,6 +20,7 @@ def opened(path: Path, gzipped: bool | None = None) -> Iterator[BinaryIO]:
     Raises: DataError for a file that cannot be opened, decompressed or read
     """
     try:
+        # Apart from reading, whose errors have a position in the file.
         plain = path.open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be opened: {error.strerror}") from error

@@ -67,6 +67,7 @@ class Hdf5Rows:
         return found[places.reshape(np.shape(rows))]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        # NumPy would ask for the rows one by one: a file read whole without anybody's wish.
         raise TypeError(f"{self._path}: {self._name} must be read by rows, not as a whole")
 
     def _groups(self, numbers: Numbers) -> list[Numbers]:
@@ -86,6 +87,7 @@ class Hdf5Rows:
         return span if len(span) == len(group) else span[group - group[0]]
 
     def _data(self) -> Any:
+        # h5py's handles must not be shared with a forked process.
         if self._process != os.getpid():
             self._held = _opened(self._path)[self._name]
             self._process = os.getpid()

@@ -68,6 +68,7 @@ def _values(
     rule = f"shape {list(shape)} of {dtype.newbyteorder('=').name} needs {promised} bytes"
     require(len(content) == promised, str(path), rule, f"{len(content)}; is it truncated?")
     values = np.frombuffer(content, dtype, count, header).reshape(shape)
+    # IDX is big-endian, which all later arithmetic would convert again and again.
     return values.astype(dtype.newbyteorder("="), copy=False)
 
 

@@ -45,11 +45,13 @@ def text_lines(path: Path, encoding: str) -> Iterator[str]:
     begin = 0
     with opened(path) as file:
         number = 0
+        # One byte more than allowed tells a longer line from one that just fits.
         while content := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             rule = f"a line must have at most {MAX_LINE_BYTES} bytes"
             require(len(content) <= MAX_LINE_BYTES, f"{path}:{number}", rule, "more; is it text?")
             text = _decoded(path, number, begin, content, encoding)
+            # Editors of Windows write a mark first, which would belong to the first field.
             yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
             begin += len(content)
 

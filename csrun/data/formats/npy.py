@@ -104,6 +104,7 @@ def _member(path: Path, archive: ZipFile, info: ZipInfo, mapped: Array) -> Array
     where = f"{path}: {info.filename}"
     with archive.open(info) as file:
         header = _header(where, cast(BinaryIO, file), info.file_size)
+    # Bytes stored as they are can be mapped in place.
     if info.compress_type == ZIP_STORED:
         content = mapped[_begin(info, mapped) :][: info.file_size]
     else:
@@ -115,6 +116,7 @@ def _member(path: Path, archive: ZipFile, info: ZipInfo, mapped: Array) -> Array
 
 def _begin(info: ZipInfo, mapped: Array) -> int:
     """Return the offset of a stored file in a zip archive, after header, name and extra field."""
+    # Lengths of the local header: its extra field may differ from the central directory's.
     name = info.header_offset + LOCAL_HEADER_BYTES
     name_bytes, extra_bytes = mapped[name - 4 : name].view("<u2").tolist()
     return name + int(name_bytes) + int(extra_bytes)

@@ -27,9 +27,8 @@ def example_class() -> Any:
     needed("google.protobuf", "TFExample", "tfrecord")
     from google.protobuf import descriptor_pool, message_factory
 
-    pool = (
-        descriptor_pool.DescriptorPool()
-    )  # a pool of our own, as TensorFlow's may define the same messages
+    # A pool of our own, as TensorFlow's may define the same messages.
+    pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Example"))
 

@@ -121,6 +121,7 @@ def _header_in(start: bytes, path: Path) -> Header | None:
     fields, checksum = start[len(MAGIC) : -_CHECKSUM.size], start[-_CHECKSUM.size :]
     magic_is_there = start.startswith(MAGIC)
     checksum_is_right = _CHECKSUM.pack(crc32(fields)) == checksum
+    # A bare file has neither, but for a rare chance: one that is right alone tells of damage.
     if not magic_is_there and not checksum_is_right:
         return None
     if not magic_is_there or not checksum_is_right:
@@ -143,6 +144,7 @@ def write_tokens(path: str | Path, pieces: Iterable[Any], vocabulary: int) -> in
     temporary = temporary_beside(target)
     try:
         with open(create_new(temporary), "wb") as file:
+            # The count is only known after the last piece, so the header is filled in at the end.
             file.write(bytes(HEADER_BYTES))
             count = 0
             for piece in pieces:

@@ -56,6 +56,7 @@ class CutBatches:
         Shapes: out[i] [rows, *shape of array i of a sample]
         """
         rows = chain.rows(number)
+        # Rows of arrays need no batch in between: they are copied once, into the wafer's arrays.
         if isinstance(chain.samples, ArraySamples | JoinedSamples) and self.padding is None:
             return LazyBatch(chain.samples, rows)
         samples = chain.samples.each(rows, clock)

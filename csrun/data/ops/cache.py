@@ -73,6 +73,7 @@ class CachedBatches:
 
     def read(self, chain: Indexed, number: int, clock: StageClock) -> Batch:
         """Return a batch by number, made at the first call."""
+        # Sizes apart: an estimate of a batch's bytes reads a small one with the same number.
         key = chain.batch_size, number
         if key not in self.kept:
             made = arrays_of(self.below.read(chain, number, clock), clock)
@@ -96,4 +97,5 @@ class CacheFlow:
         for chunk in self.below.open(0, clock):
             whole.append([(origins, tuple(map(read_only, element))) for origins, element in chunk])
             yield whole[-1]
+        # Only after a complete pass: one that was left early would be taken for all of the data.
         self.kept[:] = whole

@@ -46,7 +46,9 @@ class SharedOrders:
                 kept: Order = found.view(np.uint16)[:length]
                 return kept
         order = draw()
+        # No reader takes a half-written order for this key's.
         place[0] = ~np.uint64(key)
+        # The checksum is of whole words, and the order may end within one.
         words[-1:] = 0
         words.view(np.uint16)[:length] = order
         place[1] = _check(key, words)

@@ -59,6 +59,7 @@ class FileFlow:
                 else:
                     del slots[place]
         finally:
+            # Their threads end with them, and their files are closed.
             for chunks in slots:
                 chunks.close()
 

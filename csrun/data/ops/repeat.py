@@ -64,5 +64,6 @@ class RepeatFlow:
             for chunk in self.below.open(first + number, clock):
                 empty = False
                 yield chunk
+            # Without end, an empty stream would be opened again and again for nothing.
             if empty:
                 return

@@ -177,6 +177,7 @@ class ShuffleFlow:
             if ready:
                 yield ready
         with clock.timed("shuffle"):
+            # A stream of its own, so that its draws do not repeat those of the window.
             rest = random_source(self.seed, epoch, stream=1).permutation(len(held))
             left = [held[place] for place in rest.tolist()]
         yield from in_chunks(iter(left), CHUNK)
