@@ -16,10 +16,14 @@ import report
 import sources
 from case import Case, Package
 from hugging_face import CASES as HUGGING_FACE
+from karpathy import CASES as KARPATHY
 from outcome import Outcome, Verdict, measure_all
+from packages import CASES as PACKAGES
+from pytorch_examples import CASES as EXAMPLES
 from sides import Runner, Side
+from tutorials import CASES as TUTORIALS
 
-CASES: tuple[Case, ...] = HUGGING_FACE
+CASES: tuple[Case, ...] = (*HUGGING_FACE, *PACKAGES, *KARPATHY, *EXAMPLES, *TUTORIALS)
 RESULTS = sources.CACHE / "outcomes.json"
 DEFAULT_STEPS = 20
 
@@ -29,7 +33,6 @@ def main() -> None:
     chosen = [case for case in CASES if chosen_by(case, options.words)]
     missing = {case.name: message for case in chosen if (message := install_for(case))}
     sides = [Side(name) for name in options.side]
-    found = {(o.case, o.side): o for o in read_outcomes()}
     with (
         tempfile.TemporaryDirectory(prefix="csrun-bench-") as made,
         Runner(options.steps, options.threads) as runner,
@@ -39,11 +42,9 @@ def main() -> None:
                 outcomes = [not_available(case, side, missing[case.name]) for side in sides]
             else:
                 outcomes = measure_all(runner, case, sides, Path(made) / "case")
-            for outcome in outcomes:
-                print(report.line(outcome), flush=True)
-                found[outcome.case, outcome.side] = outcome
-            write_outcomes(list(found.values()), options.outcomes)
-    ordered = in_order(found)
+            print(*map(report.line, outcomes), sep="\n", flush=True)
+            add_outcomes(outcomes, options.outcomes)
+    ordered = in_order(read_outcomes())
     print(report.summary(ordered))
     if options.write:
         report.write([o for o in ordered if o.side is Side.PYTHON], machine(options))
@@ -83,8 +84,9 @@ def not_available(case: Case, side: Side, message: str) -> Outcome:
     return Outcome(case.name, name, side, Verdict.NOT_AVAILABLE, case.lines_beyond, message)
 
 
-def in_order(found: dict[tuple[str, Side], Outcome]) -> list[Outcome]:
-    """Outcomes of known cases, in the order of the table."""
+def in_order(outcomes: list[Outcome]) -> list[Outcome]:
+    """Outcomes of known cases, the last of each, in the order of the table."""
+    found = {(o.case, o.side): o for o in outcomes}
     keys = [(case.name, side) for case in CASES for side in Side]
     return [found[key] for key in keys if key in found]
 
@@ -95,12 +97,13 @@ def read_outcomes() -> list[Outcome]:
     return msgspec.json.decode(RESULTS.read_bytes(), type=list[Outcome])
 
 
-def write_outcomes(outcomes: list[Outcome], page: Path | None) -> None:
+def add_outcomes(outcomes: list[Outcome], page: Path | None) -> None:
+    """Keep outcomes beside those in the cache, which another run may have added meanwhile."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_bytes(msgspec.json.encode(outcomes))
+    ordered = in_order([*read_outcomes(), *outcomes])
+    RESULTS.write_bytes(msgspec.json.encode(ordered))
     if page is not None:
-        found = {(o.case, o.side): o for o in outcomes}
-        page.write_text(report.refusals(in_order(found)))
+        page.write_text(report.refusals(ordered))
 
 
 def machine(options: argparse.Namespace) -> str:

@@ -15,7 +15,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class Patch:
-    """Replacement of one string of a script, which must occur in it."""
+    """Replacement of the first occurrence of a string of a script, which must have it."""
 
     old: str
     new: str
@@ -26,6 +26,47 @@ class Patch:
         """Lines that are new or other than before."""
         old, new = self.old.splitlines(), self.new.splitlines()
         return max(len(set(new) - set(old)), len(set(old) - set(new)))
+
+    def apply(self, text: str) -> str:
+        """Text with the replacement. Raises LookupError where the script has changed."""
+        if self.old not in text:
+            raise LookupError(f"no {self.old!r} to replace")
+        return text.replace(self.old, self.new, 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A `with` statement around the lines from those that begin with `first` to those with `last`.
+
+    The indentation is part of `first` and `last`; `end` is put after the block.
+    """
+
+    header: str
+    first: str
+    last: str
+    end: str = "finish(model)"
+    purpose: Purpose = Purpose.FOUR_LINES
+
+    @property
+    def lines(self) -> int:
+        return 1
+
+    def apply(self, text: str) -> str:
+        """Text with the block indented. Raises LookupError where the script has changed."""
+        lines = text.splitlines()
+        begin = self._find(lines, self.first, 0)
+        stop = self._find(lines, self.last, begin) + len(self.last.splitlines())
+        margin = self.first[: len(self.first) - len(self.first.lstrip())]
+        body = [f"    {line}" if line else line for line in lines[begin:stop]]
+        block = [margin + self.header, *body, margin + self.end]
+        return "\n".join([*lines[:begin], *block, *lines[stop:]]) + "\n"
+
+    def _find(self, lines: list[str], start: str, after: int) -> int:
+        count = len(start.splitlines())
+        for number in range(after, len(lines)):
+            if "\n".join(lines[number : number + count]).startswith(start):
+                return number
+        raise LookupError(f"no line {start!r}")
 
 
 @dataclass(frozen=True)
@@ -54,14 +95,16 @@ class Case:
 
     script: a file of `loops/` or a path in the repository; patches: by path.
     requirements: packages of PyPI that the script imports besides its source's.
+    draws: the step draws random numbers, other ones than PyTorch's; losses are not compared.
     """
 
     name: str
     source: Package | Repository
     script: str
     arguments: tuple[str, ...] = ()
-    patches: dict[str, tuple[Patch, ...]] = field(default_factory=dict)
+    patches: dict[str, tuple[Patch | Block, ...]] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
+    draws: bool = False
 
     @property
     def lines_beyond(self) -> int:

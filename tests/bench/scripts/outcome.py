@@ -1,7 +1,9 @@
 """Outcome of a case: the losses and weights of csrun beside plain PyTorch's."""
 
 from enum import Enum
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -11,6 +13,9 @@ from sources import NotAvailableError
 
 LOSS_TOLERANCE = 1e-5  # relative
 WEIGHT_TOLERANCE = 1e-3  # relative, of all weights' norm; Adam turns rounding of 0 into steps of lr
+FLOAT64_TOLERANCE = 1e-8
+IN_FLOAT64 = "in float64"  # losses of a training that amplifies float32's rounding
+OTHER_DRAWS = "other random numbers"
 
 
 class Verdict(Enum):
@@ -47,7 +52,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finished) -> Outcome:
     """Run a case on csrun and compare it with PyTorch's run, `plain`."""
 
-    def outcome(verdict: Verdict, message: str = "", **found: float) -> Outcome:
+    def outcome(verdict: Verdict, message: str = "", **found: Any) -> Outcome:
         name = case.source.name
         return Outcome(case.name, name, side, verdict, case.lines_beyond, message, **found)
 
@@ -64,13 +69,22 @@ def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finishe
             return outcome(Verdict.REFUSED if refused else Verdict.CRASHES, message)
         losses = loss_difference(found.losses, plain.losses)
         weights = weight_difference(found, plain)
-        same = losses <= LOSS_TOLERANCE and weights <= WEIGHT_TOLERANCE
-        ratio = (found.steps_per_s or 0.0) / (plain.steps_per_s or 1.0)
-        return outcome(
-            Verdict.RUNS if same else Verdict.DIFFERS,
-            first_difference(found.losses, plain.losses),
-            steps=len(plain.losses), loss_difference=losses, weight_difference=weights, ratio=ratio,
-        )  # fmt: skip
+        steps, rates = len(plain.losses), (found.steps_per_s, plain.steps_per_s)
+        measured: dict[str, Any] = {"steps": steps, "loss_difference": losses}
+        measured["weight_difference"] = weights
+        measured["ratio"] = (rates[0] or 0.0) / (rates[1] or 1.0)
+        if case.draws:
+            finite = isfinite(losses) and all(map(isfinite, found.losses))
+            verdict = Verdict.RUNS if finite else Verdict.DIFFERS
+            return outcome(verdict, OTHER_DRAWS, **measured)
+        if losses <= LOSS_TOLERANCE and weights <= WEIGHT_TOLERANCE:
+            return outcome(Verdict.RUNS, **measured)
+        message = first_difference(found.losses, plain.losses)
+        in_float64 = difference_in_float64(runner, case, side, folder)
+        if in_float64 is not None and in_float64 <= FLOAT64_TOLERANCE:
+            measured["loss_difference"] = in_float64
+            return outcome(Verdict.RUNS, f"{IN_FLOAT64}; float32: {message}", **measured)
+        return outcome(Verdict.DIFFERS, message, **measured)
     finally:
         remove(run_folder)
 
@@ -86,6 +100,17 @@ def measure_all(runner: Runner, case: Case, sides: list[Side], folder: Path) -> 
         return [Outcome(case.name, name, s, verdict, case.lines_beyond, str(error)) for s in sides]
     finally:
         remove(folder)
+
+
+def difference_in_float64(runner: Runner, case: Case, side: Side, folder: Path) -> float | None:
+    """Largest relative difference of losses with floats of 64 bits, None where it does not run."""
+    folders = {each: folder / f"{each.value}-float64" for each in (Side.PLAIN, side)}
+    plain, found = (runner.run(case, each, path, "float64") for each, path in folders.items())
+    for path in folders.values():
+        remove(path)
+    if not plain.losses or not found.losses:
+        return None
+    return loss_difference(found.losses, plain.losses)
 
 
 def loss_difference(found: list[float], plain: list[float]) -> float:

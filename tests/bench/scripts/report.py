@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from outcome import Outcome, Verdict
+from outcome import IN_FLOAT64, OTHER_DRAWS, Outcome, Verdict
 from sides import Side
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
@@ -16,7 +16,7 @@ def markdown(outcomes: list[Outcome], machine: str) -> str:
     """The table of docs/pytorch.md."""
     rows = [
         f"| {o.case} | {o.source} | {o.lines_beyond or ''} | {o.verdict.value}{_where(o)} "
-        f"| {_scientific(o.loss_difference)} | {_ratio(o)} |"
+        f"| {_difference(o)} | {_ratio(o)} |"
         for o in outcomes
     ]
     return "\n".join([summary(outcomes), "", machine, "", *HEAD, *rows])
@@ -75,8 +75,13 @@ def _where(outcome: Outcome) -> str:
     return f": `{message[:110]}`"
 
 
-def _scientific(value: float | None) -> str:
-    return "" if value is None else f"{value:.0e}"
+def _difference(outcome: Outcome) -> str:
+    if outcome.loss_difference is None:
+        return ""
+    if outcome.message == OTHER_DRAWS:
+        return "own draws"
+    width = ", float64" if outcome.message.startswith(IN_FLOAT64) else ""
+    return f"{outcome.loss_difference:.0e}{width}"
 
 
 def _ratio(outcome: Outcome) -> str:

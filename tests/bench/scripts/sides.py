@@ -73,7 +73,7 @@ class Runner:
         self._server.wait()
         _pipe(self._server.stdout).close()
 
-    def run(self, case: Case, side: Side, folder: Path) -> Finished:
+    def run(self, case: Case, side: Side, folder: Path, dtype: str = "float32") -> Finished:
         """Run the case's script in a new folder. Raises NotAvailableError."""
         folder.mkdir(parents=True)
         (folder / "result").mkdir()
@@ -81,10 +81,14 @@ class Runner:
         environment = {
             "CSRUN_BENCH_RESULT": str(folder / "result"),
             "CSRUN_STATE_DIR": str(folder / "state"),
+            "CSRUN_BENCH_DTYPE": dtype,
         }
         arguments = [str(script), *case.arguments]
-        path = [str(script.parent), str(BENCH / "loops"), str(sources.packages_folder())]
-        path += [str(PLAIN if side is Side.PLAIN else CHECKOUT)]
+        path = [str(script.parent), str(folder), str(BENCH / "loops")]
+        if not isinstance(case.source, Package) or "timm" in case.requirements:
+            path.append(str(BENCH / "stand_ins"))
+        path.append(str(sources.packages_folder()))
+        path.append(str(PLAIN if side is Side.PLAIN else CHECKOUT))
         if side in JOBS:
             code = self._start_job(JOBS[side], arguments, folder, path, environment)
         else:
@@ -128,9 +132,7 @@ def write_script(case: Case, folder: Path) -> Path:
         if patches := case.patches.get(path, ()):
             text = content.decode()
             for patch in patches:
-                if patch.old not in text:
-                    raise LookupError(f"{case.name}: {path} has no {patch.old!r} to replace")
-                text = text.replace(patch.old, patch.new)
+                text = patch.apply(text)
             content = text.encode()
         target.write_bytes(content)
     script = BENCH / case.script
@@ -149,11 +151,17 @@ def read_result(code: int, folder: Path) -> Finished:
 
 def first_error(errors: str) -> str:
     """The line that says why a run ended: csrun's own, else the exception of a traceback."""
-    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in errors.splitlines()]
-    lines = [line for line in plain if line]
+    lines = [line for each in errors.splitlines() if (line := without_folders(each).strip())]
     own = [line for line in lines if re.match(r"(\S+: )?error: ", line)]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     return (own or raised or lines or ["no message"])[0 if own else -1]
+
+
+def without_folders(line: str) -> str:
+    """A line of output without colours, and with paths from the script's or package's folder on."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+    folders = r"/\S*/site-packages/", r"/\S*/csrun-bench-[^/]+/case/[^/]+/"
+    return re.sub("|".join(folders), "", plain)
 
 
 def remove(folder: Path) -> None:

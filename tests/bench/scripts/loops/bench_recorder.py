@@ -1,31 +1,37 @@
 """Losses, final weights and time of a script under test: `record` each loss, then `finish`.
 
-The result goes to the folder that CSRUN_BENCH_RESULT names. Two losses are read in the loop, at
-FIRST_TIMED and in the last step, and the time between these is measured, so that steps sent ahead
-are in it, and recording and compiling the first steps are not.
+The result goes to the folder that CSRUN_BENCH_RESULT names. The losses of the TIMED steps are read
+in the loop. The rate is the median of those between two of them, so that steps sent ahead are in
+it, and recording and compiling the first steps, or an evaluation, are not.
 """
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
 
 STEPS = int(os.environ.get("CSRUN_BENCH_STEPS", "20"))
-FIRST_TIMED = min(8, STEPS // 2)
+EVERY = 3
+TIMED = range(STEPS, max(STEPS // 2 - EVERY, 1), -EVERY)
+
+# Before the script makes its model and data.
+torch.set_default_dtype(getattr(torch, os.environ.get("CSRUN_BENCH_DTYPE", "float32")))
 
 _losses: list[Any] = []
-_times_s: dict[int, float] = {}
+_times_s: list[float] = []
 
 
 def record(loss: torch.Tensor) -> None:
     """Keep the loss of a step, after its backward pass."""
     _losses.append(loss.detach())
-    if len(_losses) in (FIRST_TIMED, STEPS):
+    if len(_losses) in TIMED:
         float(_losses[-1])
-        _times_s[len(_losses)] = perf_counter()
+        _times_s.append(perf_counter())
 
 
 def finish(*models: torch.nn.Module) -> None:
@@ -37,8 +43,17 @@ def finish(*models: torch.nn.Module) -> None:
         for name, value in model.state_dict().items()
     }
     torch.save(weights, folder / "weights.pt")
-    rate = None
-    if STEPS in _times_s:
-        rate = (STEPS - FIRST_TIMED) / (_times_s[STEPS] - _times_s[FIRST_TIMED])
+    taken_s = [after - before for before, after in pairwise(_times_s)]
+    rate = EVERY / median(taken_s) if taken_s else None
     found = {"losses": [float(loss) for loss in _losses], "steps_per_s": rate}
     (folder / "result.json").write_text(json.dumps(found))
+
+
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """The same model, whose dropouts and recurrent layers drop nothing."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    return model

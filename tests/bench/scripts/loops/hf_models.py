@@ -56,6 +56,7 @@ CONFIGURED: dict[str, dict[str, Any]] = {
         "relative_attention": True,
         "pos_att_type": ["p2c", "c2p"],
     },
+    "T5ForConditionalGeneration": {"decoder_start_token_id": 0},
     "Gemma2ForCausalLM": {"sliding_window": 16},
     "MambaForCausalLM": {"state_size": 4, "num_key_value_heads": None, "num_labels": CLASSES},
     "ViTForImageClassification": {"image_size": IMAGE, "patch_size": PATCH},

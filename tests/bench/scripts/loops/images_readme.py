@@ -1,0 +1,45 @@
+"""Image models of packages in the loop of their READMEs: `images_readme.py MODEL`."""
+
+import sys
+
+import torch
+from bench_recorder import finish, record, without_dropout
+from synthetic import Rows
+from torch import nn
+from torch.utils.data import DataLoader
+
+import cerebras_torch as cbtorch
+
+IMAGE, CLASSES, BATCH_SIZE = 32, 10, 8
+
+
+def make_vit() -> nn.Module:
+    from vit_pytorch import ViT
+
+    sizes = {"image_size": IMAGE, "patch_size": 8, "num_classes": CLASSES, "dim": 32}
+    return ViT(**sizes, depth=2, heads=4, mlp_dim=64, dropout=0.0, emb_dropout=0.0)
+
+
+def make_timm_resnet() -> nn.Module:
+    import timm
+
+    return timm.create_model("resnet18", num_classes=CLASSES)
+
+
+MODELS = {"vit": make_vit, "timm-resnet18": make_timm_resnet}
+
+torch.manual_seed(0)
+cbtorch.initialize(model_dir="model_dir")
+model = cbtorch.module(without_dropout(MODELS[sys.argv[1]]()))
+data = Rows((3, IMAGE, IMAGE), CLASSES, BATCH_SIZE)
+loader = cbtorch.dataloader(DataLoader(data, batch_size=BATCH_SIZE, shuffle=True))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+with cbtorch.Session(model, optimizer, criterion, mode="train"):
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(images), labels)
+        loss.backward()
+        record(loss)
+        optimizer.step()
+finish(model)

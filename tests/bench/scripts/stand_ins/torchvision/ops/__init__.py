@@ -1,0 +1,1 @@
+"""Operators that timm imports and no script here calls."""
