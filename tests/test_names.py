@@ -21,8 +21,6 @@ SHARED_CLASS_NAMES = {
     "MaxPool": {"nn", "compiler/kernels"},
     # An operator of both dialects.
     "ViewOp": {"cirh/ops", "compiler/lair"},
-    # Generated programs name them with their modules: attention.Scratch, embedding.Scratch.
-    "Scratch": {"kernels"},
     # The name of a schedule is its tag in files.
     "Constant": {"executable", "pytorch/step"},
     # Optimizer state is in slots, as TensorFlow calls them; a token's slot is a place in the loop.

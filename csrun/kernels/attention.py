@@ -20,27 +20,47 @@ Array = npt.NDArray[Any]
 BLOCK = 128  # queries: with 1,024 keys a block of scores takes 512 KiB, which a core's L2 holds
 
 
-class Scratch(NamedTuple):
-    """Scratch of one block of up to R queries; `unseen` for boolean masks alone.
+class ScoreBlock(NamedTuple):
+    """Scale, causal mask and scratch of the scores of a block of up to R queries.
 
-    Shapes: queries [R, E], scores [R, S], rows [R, 1], unseen bool [R, S]
+    later: of causal attention, as of `later`; unseen: scratch of a boolean mask
+
+    Shapes: queries [R, E], scores, unseen [R, S], rows [R, 1], later [R, R]
     """
 
+    scale: float
     queries: Array
     scores: Array
     rows: Array
+    later: Array | None = None
     unseen: Array | None = None
 
 
-class BackwardScratch(NamedTuple):
-    """Additional scratch of the backward pass.
+class AttentionResults(NamedTuple):
+    """Results of the forward pass, which the backward pass reads, and the block of scores.
 
-    Shapes: slopes [R, S], keys [S, E], values [S, F]
+    Shapes: out [B, H, T, F], logsumexp [B, H, T]
     """
 
+    out: Array
+    logsumexp: Array
+    block: ScoreBlock
+
+
+class AttentionGradients(NamedTuple):
+    """Gradients of the operands, what forward saved, and scratch of a block.
+
+    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], slopes [R, S],
+    key_part [S, E], value_part [S, F]
+    """
+
+    saved: AttentionResults
+    query: Array
+    key: Array
+    value: Array
     slopes: Array
-    keys: Array
-    values: Array
+    key_part: Array
+    value_part: Array
 
 
 def later(rows: int, dtype: str) -> Array:
@@ -51,7 +71,7 @@ def later(rows: int, dtype: str) -> Array:
     return np.triu(np.full((rows, rows), -np.inf, dtype), 1)
 
 
-class _Block(NamedTuple):
+class _Queries(NamedTuple):
     """Block of queries first..last of one sample and head, over the first `keys` keys."""
 
     outer: tuple[int, int]
@@ -59,14 +79,14 @@ class _Block(NamedTuple):
     keys: int
 
 
-def _blocks(query: Array, keys: int, rows: int, causal: bool) -> Iterator[_Block]:
-    samples, heads, length, _ = query.shape
+def _blocks(query: Array, key: Array, block: ScoreBlock) -> Iterator[_Queries]:
+    (samples, heads, length, _), keys, rows = query.shape, key.shape[2], len(block.rows)
     for sample in range(samples):
         for head in range(heads):
             for first in range(0, length, max(rows, 1)):
                 last = min(first + rows, length)
-                seen = min(last, keys) if causal else keys
-                yield _Block((sample, head), slice(first, last), seen)
+                seen = keys if block.later is None else min(last, keys)
+                yield _Queries((sample, head), slice(first, last), seen)
 
 
 def attend(
@@ -74,30 +94,26 @@ def attend(
     key: Array,
     value: Array,
     mask: Array | None,
-    out: Array,
-    logsumexp: Array,
-    scratch: Scratch,
-    later: Array | None,
-    scale: float,
+    results: AttentionResults,
     dropout: RunDraw | None = None,
 ) -> None:
-    """Attention [B, H, T, E] -> [B, H, T, F], softmax(scale q k^T + mask) v, and its logsumexp.
+    """Attention [B, H, T, E] -> [B, H, T, F]: softmax(scale query key^T + mask) value.
 
-    A mask of booleans is true where there is something to attend to, another one is added. With
-    `later`, query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample
-    each head's queries, one after the other, have a run of `dropout`.
+    A mask of booleans is true where there is something to attend to, another one is added. Causal,
+    query i attends to keys 0..i. A row without anything to attend to is 0. Of a sample each head's
+    queries, one after the other, have a run of `dropout`.
 
-    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S], out
-    [B, H, T, F], logsumexp [B, H, T], later [R, R]
+    Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
     """
+    out, logsumexp, block = results
     lowest = np.finfo(query.dtype).min
-    for outer, queries, keys in _blocks(query, key.shape[2], len(scratch.rows), later is not None):
-        count = queries.stop - queries.start
-        rows, result = scratch.rows[:count], out[outer][queries]
+    for part in _blocks(query, key, block):
+        outer, queries, keys = part
+        rows, result = block.rows[: queries.stop - queries.start], out[outer][queries]
         if not keys:
             result[...] = 0
             continue
-        scores = _scores(query, key, mask, scratch, later, scale, _Block(outer, queries, keys))
+        scores = _scores(query, key, mask, block, part)
         np.maximum.reduce(scores, axis=1, keepdims=True, out=rows)
         if mask is not None:  # of a row that sees nothing
             np.maximum(rows, lowest, out=rows)
@@ -109,7 +125,7 @@ def attend(
         if mask is not None:
             np.maximum(rows, 1, out=rows)  # what is largest in a row adds 1
         if dropout is not None:
-            _drop(scores, dropout, query.shape[2], _Block(outer, queries, keys))
+            np.multiply(scores, _drawn(dropout, query.shape[2], part), out=scores)
             np.matmul(scores, value[outer][:keys], out=result)
             np.multiply(result, dropout.scale, out=result)
         else:
@@ -120,30 +136,24 @@ def attend(
 
 
 def _scores(
-    query: Array,
-    key: Array,
-    mask: Array | None,
-    scratch: Scratch,
-    later: Array | None,
-    scale: float,
-    block: _Block,
+    query: Array, key: Array, mask: Array | None, block: ScoreBlock, part: _Queries
 ) -> Array:
     """Scores [R, E], [S, E] -> [R, S] of a block of queries, -inf where masked."""
-    outer, queries, keys = block
+    outer, queries, keys = part
     count = queries.stop - queries.start
-    scaled, scores = scratch.queries[:count], scratch.scores[:count, :keys]
-    np.multiply(query[outer][queries], scale, out=scaled)
+    scaled, scores = block.queries[:count], block.scores[:count, :keys]
+    np.multiply(query[outer][queries], block.scale, out=scaled)
     np.matmul(scaled, key[outer][:keys].T, out=scores)
     if mask is not None:
         seen = mask[outer][queries, :keys]
-        if scratch.unseen is None:
+        if block.unseen is None:
             np.add(scores, seen, out=scores)
         else:
-            unseen = np.logical_not(seen, out=scratch.unseen[:count, :keys])
+            unseen = np.logical_not(seen, out=block.unseen[:count, :keys])
             np.copyto(scores, -np.inf, where=unseen)
-    if later is not None and queries.start < keys:
+    if block.later is not None and queries.start < keys:
         own = scores[:, queries.start :]
-        np.add(own, later[:count, : own.shape[1]], out=own)
+        np.add(own, block.later[:count, : own.shape[1]], out=own)
     return scores
 
 
@@ -152,57 +162,50 @@ def attend_backward(
     query: Array,
     key: Array,
     value: Array,
-    out: Array,
-    logsumexp: Array,
     mask: Array | None,
-    query_gradient: Array,
-    key_gradient: Array,
-    value_gradient: Array,
-    scratch: Scratch,
-    back: BackwardScratch,
-    later: Array | None,
-    scale: float,
+    gradients: AttentionGradients,
     dropout: RunDraw | None = None,
 ) -> None:
-    """Gradients of query, key and value [B, H, T or S, E or F], in the shapes of their operands."""
+    """Attention gradients [B, H, T, F] -> [B, H, T or S, E or F], in their operands' shapes.
+
+    Shapes: grad [B, H, T, F], query [B, H, T, E], key [B, H, S, E], value [B, H, S, F],
+    mask [B, H, T, S]
+    """
+    out, logsumexp, block = gradients.saved
     if not query.shape[2]:
-        key_gradient[...] = value_gradient[...] = 0
-    for outer, queries, keys in _blocks(query, key.shape[2], len(scratch.rows), later is not None):
-        count = queries.stop - queries.start
-        rows, slopes = scratch.rows[:count], back.slopes[:count, :keys]
-        gradient = grad[outer][queries]
-        scores = _scores(query, key, mask, scratch, later, scale, _Block(outer, queries, keys))
+        gradients.key[...] = gradients.value[...] = 0
+    for part in _blocks(query, key, block):
+        outer, queries, keys = part
+        count, is_first = queries.stop - queries.start, queries.start == 0
+        rows, slopes = block.rows[:count], gradients.slopes[:count, :keys]
+        grad_rows = grad[outer][queries]
+        scores = _scores(query, key, mask, block, part)
         np.subtract(scores, logsumexp[outer][queries, None], out=scores)
         np.exp(scores, out=scores)
-        block = _Block(outer, queries, keys)
-        kept = None if dropout is None else _drawn(dropout, query.shape[2], block)
+        kept = None if dropout is None else _drawn(dropout, query.shape[2], part)
         weights = scores
         if kept is not None and dropout is not None:
             weights = np.multiply(scores, kept, out=slopes)
             np.multiply(weights, dropout.scale, out=weights)
-        _add(value_gradient[outer], weights.T, gradient, back.values, queries.start == 0)
-        np.matmul(gradient, value[outer][:keys].T, out=slopes)
+        _add(gradients.value[outer], weights.T, grad_rows, gradients.value_part, is_first)
+        np.matmul(grad_rows, value[outer][:keys].T, out=slopes)
         if kept is not None and dropout is not None:
             np.multiply(slopes, kept, out=slopes)
             np.multiply(slopes, dropout.scale, out=slopes)
-        np.einsum("tf,tf->t", gradient, out[outer][queries], out=rows[:, 0])
+        np.einsum("tf,tf->t", grad_rows, out[outer][queries], out=rows[:, 0])
         np.subtract(slopes, rows, out=slopes)
         np.multiply(slopes, scores, out=slopes)
-        _add(key_gradient[outer], slopes.T, scratch.queries[:count], back.keys, queries.start == 0)
-        own = query_gradient[outer][queries]
+        _add(gradients.key[outer], slopes.T, block.queries[:count], gradients.key_part, is_first)
+        own = gradients.query[outer][queries]
         np.matmul(slopes, key[outer][:keys], out=own)
-        np.multiply(own, scale, out=own)
+        np.multiply(own, block.scale, out=own)
 
 
-def _drawn(dropout: RunDraw, length: int, block: _Block) -> Array:
+def _drawn(dropout: RunDraw, length: int, part: _Queries) -> Array:
     """Draw which weights of a block are kept."""
-    (sample, head), queries, keys = block
+    (sample, head), queries, keys = part
     run = head * length + queries.start
     return dropout(sample, run, queries.stop - queries.start)[:, :keys]
-
-
-def _drop(scores: Array, dropout: RunDraw, length: int, block: _Block) -> None:
-    np.multiply(scores, _drawn(dropout, length, block), out=scores)
 
 
 def _add(total: Array, left: Array, right: Array, part: Array, first: bool) -> None:

@@ -3,7 +3,7 @@
 Sums over places are products with ones: BLAS adds faster than NumPy's reductions.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,32 +11,59 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
+class BatchNormResults(NamedTuple):
+    """Results of a batch norm, constants, scratch and options.
+
+    running_mean, running_variance: those of the next step
+
+    Shapes: out [N, C, P], ones [P], sums [T, C], all other arrays [C]
+    """
+
+    out: Array
+    mean: Array
+    rstd: Array
+    running_mean: Array
+    running_variance: Array
+    ones: Array
+    sums: Array
+    scratch: tuple[Array, Array]
+    momentum: float
+    eps: float
+
+
+class BatchNormGradients(NamedTuple):
+    """Gradients of a batch norm's operands, constants and scratch.
+
+    Shapes: x [N, C, P], ones [P], sums [T, C], all others [C]
+    """
+
+    x: Array
+    weight: Array
+    bias: Array
+    ones: Array
+    sums: Array
+    scratch: tuple[Array, Array, Array]
+
+
 def batch_norm(
     x: Array,
     weight: Array,
     bias: Array,
     running: tuple[Array, Array],
-    out: Array,
-    mean: Array,
-    rstd: Array,
-    following: tuple[Array, Array],
-    ones: Array,
-    sums: Array,
-    scratch: tuple[Array, Array],
+    results: BatchNormResults,
     end: int,
     share: float,
-    momentum: float,
-    eps: float,
 ) -> None:
     """Batch norm [N, C, P] -> [N, C, P]: (x - mean) rstd weight + bias, over the rows before `end`.
 
-    running, following: mean and unbiased variance over the batches, and `share` of what they are
-    next: that of the batch's samples that these rows are. Without rows that count it is 0.
+    running: mean and unbiased variance over the batches; `share` of what they are next is that of
+    the batch's samples that these rows are. Without rows that count it is 0.
 
-    Shapes: x, out [N, C, P], ones [P], sums [T, C], all others [C]
+    Shapes: x [N, C, P], all others [C]
     """
+    out, mean, rstd, next_mean, next_variance, ones, sums, (variance, part), *_ = results
     counted, centred = x[:end], out[:end]
-    count, (variance, part) = max(len(counted) * len(ones), 1), scratch
+    count = max(len(counted) * len(ones), 1)
     mean[...] = 0
     variance[...] = 0
     for rows in _tiles(end, len(sums)):
@@ -46,12 +73,13 @@ def batch_norm(
         own = np.subtract(counted[rows], mean[:, None], out=centred[rows])
         _add_up(_products(own, own, _of(sums, own)), variance, part)
     np.divide(variance, count, out=variance)
-    np.add(variance, eps, out=rstd)
+    np.add(variance, results.eps, out=rstd)
     np.sqrt(rstd, out=rstd)
     np.divide(1, rstd, out=rstd)
     np.multiply(variance, count / max(count - 1, 1), out=variance)
-    for old, new, following_value in zip(running, (mean, variance), following, strict=True):
-        _go_on(old, new, following_value, momentum, share, part)
+    batch, following = (mean, variance), (next_mean, next_variance)
+    for old, new, out_value in zip(running, batch, following, strict=True):
+        _go_on(old, new, out_value, results.momentum, share, part)
     np.multiply(rstd, weight, out=part)
     np.subtract(x[end:], mean[:, None], out=out[end:])
     for rows in _tiles(len(out), len(sums)):
@@ -65,19 +93,15 @@ def batch_norm_backward(
     mean: Array,
     rstd: Array,
     weight: Array,
-    x_gradient: Array,
-    weight_gradient: Array,
-    bias_gradient: Array,
-    ones: Array,
-    sums: Array,
-    scratch: tuple[Array, Array, Array],
+    gradients: BatchNormGradients,
     end: int,
 ) -> None:
     """Gradients of a batch norm [N, C, P], [C], [C]; rows from `end` on are padding, and have none.
 
-    Shapes: grad, x, x_gradient [N, C, P], ones [P], sums [T, C], all others [C]
+    Shapes: grad, x [N, C, P], all others [C]
     """
-    count, (first, part, scale) = max(end * len(ones), 1), scratch
+    x_gradient, weight_gradient, bias_gradient, ones, sums, (first, part, scale) = gradients
+    count = max(end * len(ones), 1)
     weight_gradient[...] = 0
     bias_gradient[...] = 0
     for rows in _tiles(end, len(sums)):

@@ -8,18 +8,30 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-class Scratch(NamedTuple):
-    """Scratch of the scatter-add: sorted indices, and gradients in their order.
+class Scatter(NamedTuple):
+    """Positions 0, 1, … and scratch of a scatter-add: indices sorted, gradients in their order.
 
     sums: where sums are added to what is there
 
-    Shapes: ordered, sums [N, D], numbers int64 [3, N], changes bool [N]
+    Shapes: positions [N], ordered, sums [N, D], numbers int64 [3, N], changes bool [N]
     """
 
+    positions: Array
     ordered: Array
     numbers: Array
     changes: Array
     sums: Array | None = None
+
+
+class Shard(NamedTuple):
+    """First row of a shard of a table, and scratch: each index's row there, and whether it is one.
+
+    Shapes: places int64 [N], inside bool [N]
+    """
+
+    first: int
+    places: Array
+    inside: Array
 
 
 def lookup(table: Array, indices: Array, out: Array) -> None:
@@ -30,98 +42,80 @@ def lookup(table: Array, indices: Array, out: Array) -> None:
     np.take(table, indices, axis=0, out=out, mode="clip")
 
 
-def lookup_part(
-    table: Array, indices: Array, out: Array, first: int, places: Array, inside: Array, rows: Array
-) -> None:
+def lookup_part(table: Array, indices: Array, out: Array, shard: Shard, rows: Array) -> None:
     """Lookup [R, D], [N] -> [N, D] in a shard: out[n] = table[indices[n] - first] if it is there.
 
-    Shapes: table [R, D], indices [N], out [N, D]; scratch: places int64 [N], inside bool [N],
-    rows [N, D]
+    Shapes: table [R, D], indices [N], out [N, D]; scratch: rows [N, D]
     """
-    _places_in(len(table), indices, first, places, inside)
-    np.take(table, places, axis=0, out=rows, mode="clip")
-    np.copyto(out, rows, where=inside[:, None])
+    _places_in(len(table), indices, shard)
+    np.take(table, shard.places, axis=0, out=rows, mode="clip")
+    np.copyto(out, rows, where=shard.inside[:, None])
 
 
 def add_up_part(
-    grad: Array,
-    indices: Array,
-    out: Array,
-    scratch: Scratch,
-    positions: Array,
-    padding: int,
-    first: int,
-    places: Array,
-    inside: Array,
+    grad: Array, indices: Array, out: Array, scatter: Scatter, shard: Shard, padding: int
 ) -> None:
     """Scatter-add [N, D], [N] -> [R, D] as `add_up`, of the indices from `first` on in the shard.
 
-    Shapes: scratch besides: places int64 [N], inside bool [N]
+    Shapes: grad [N, D], indices [N], out [R, D]
     """
-    _places_in(len(out), indices, first, places, inside)
+    first, places, inside = shard
+    _places_in(len(out), indices, shard)
     np.logical_not(inside, out=inside)
     np.copyto(places, len(out), where=inside)
     padding -= first
-    add_up(grad, places, out, scratch, positions, padding if padding < len(out) else -1)
+    add_up(grad, places, out, scatter, padding if padding < len(out) else -1)
 
 
-def _places_in(rows: int, indices: Array, first: int, places: Array, inside: Array) -> None:
-    """Return each index relative to the shard; as unsigned numbers all others are out of range."""
-    np.subtract(indices, first, out=places)
-    np.less(places.view(np.uint64), rows, out=inside)
+def _places_in(rows: int, indices: Array, shard: Shard) -> None:
+    """Write each index relative to the shard; as unsigned numbers all others are out of range."""
+    np.subtract(indices, shard.first, out=shard.places)
+    np.less(shard.places.view(np.uint64), rows, out=shard.inside)
 
 
-def add_up(
-    grad: Array,
-    indices: Array,
-    out: Array,
-    scratch: Scratch,
-    positions: Array,
-    padding: int,
-) -> None:
+def add_up(grad: Array, indices: Array, out: Array, scatter: Scatter, padding: int) -> None:
     """Scatter-add [N, D], [N] -> [V, D]: each row of `out` is the sum of its index's gradients.
 
     The gradients are brought into the order of their rows, and each run of equal ones is added up.
-    With `scratch.sums` they are added to what is there.
+    With `scatter.sums` they are added to what is there.
 
     What stands for row V, which is none, is left out.
 
-    Shapes: grad [N, D], indices, positions (0, 1, …) [N], out [V, D]; row `padding` gets none, -1
-    for no such
+    Shapes: grad [N, D], indices [N], out [V, D]; row `padding` gets none, -1 for no such
     """
-    if scratch.sums is None:
+    if scatter.sums is None:
         out[...] = 0
     if not len(indices):
         return
-    keys, order, rows = scratch.numbers
+    keys, order, rows = scatter.numbers
     # By number, then by position; of int32 a product would be one.
     np.multiply(indices, len(indices), out=keys, dtype=np.int64)
-    np.add(keys, positions, out=keys)
+    np.add(keys, scatter.positions, out=keys)
     keys.sort()
     np.remainder(keys, len(indices), out=order)
     np.floor_divide(keys, len(indices), out=rows)
-    np.take(grad, order, axis=0, out=scratch.ordered, mode="clip")
-    starts, found = _runs(rows, scratch, positions)
-    sums = scratch.ordered[: len(starts)]
-    np.add.reduceat(scratch.ordered, starts, axis=0, out=sums)
+    np.take(grad, order, axis=0, out=scatter.ordered, mode="clip")
+    starts, found = _runs(rows, scatter)
+    sums = scatter.ordered[: len(starts)]
+    np.add.reduceat(scatter.ordered, starts, axis=0, out=sums)
     if found[-1] == len(out):
         sums, found = sums[:-1], found[:-1]
     if padding >= 0:
         sums[found == padding] = 0
-    if scratch.sums is not None:
-        present = np.take(out, found, axis=0, out=scratch.sums[: len(found)], mode="clip")
+    if scatter.sums is not None:
+        present = np.take(out, found, axis=0, out=scatter.sums[: len(found)], mode="clip")
         np.add(sums, present, out=sums)
     out[found] = sums
 
 
-def _runs(rows: Array, scratch: Scratch, positions: Array) -> tuple[Array, Array]:
+def _runs(rows: Array, scatter: Scatter) -> tuple[Array, Array]:
     """Return where runs of equal numbers begin, and the number of each."""
-    keys, order, _ = scratch.numbers
-    scratch.changes[0] = True
-    np.not_equal(rows[1:], rows[:-1], out=scratch.changes[1:])
-    np.cumsum(scratch.changes, out=keys)
+    keys, order, _ = scatter.numbers
+    scatter.changes[0] = True
+    np.not_equal(rows[1:], rows[:-1], out=scatter.changes[1:])
+    np.cumsum(scatter.changes, out=keys)
     count = int(keys[-1])
     np.subtract(keys, 1, out=keys)
-    order[keys[::-1]] = positions[::-1]  # of a run the first position is written last
+    order[keys[::-1]] = scatter.positions[::-1]  # of a run the first position is written last
     starts = order[:count]
     return starts, np.take(rows, starts, out=keys[:count], mode="clip")

@@ -4,7 +4,7 @@ Sums along rows and over them are products with ones, or with the weight: BLAS a
 NumPy's reductions.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +12,64 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-def layer_norm(
-    x: Array,
-    weight: Array,
-    bias: Array,
-    out: Array,
-    mean: Array,
-    rstd: Array,
-    ones: Array,
-    tile: Array,
-    eps: float,
-) -> None:
+class LayerNormResults(NamedTuple):
+    """Results of a layer norm, constants and scratch.
+
+    Shapes: out [N, D], mean, rstd [N], ones [D], tile [R, D]
+    """
+
+    out: Array
+    mean: Array
+    rstd: Array
+    ones: Array
+    tile: Array
+
+
+class LayerNormGradients(NamedTuple):
+    """Gradients of a layer norm's operands, constants and scratch.
+
+    Shapes: x [N, D], weight, bias, part [D], ones [R], tiles [R, D], sums [R]
+    """
+
+    x: Array
+    weight: Array
+    bias: Array
+    ones: Array
+    tiles: tuple[Array, Array]
+    sums: tuple[Array, Array]
+    part: Array
+
+
+class RmsNormResults(NamedTuple):
+    """Results of an RMS norm, and scratch.
+
+    Shapes: out [N, D], rrms [N], tile [R, D]
+    """
+
+    out: Array
+    rrms: Array
+    tile: Array
+
+
+class RmsNormGradients(NamedTuple):
+    """Gradients of an RMS norm's operands, and scratch.
+
+    Shapes: x [N, D], weight, part [D], tiles [R, D], sums [R]
+    """
+
+    x: Array
+    weight: Array
+    tiles: tuple[Array, Array]
+    sums: Array
+    part: Array
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, results: LayerNormResults, eps: float) -> None:
     """Layer norm [N, D] -> [N, D]: (x - mean) rstd weight + bias, and each row's mean and rstd.
 
-    Shapes: x, out [N, D], weight, bias, ones [D], mean, rstd [N], tile [R, D]
+    Shapes: x [N, D], weight, bias [D]
     """
+    out, mean, rstd, ones, tile = results
     for at in range(0, len(x), len(tile)):
         rows = slice(at, min(at + len(tile), len(x)))
         normal, average, scale = tile[: rows.stop - at], mean[rows], rstd[rows]
@@ -39,11 +82,12 @@ def layer_norm(
         np.add(normal, bias, out=out[rows])
 
 
-def rms_norm(x: Array, weight: Array, out: Array, rrms: Array, tile: Array, eps: float) -> None:
+def rms_norm(x: Array, weight: Array, results: RmsNormResults, eps: float) -> None:
     """RMS norm [N, D] -> [N, D]: x rrms weight, and 1 / root mean square of each row.
 
-    Shapes: x, out [N, D], weight [D], rrms [N], tile [R, D]
+    Shapes: x [N, D], weight [D]
     """
+    out, rrms, tile = results
     for at in range(0, len(x), len(tile)):
         rows = slice(at, min(at + len(tile), len(x)))
         normal, scale = tile[: rows.stop - at], rrms[rows]
@@ -62,24 +106,13 @@ def _inverse_root(x: Array, out: Array, eps: float) -> None:
 
 
 def layer_norm_backward(
-    grad: Array,
-    x: Array,
-    mean: Array,
-    rstd: Array,
-    weight: Array,
-    x_gradient: Array,
-    weight_gradient: Array,
-    bias_gradient: Array,
-    ones: Array,
-    tiles: tuple[Array, Array],
-    sums: tuple[Array, Array],
-    part: Array,
+    grad: Array, x: Array, mean: Array, rstd: Array, weight: Array, gradients: LayerNormGradients
 ) -> None:
     """Gradients of a layer norm, [N, D] -> [N, D], [D], [D].
 
-    Shapes: grad, x, x_gradient [N, D], mean, rstd [N], weight, weight_gradient, bias_gradient, part
-    [D], ones [R], tiles [R, D], sums [R]
+    Shapes: grad, x [N, D], mean, rstd [N], weight [D]
     """
+    x_gradient, weight_gradient, bias_gradient, ones, tiles, sums, part = gradients
     weight_gradient[...] = 0
     bias_gradient[...] = 0
     for at in range(0, len(x), len(ones)):
@@ -105,21 +138,13 @@ def layer_norm_backward(
 
 
 def rms_norm_backward(
-    grad: Array,
-    x: Array,
-    rrms: Array,
-    weight: Array,
-    x_gradient: Array,
-    weight_gradient: Array,
-    tiles: tuple[Array, Array],
-    sums: Array,
-    part: Array,
+    grad: Array, x: Array, rrms: Array, weight: Array, gradients: RmsNormGradients
 ) -> None:
     """Gradients of an RMS norm, [N, D] -> [N, D], [D].
 
-    Shapes: grad, x, x_gradient [N, D], rrms [N], weight, weight_gradient, part [D], tiles [R, D],
-    sums [R]
+    Shapes: grad, x [N, D], rrms [N], weight [D]
     """
+    x_gradient, weight_gradient, tiles, sums, part = gradients
     weight_gradient[...] = 0
     for at in range(0, len(x), len(tiles[0])):
         rows = slice(at, min(at + len(tiles[0]), len(x)))

@@ -66,16 +66,21 @@ def attention_calls(torch: Any, batch: int, heads: int, length: int, size: int) 
     q, k, v = (joined[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
     g, rows = grad.transpose(0, 2, 1, 3), min(length, attention.BLOCK)
     out, sums = np.empty_like(g), np.empty((batch, heads, length), "float32")
-    scratch = attention.Scratch(normal(rows, size), normal(rows, length), normal(rows, 1))
-    back = attention.BackwardScratch(
-        normal(rows, length), normal(length, size), normal(length, size)
+    block = attention.ScoreBlock(
+        size**-0.5,
+        normal(rows, size),
+        normal(rows, length),
+        normal(rows, 1),
+        attention.later(rows, "float32"),
     )
+    results = attention.AttentionResults(out, sums, block)
+    scratch = normal(rows, length), normal(length, size), normal(length, size)
     slopes = [np.empty_like(x) for x in (q, k, v)]
-    later, scale = attention.later(rows, "float32"), size**-0.5
+    gradients = attention.AttentionGradients(results, *slopes, *scratch)
 
     def ours() -> None:
-        attention.attend(q, k, v, None, out, sums, scratch, later, scale)
-        attention.attend_backward(g, q, k, v, out, sums, None, *slopes, scratch, back, later, scale)
+        attention.attend(q, k, v, None, results)
+        attention.attend_backward(g, q, k, v, None, gradients)
 
     leaf, slope = torch.from_numpy(joined).requires_grad_(), torch.from_numpy(g)
 
@@ -105,12 +110,12 @@ def norm_calls(torch: Any, rows: int, size: int) -> dict[str, Call]:
     )
     tiles, row_sums = (normal(tile, size), normal(tile, size)), (normal(tile), normal(tile))
     ones, of_tile = np.ones(size, "float32"), np.ones(tile, "float32")
+    results = normalization.LayerNormResults(out, mean, rstd, ones, tiles[0])
+    gradients = normalization.LayerNormGradients(dx, dw, db, of_tile, tiles, row_sums, part)
 
     def ours() -> None:
-        normalization.layer_norm(x, weight, bias, out, mean, rstd, ones, tiles[0], 1e-5)
-        normalization.layer_norm_backward(
-            grad, x, mean, rstd, weight, dx, dw, db, of_tile, tiles, row_sums, part
-        )
+        normalization.layer_norm(x, weight, bias, results, 1e-5)
+        normalization.layer_norm_backward(grad, x, mean, rstd, weight, gradients)
 
     leaves = [torch.from_numpy(a).requires_grad_() for a in (x, weight, bias)]
     slope = torch.from_numpy(grad)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csrun.kernels import attention
-from csrun.kernels.attention import BackwardScratch, Scratch
+from csrun.kernels.attention import AttentionGradients, AttentionResults, ScoreBlock
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of attention")
 functional = torch.nn.functional
@@ -19,16 +19,16 @@ class Ours:
         dtype, rows = q.dtype, min(block, length)
         unseen = np.empty((rows, keys), bool) if mask is not None and mask.dtype == bool else None
         parts = ((rows, size), (rows, keys), (rows, 1))
-        scratch = Scratch(*(np.empty(part, dtype) for part in parts), unseen)
         later = attention.later(rows, dtype.name) if causal else None
+        block = ScoreBlock(SCALE, *(np.empty(part, dtype) for part in parts), later, unseen)
         self.out = np.empty((*outer, length, values), dtype)
-        self.sums = np.empty((*outer, length), dtype)
-        attention.attend(q, k, v, mask, self.out, self.sums, scratch, later, SCALE)
+        saved = AttentionResults(self.out, np.empty((*outer, length), dtype), block)
+        attention.attend(q, k, v, mask, saved)
         parts = ((rows, keys), (keys, size), (keys, values))
-        back = BackwardScratch(*(np.empty(part, dtype) for part in parts))
         self.gradients = [np.full(x.shape, np.nan, dtype) for x in (q, k, v)]
-        saved = (self.out, self.sums, mask, *self.gradients, scratch, back, later, SCALE)
-        attention.attend_backward(grad, q, k, v, *saved)
+        scratch = (np.empty(part, dtype) for part in parts)
+        gradients = AttentionGradients(saved, *self.gradients, *scratch)
+        attention.attend_backward(grad, q, k, v, mask, gradients)
 
 
 def theirs(q, k, v, grad, mask=None, causal=False):

@@ -19,14 +19,14 @@ def test_rows_and_the_sums_of_their_gradients(indices, padding, kind):
     embedding.lookup(table, numbers, out)
     count = len(indices)
     own = np.empty_like(grad), np.empty((3, count), np.int64), np.empty(count, bool)
-    positions = np.arange(count)
-    embedding.add_up(grad, numbers, slopes, embedding.Scratch(*own), positions, padding)
+    scatter = embedding.Scatter(np.arange(count), *own)
+    embedding.add_up(grad, numbers, slopes, scatter, padding)
     ids, peer = torch.from_numpy(numbers), torch.from_numpy(table)
     np.testing.assert_array_equal(out, torch.nn.functional.embedding(ids, peer))
     expected = torch.ops.aten.embedding_dense_backward(
         torch.from_numpy(grad), ids, 5, padding, False
     )
     np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=0)
-    adding = embedding.Scratch(*own, np.empty_like(grad))
-    embedding.add_up(grad, numbers, slopes, adding, positions, padding)
+    adding = scatter._replace(sums=np.empty_like(grad))
+    embedding.add_up(grad, numbers, slopes, adding, padding)
     np.testing.assert_allclose(slopes, 2 * expected, rtol=1e-12, atol=0)

@@ -63,9 +63,13 @@ def test_a_batch_norm_and_its_gradients(rows, end, tile, places):
     old_var, ones, sums = np.abs(old_mean), np.ones(places), np.empty((tile, 3))
     out, slopes = np.empty_like(x), (np.empty_like(x), np.empty(3), np.empty(3))
     three = tuple(np.empty((3, 3)))
-    common = (mean, rstd, (next_mean, next_var), ones, sums, three[:2], end, 1.0, 0.2, 1e-3)
-    batch_norm.batch_norm(x, weight, bias, (old_mean, old_var), out, *common)
-    batch_norm.batch_norm_backward(grad, x, mean, rstd, weight, *slopes, ones, sums, three, end)
+    following = (next_mean, next_var)
+    results = batch_norm.BatchNormResults(
+        out, mean, rstd, *following, ones, sums, three[:2], momentum=0.2, eps=1e-3
+    )
+    batch_norm.batch_norm(x, weight, bias, (old_mean, old_var), results, end, 1.0)
+    gradients = batch_norm.BatchNormGradients(*slopes, ones, sums, three)
+    batch_norm.batch_norm_backward(grad, x, mean, rstd, weight, gradients, end)
     running = [torch.from_numpy(a.copy()) for a in (old_mean, old_var)]
     leaves = [torch.from_numpy(a).requires_grad_() for a in (x[:end].copy(), weight, bias)]
     expected = functional.batch_norm(leaves[0], *running, *leaves[1:], True, 0.2, 1e-3)
@@ -75,4 +79,4 @@ def test_a_batch_norm_and_its_gradients(rows, end, tile, places):
     assert not slopes[0][end:].any()
     for own, leaf in zip((slopes[0][:end], *slopes[1:]), leaves, strict=True):
         np.testing.assert_allclose(own, leaf.grad, atol=1e-11)
-    np.testing.assert_allclose((next_mean, next_var), torch.stack(running), atol=1e-13)
+    np.testing.assert_allclose(following, torch.stack(running), atol=1e-13)

@@ -34,20 +34,17 @@ def test_layer_norm_and_its_gradients(rows, size, tile, dtype):
     weight, bias = normal(size, dtype=dtype), normal(size + 1, dtype=dtype)[1:]
     out, mean, rstd = np.empty_like(x), np.empty(rows, dtype), np.empty(rows, dtype)
     ones, scratch = np.ones(size, dtype), np.empty((tile, size), dtype)
-    normalization.layer_norm(x, weight, bias, out, mean, rstd, ones, scratch, EPS)
+    results = normalization.LayerNormResults(out, mean, rstd, ones, scratch)
+    normalization.layer_norm(x, weight, bias, results, EPS)
     slopes = [np.empty_like(a) for a in (x, weight, bias)]
-    normalization.layer_norm_backward(
-        grad,
-        x,
-        mean,
-        rstd,
-        weight,
+    gradients = normalization.LayerNormGradients(
         *slopes,
         np.ones(tile, dtype),
         (scratch, np.empty_like(scratch)),
         (np.empty(tile, dtype), np.empty(tile, dtype)),
         np.empty(size, dtype),
     )
+    normalization.layer_norm_backward(grad, x, mean, rstd, weight, gradients)
     expected = theirs(
         lambda x, w, b: functional.layer_norm(x, (size,), w, b, EPS), grad, x, weight, bias
     )
@@ -60,17 +57,14 @@ def test_rms_norm_and_its_gradients(rows, size, tile, dtype):
     x, grad = (normal(rows, size, dtype=dtype) + n for n in (1, 0))
     weight = normal(size, dtype=dtype)
     out, rrms, scratch = np.empty_like(x), np.empty(rows, dtype), np.empty((tile, size), dtype)
-    normalization.rms_norm(x, weight, out, rrms, scratch, EPS)
+    normalization.rms_norm(x, weight, normalization.RmsNormResults(out, rrms, scratch), EPS)
     slopes = [np.empty_like(a) for a in (x, weight)]
-    normalization.rms_norm_backward(
-        grad,
-        x,
-        rrms,
-        weight,
+    gradients = normalization.RmsNormGradients(
         *slopes,
         (scratch, np.empty_like(scratch)),
         np.empty(tile, dtype),
         np.empty(size, dtype),
     )
+    normalization.rms_norm_backward(grad, x, rrms, weight, gradients)
     expected = theirs(lambda x, w: functional.rms_norm(x, (size,), w, EPS), grad, x, weight)
     check([out, *slopes], expected, dtype)

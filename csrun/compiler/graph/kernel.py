@@ -1,7 +1,7 @@
 """Kernel interface of the compiler: arrays read and written, work done, text emitted."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -81,6 +81,12 @@ class UnaryKernel(Kernel):
         return (self.out,)
 
 
+def bound_struct(variable: str, kind: str, fields: Mapping[str, str]) -> str:
+    """Return the line that binds a struct of arrays once, for all calls of a kernel."""
+    arguments = ", ".join(f"{field}={value}" for field, value in fields.items())
+    return f"{variable} = {kind}({arguments})"
+
+
 Matcher = Callable[[Operation, "Graph"], Kernel | None]
 
-__all__ = ["Kernel", "Matcher", "Name", "Phase"]
+__all__ = ["Kernel", "Matcher", "Name", "Phase", "bound_struct"]

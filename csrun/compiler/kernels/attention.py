@@ -10,9 +10,12 @@ from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
 from csrun.kernels.attention import BLOCK
 from csrun.kernels.random import blocks_of
+
+#: Fields of `AttentionGradients` besides what forward saved: results, then scratch.
+GRADIENTS = ("query", "key", "value", "slopes", "key_part", "value_part")
 
 
 @dataclass(frozen=True)
@@ -107,47 +110,59 @@ class Attention(Kernel):
 
     def _own(self, what: str, shape: Sequence[int], dtype: str | None = None) -> Array:
         first = self.results[0]
-        return Array(f"{first.stem}/{what}", tuple(shape), dtype or first.dtype)
+        return Array(f"{first.stem}/{what}", tuple(shape), dtype or self._dtype)
 
     def prepare(self, name: Name) -> list[str]:
-        """The scratch arrays together, and what hides later keys."""
-        arrays = ", ".join(map(name, self._scratch))
-        lines = [
-            "from csrun.kernels import attention",
-            f"{self._variable(name)} = attention.Scratch({arrays})",
+        """Bind the structs of arrays, the causal mask and what draws dropout."""
+        queries, scores, rows, *unseen = map(name, self._scratch)
+        block = {"scale": repr(self.scale), "queries": queries, "scores": scores, "rows": rows}
+        lines = ["from csrun.kernels import attention"]
+        if self.causal:
+            block["later"] = self._later
+            lines.append(f"{self._later} = attention.later({self._rows}, '{self._dtype}')")
+        if unseen:
+            block["unseen"] = unseen[0]
+        out, logsumexp = map(name, self._saved)
+        saved = {"out": out, "logsumexp": logsumexp, "block": self._struct(name, "block")}
+        lines += [
+            bound_struct(self._struct(name, "block"), "attention.ScoreBlock", block),
+            bound_struct(self._struct(name, "results"), "attention.AttentionResults", saved),
         ]
-        if self._back:
-            arrays = ", ".join(map(name, self._back))
-            lines.append(f"{self._variable(name)}_back = attention.BackwardScratch({arrays})")
+        if self.phase is Phase.BACKWARD:
+            arrays = zip(GRADIENTS, map(name, (*self.results, *self._back)), strict=True)
+            own = {"saved": self._struct(name, "results"), **dict(arrays)}
+            variable = self._struct(name, "gradients")
+            lines.append(bound_struct(variable, "attention.AttentionGradients", own))
         if self.dropout is not None:
             kept, words = map(name, self._drawn)
             numbers = f"{self.dropout.rate!r}, {self.dropout.stream}"
             lines += [
                 "keys = random.round_keys(runtime.seed)",
-                f"{self._draw(name)} = random.RunDraw({kept}, {words}, {numbers}, keys)",
+                f"{self._struct(name, 'draw')} = random.RunDraw({kept}, {words}, {numbers}, keys)",
             ]
-        if self.causal:
-            rows, dtype = self._rows, self.results[0].dtype
-            lines.append(f"{self._later} = attention.later({rows}, '{dtype}')")
         return lines
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
-        function = "attend_backward" if self._back else "attend"
+        forward = self.phase is Phase.FORWARD
+        function, what = ("attend", "results") if forward else ("attend_backward", "gradients")
         mask = "None" if self.mask is None else name(self.mask)
-        scratch = [self._variable(name), *([f"{self._variable(name)}_back"] if self._back else [])]
-        later = self._later if self.causal else "None"
-        operands, results = map(name, self.operands), map(name, self.results)
-        drawn = "None" if self.dropout is None else f"{self._draw(name)}.of(step)"
-        numbers = (repr(self.scale), drawn)
-        arguments = ", ".join([*operands, mask, *results, *scratch, later, *numbers])
-        return [f"attention.{function}({arguments})"]
+        drawn = [] if self.dropout is None else [f"{self._struct(name, 'draw')}.of(step)"]
+        operands = self.operands if forward else self.operands[:4]
+        arguments = [*map(name, operands), mask, self._struct(name, what), *drawn]
+        return [f"attention.{function}({', '.join(arguments)})"]
 
-    def _draw(self, name: Name) -> str:
-        return f"{self._variable(name)}_draw"
+    def _struct(self, name: Name, what: str) -> str:
+        return f"{name(self.results[0])}_{what}"
 
-    def _variable(self, name: Name) -> str:
-        return f"{name(self._scratch[1])}_block"
+    @property
+    def _saved(self) -> tuple[Array, ...]:
+        """The result and its logsumexp."""
+        return self.operands[4:] if self.phase is Phase.BACKWARD else self.results
+
+    @property
+    def _dtype(self) -> str:
+        return self.results[0].dtype
 
     @property
     def _later(self) -> str:

@@ -10,10 +10,17 @@ from csrun.cirh.ops.model import FullOp
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
 from csrun.executable import nbytes_of
 
 TILE_BYTES = 384 << 10  # of an array's rows: with the two others of a loop they stay in L2
+
+#: Structs of `csrun.kernels.batch_norm`, and the results in them.
+FORWARD = (
+    "batch_norm.BatchNormResults",
+    ("out", "mean", "rstd", "running_mean", "running_variance"),
+)
+BACKWARD = "batch_norm.BatchNormGradients", ("x", "weight", "bias")
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,18 @@ class BatchNorm(Kernel):
         return Array(f"{self.results[0].stem}/{what}", shape, self.results[0].dtype)
 
     def prepare(self, name: Name) -> list[str]:
+        """Bind the struct of results, scratch and options."""
+        kind, results = FORWARD if self.phase is Phase.FORWARD else BACKWARD
+        sums, *numbers = map(name, self.scratch)
+        fields = dict(zip(results, map(name, self.results), strict=True))
+        fields |= {"ones": self._ones, "sums": sums, "scratch": f"({', '.join(numbers)})"}
+        if self.phase is Phase.FORWARD:
+            fields |= zip(("momentum", "eps"), map(repr, self.options), strict=True)
         count = self.results[0].shape[2]
         return [
             "from csrun.kernels import batch_norm",
             f"{self._ones} = np.ones({count}, '{self.results[0].dtype}')",
+            bound_struct(self._struct(name), kind, fields),
         ]
 
     @property
@@ -78,17 +93,16 @@ class BatchNorm(Kernel):
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
-        operands, results, own = (
-            [*map(name, arrays)] for arrays in (self.operands, self.results, self.scratch)
-        )
-        function = "batch_norm_backward"
+        operands, function = [*map(name, self.operands)], "batch_norm_backward"
         if self.phase is Phase.FORWARD:
             function = "batch_norm"
             operands[3:] = [f"({', '.join(operands[3:])})"]
-            results[3:] = [f"({', '.join(results[3:])})"]
-        numbers = f"({', '.join(own[1:])})"
-        others = [self._ones, own[0], numbers, self.end, *self.share, *map(repr, self.options)]
-        return [f"batch_norm.{function}({', '.join([*operands, *results, *others])})"]
+        arguments = [*operands, self._struct(name), self.end, *self.share]
+        return [f"batch_norm.{function}({', '.join(arguments)})"]
+
+    def _struct(self, name: Name) -> str:
+        what = "results" if self.phase is Phase.FORWARD else "gradients"
+        return f"{name(self.results[0])}_{what}"
 
 
 def match_batch_norm(operation: Operation, graph: Graph) -> Kernel:

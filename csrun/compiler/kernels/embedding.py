@@ -1,6 +1,5 @@
 """Embedding: rows of a table, and the gradient of the table."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self
@@ -11,7 +10,7 @@ from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
 
 IMPORT = "from csrun.kernels import embedding, indexing"
 
@@ -80,6 +79,10 @@ class LookupBackward(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
+        return self._sorting
+
+    @property
+    def _sorting(self) -> tuple[Array, ...]:
         """The gradients in the order of their rows, what brings them there, and sums to add to."""
         stem, count = self.grad.name, self.indices.shape[0]
         sums = Array(f"{stem}/sums", self.grad.shape, self.grad.dtype)
@@ -91,10 +94,6 @@ class LookupBackward(Kernel):
         )
 
     @property
-    def _positions(self) -> str:
-        return f"positions_{self.indices.shape[0]}"
-
-    @property
     def flops(self) -> int:
         """An addition for each value."""
         return prod(self.grad.shape)
@@ -103,24 +102,22 @@ class LookupBackward(Kernel):
         return replace(self, adds=True)
 
     def prepare(self, name: Name) -> list[str]:
-        """The places of the numbers, and the scratch arrays together."""
-        return self.prepared(self.scratch, name)
-
-    def prepared(self, scratch: Sequence[Array], name: Name) -> list[str]:
-        """The lines for these scratch arrays."""
-        arrays = ", ".join(map(name, scratch))
+        """Bind the positions and the scratch arrays."""
+        ordered, numbers, changes, *sums = map(name, self._sorting)
+        count = self.indices.shape[0]
+        fields = {"positions": f"positions_{count}", "ordered": ordered, "numbers": numbers}
+        fields |= {"changes": changes, **({"sums": sums[0]} if sums else {})}
         return [
             IMPORT,
-            f"{self._positions} = np.arange({self.indices.shape[0]})",
-            f"{self._own(name)} = embedding.Scratch({arrays})",
+            f"positions_{count} = np.arange({count})",
+            bound_struct(self._scatter(name), "embedding.Scatter", fields),
         ]
 
     def emit(self, name: Name) -> list[str]:
         arrays = ", ".join(map(name, (self.grad, self.indices, self.out)))
-        own = f"{self._own(name)}, {self._positions}, {self.padding}"
-        return [f"embedding.add_up({arrays}, {own})"]
+        return [f"embedding.add_up({arrays}, {self._scatter(name)}, {self.padding})"]
 
-    def _own(self, name: Name) -> str:
+    def _scatter(self, name: Name) -> str:
         return f"{name(self.scratch[0])}_{'adding' if self.adds else 'writing'}"
 
 

@@ -15,7 +15,7 @@ from csrun.cirh.ops.normalization import (
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
 from csrun.executable import nbytes_of
 
 NORMS = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
@@ -25,13 +25,23 @@ TILE_BYTES = 768 << 10
 
 
 @dataclass(frozen=True)
+class NormFunction:
+    """Function of `csrun.kernels.normalization`, its struct of arrays, and the results in that."""
+
+    name: str
+    struct: str
+    results: tuple[str, ...]
+    adds_by_ones: bool
+
+
+@dataclass(frozen=True)
 class Norm(Kernel):
     """One of the functions of `csrun.kernels.normalization`, and its operands and results.
 
     Shapes: rows [N, D], weights [D], statistics [N]
     """
 
-    function: str
+    function: NormFunction
     operands: tuple[Array, ...]
     results: tuple[Array, ...]
     eps: float | None
@@ -75,39 +85,58 @@ class Norm(Kernel):
     @property
     def _ones(self) -> tuple[str, int] | None:
         """The variable of so many ones, by which a layer norm adds; an RMS norm needs none."""
-        if not self.function.startswith("layer_norm"):
+        if not self.function.adds_by_ones:
             return None
         backward = self.phase is Phase.BACKWARD
         count = self._rows if backward else self.operands[0].shape[1]
         return f"ones_{count}", count
 
     def prepare(self, name: Name) -> list[str]:
+        """Bind the struct of results and scratch."""
         lines = ["from csrun.kernels import normalization"]
+        fields = dict(zip(self.function.results, map(name, self.results), strict=True))
         if self._ones is not None:
-            variable, count = self._ones
-            lines.append(f"{variable} = np.ones({count}, '{self.results[0].dtype}')")
-        return lines
+            fields["ones"], count = self._ones
+            lines.append(f"{fields['ones']} = np.ones({count}, '{self.results[0].dtype}')")
+        tile, *own = map(name, self.scratch)
+        if self.phase is Phase.FORWARD:
+            fields["tile"] = tile
+        else:
+            products, *sums, part = own
+            fields["tiles"] = f"({tile}, {products})"
+            fields["sums"] = f"({', '.join(sums)})"
+            fields["part"] = part
+        return [*lines, bound_struct(self._struct(name), self.function.struct, fields)]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
-        arrays = [name(a) for a in (*self.operands, *self.results)]
-        own = [name(a) for a in self.scratch]
-        arrays += [] if self._ones is None else [self._ones[0]]
-        if self.phase is Phase.FORWARD:
-            arrays += [*own, repr(self.eps)]
-        else:
-            tiles, sums = ", ".join(own[:2]), ", ".join(own[2:-1])
-            arrays += [f"({tiles})", f"({sums})", own[-1]]
-        return [f"normalization.{self.function}({', '.join(arrays)})"]
+        arguments = [*map(name, self.operands), self._struct(name)]
+        arguments += [] if self.eps is None else [repr(self.eps)]
+        return [f"normalization.{self.function.name}({', '.join(arguments)})"]
+
+    def _struct(self, name: Name) -> str:
+        what = "gradients" if self.phase is Phase.BACKWARD else "results"
+        return f"{name(self.results[0])}_{what}"
 
 
-FORWARD: dict[str, str] = {
-    NativeLayerNormOp.name: "layer_norm",
-    FusedRmsNormOp.name: "rms_norm",
+FORWARD: dict[str, NormFunction] = {
+    NativeLayerNormOp.name: NormFunction(
+        "layer_norm", "normalization.LayerNormResults", ("out", "mean", "rstd"), True
+    ),
+    FusedRmsNormOp.name: NormFunction(
+        "rms_norm", "normalization.RmsNormResults", ("out", "rrms"), False
+    ),
 }
-BACKWARD: dict[str, str] = {
-    NativeLayerNormBackwardOp.name: "layer_norm_backward",
-    FusedRmsNormBackwardOp.name: "rms_norm_backward",
+BACKWARD: dict[str, NormFunction] = {
+    NativeLayerNormBackwardOp.name: NormFunction(
+        "layer_norm_backward",
+        "normalization.LayerNormGradients",
+        ("x", "weight", "bias"),
+        True,
+    ),
+    FusedRmsNormBackwardOp.name: NormFunction(
+        "rms_norm_backward", "normalization.RmsNormGradients", ("x", "weight"), False
+    ),
 }
 
 

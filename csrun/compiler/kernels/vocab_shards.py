@@ -16,7 +16,7 @@ from csrun.cirh.ops.vocab_shards import (
 )
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
 from csrun.compiler.kernels.cross_entropy import ending_of
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
 from csrun.compiler.kernels.padding import first_of_padding, labels_of
@@ -33,6 +33,17 @@ def _places(stem: str, labels: Array) -> Array:
 def _inside(stem: str, labels: Array) -> Array:
     """Scratch: whether it is one of the part's."""
     return Array(f"{stem}/inside", labels.shape, "bool")
+
+
+def _shard(first: int, stem: str, indices: Array, name: Name) -> tuple[str, str]:
+    """Variable of a shard's struct, and the line that binds it.
+
+    Shards that are looked up one after the other share their scratch, and differ in `first`.
+    """
+    places, inside = name(_places(stem, indices)), name(_inside(stem, indices))
+    variable = f"{places}_from_{first}"
+    fields = {"first": str(first), "places": places, "inside": inside}
+    return variable, bound_struct(variable, "embedding.Shard", fields)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,8 @@ class LookupPart(Kernel):
         return _places(stem, self.indices), _inside(stem, self.indices), rows
 
     def prepare(self, name: Name) -> list[str]:
-        return [IMPORT]
+        """Bind the shard: its first row and its scratch."""
+        return [IMPORT, _shard(self.first, self.out.name, self.indices, name)[1]]
 
     def emit(self, name: Name) -> list[str]:
         """Lines for the running value, then a call."""
@@ -83,8 +95,8 @@ class LookupPart(Kernel):
             lines.append(f"{out}.fill(0)")
         elif self.before != self.out:
             lines.append(f"copyto({out}, {name(self.before)})")
-        scratch = ", ".join(map(name, self.scratch))
-        call = f"{name(self.weight)}, {indices}, {out}, {self.first}, {scratch}"
+        shard, _ = _shard(self.first, self.out.name, self.indices, name)
+        call = f"{name(self.weight)}, {indices}, {out}, {shard}, {name(self.scratch[2])}"
         return [*lines, f"embedding.lookup_part({call})"]
 
 
@@ -97,18 +109,17 @@ class LookupPartBackward(LookupBackward):
     @property
     def scratch(self) -> tuple[Array, ...]:
         stem = self.grad.name
-        return *super().scratch, _places(stem, self.indices), _inside(stem, self.indices)
+        return *self._sorting, _places(stem, self.indices), _inside(stem, self.indices)
 
     def prepare(self, name: Name) -> list[str]:
-        """The places of the numbers, and the scratch arrays together."""
-        return self.prepared(super().scratch, name)
+        """Bind the scatter's struct and the shard."""
+        return [*super().prepare(name), _shard(self.first, self.grad.name, self.indices, name)[1]]
 
     def emit(self, name: Name) -> list[str]:
         arrays = ", ".join(map(name, (self.grad, self.indices, self.out)))
-        own = f"{self._own(name)}, {self._positions}, {self.padding}, {self.first}"
-        return [
-            f"embedding.add_up_part({arrays}, {own}, {', '.join(map(name, self.scratch[-2:]))})"
-        ]
+        shard, _ = _shard(self.first, self.grad.name, self.indices, name)
+        structs = f"{self._scatter(name)}, {shard}"
+        return [f"embedding.add_up_part({arrays}, {structs}, {self.padding})"]
 
 
 @dataclass(frozen=True)
