@@ -17,15 +17,16 @@ from csrun.pytorch.operators.base import Emission, Emitter, shape
 
 def attention(
     e: Emission,
-    query: SSAValue,
-    key: SSAValue,
-    value: SSAValue,
-    mask: SSAValue | None = None,
+    *tensors: SSAValue,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
 ) -> SSAValue:
-    """Shapes: q, k, v [..., T, E], whose outer axes are samples and heads -> [..., T, E]"""
+    """Attention of a query, a key and a value, under a mask if there is a fourth tensor.
+
+    Shapes: [..., T, E], whose outer axes are samples and heads -> [..., T, E]
+    """
+    query, key, value, *given = tensors
     places = [e.dependence(x).place for x in (query, key, value)]
     axes = _Axes.of(
         shape(query)[:-2], next((p for p in places if p.axis is not None), SampleAxis(None))
@@ -36,7 +37,7 @@ def attention(
         "is_causal": is_causal,
         "scale": 1 / sqrt(shape(query)[-1]) if scale is None else float(scale),
     }
-    masks = [] if mask is None else [_expand_mask(e, mask, axes, scores)]
+    masks = [_expand_mask(e, mask, axes, scores) for mask in given]
     if dropout_p:
         masks.append(_dropout_mask(e, scores, dropout_p))
         options["dropout"] = dropout_p

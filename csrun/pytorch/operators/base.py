@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -116,6 +118,28 @@ class Emission:
     def dependence(self, value: SSAValue) -> Dependence:
         """Return how a value depends on the batch."""
         return dependence_in(self._dependences, value)
+
+
+def packed(emitter: Emitter) -> Emitter:
+    """Return an emitter that takes ATen's arguments and packs those that `emitter` has in structs.
+
+    A parameter whose type is a NamedTuple stands for as many of ATen's arguments as it has fields;
+    of those left out at the end it has the defaults.
+    """
+    parameters = list(signature(emitter).parameters.values())[1:]
+    kinds = [p.annotation if hasattr(p.annotation, "_fields") else None for p in parameters]
+
+    def emit(e: Emission, *given: Any, **options: Any) -> Any:
+        left = iter(given)
+        arguments: list[Any] = []
+        for kind in kinds:
+            if kind is None:
+                arguments += islice(left, 1)
+            else:
+                arguments.append(kind(*islice(left, len(kind._fields))))
+        return emitter(e, *arguments, *left, **options)
+
+    return emit
 
 
 def shape(x: SSAValue) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Convolution and pooling over images [N, C, H, W]."""
 
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,43 +17,76 @@ from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
     dtype,
+    packed,
     rank,
     shape,
     unsupported,
 )
 from csrun.pytorch.operators.indexing import pad
-from csrun.pytorch.operators.resampling import adaptive_means, adaptive_means_backward
+from csrun.pytorch.operators.resampling import (
+    AvgPoolOptions,
+    adaptive_means,
+    adaptive_means_backward,
+)
 from csrun.pytorch.record.recording import TensorKind
 
 
+class ConvolutionOptions(NamedTuple):
+    """ATen's options of a convolution."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    transposed: bool
+    output_padding: Any
+    groups: int
+
+    def properties(self, axes: int) -> dict[str, Any]:
+        """Properties of CIRH's convolution; one of 1 axis is over images of one row."""
+        if axes not in (1, 2):
+            raise unsupported(
+                "a convolution must be 1-D or 2-D",
+                f"{axes}-D",
+                "use Conv2d on each frame and Conv1d over time",
+            )
+        return {
+            "stride": _pair(self.stride, axes, 1),
+            "padding": _pair(self.padding, axes, 0),
+            "dilation": _pair(self.dilation, axes, 1),
+            "groups": self.groups,
+        }
+
+
+class MaxPoolOptions(NamedTuple):
+    """ATen's options of a max pooling."""
+
+    kernel_size: Any
+    stride: Any = ()
+    padding: Any = (0, 0)
+    dilation: Any = (1, 1)
+    ceil_mode: bool = False
+
+
 def convolution(
-    e: Emission,
-    x: SSAValue,
-    weight: SSAValue,
-    bias: SSAValue | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
+    e: Emission, x: SSAValue, weight: SSAValue, bias: SSAValue | None, options: ConvolutionOptions
 ) -> SSAValue:
     """Convolution in 1-D, as images of one row, or 2-D; transposed: the gradient of a plain one."""
-    options = _windows(x, stride, padding, dilation)
+    properties = options.properties(rank(x) - 2)
     operands = [_image(e, v) for v in (x, weight)]
-    if transposed:
-        if any(more >= step for more, step in zip(output_padding, stride, strict=False)):
+    if options.transposed:
+        more, stride = options.output_padding, options.stride
+        if any(own >= step for own, step in zip(more, stride, strict=False)):
             rule = "output_padding of a transposed convolution must be less than its stride"
-            got = f"{list(output_padding)} and {list(stride)}"
+            got = f"{list(more)} and {list(stride)}"
             raise unsupported(rule, got, "pad the result with torch.nn.functional.pad")
         size = e.sizes if rank(x) == 4 else (*e.sizes[:2], 1, *e.sizes[2:])
         kind = ops.ConvolutionBackwardInputOp
-        found = e.emit(kind, *operands, input_size=size, groups=groups, **options)
+        found = e.emit(kind, *operands, input_size=size, **properties)
         if bias is not None:
             found = e.emit(AddOp, found, e.view(bias, (*shape(bias), 1, 1)))
         return e.view(found, e.sizes)
     biases = [] if bias is None else [bias]
-    return e.view(e.emit(ops.ConvolutionOp, *operands, *biases, groups=groups, **options), e.sizes)
+    return e.view(e.emit(ops.ConvolutionOp, *operands, *biases, **properties), e.sizes)
 
 
 def convolution_backward(
@@ -62,28 +95,23 @@ def convolution_backward(
     x: SSAValue,
     weight: SSAValue,
     bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
+    options: ConvolutionOptions,
     wanted: Any,
 ) -> tuple[SSAValue | None, ...]:
-    options = _windows(x, stride, padding, dilation)
+    properties, transposed = options.properties(rank(x) - 2), options.transposed
     grads, images, kernels = (_image(e, v) for v in (grad, x, weight))
     found: list[SSAValue | None] = [None, None, None]
     if wanted[0] and transposed:
-        own = e.emit(ops.ConvolutionOp, grads, kernels, groups=groups, **options)
+        own = e.emit(ops.ConvolutionOp, grads, kernels, **properties)
         found[0] = e.view(own, shape(x))
     elif wanted[0]:
         kind, size = ops.ConvolutionBackwardInputOp, shape(images)
-        own = e.emit(kind, grads, kernels, input_size=size, groups=groups, **options)
+        own = e.emit(kind, grads, kernels, input_size=size, **properties)
         found[0] = e.view(own, shape(x))
     if wanted[1]:
         of_weight, size = ops.ConvolutionBackwardWeightOp, shape(kernels)
         seen = (images, grads) if transposed else (grads, images)
-        own = e.emit(of_weight, *seen, weight_size=size, groups=groups, **options)
+        own = e.emit(of_weight, *seen, weight_size=size, **properties)
         found[1] = e.view(own, shape(weight))
     if wanted[2]:
         found[2] = e.emit(SumOp, grads, dims=(0, 2, 3), keepdim=False)
@@ -92,18 +120,6 @@ def convolution_backward(
 
 def _image(e: Emission, x: SSAValue) -> SSAValue:
     return e.view(x, (*shape(x)[:2], 1, *shape(x)[2:])) if rank(x) == 3 else x
-
-
-def _windows(x: SSAValue, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    if rank(x) not in (3, 4):
-        raise unsupported(
-            "a convolution must be 1-D or 2-D",
-            f"{rank(x) - 2}-D",
-            "use Conv2d on each frame and Conv1d over time",
-        )
-    axes = rank(x) - 2
-    given = {"stride": (stride, 1), "padding": (padding, 0), "dilation": (dilation, 1)}
-    return {name: _pair(sizes, axes, other) for name, (sizes, other) in given.items()}
 
 
 def _pair(sizes: Any, axes: int, other: int) -> tuple[int, int]:
@@ -133,93 +149,61 @@ def _as_batch(e: Emission, x: Any) -> Any:
     return e.view(x, (1, *shape(x))) if isinstance(x, SSAValue) else x
 
 
-def max_pool(
-    e: Emission,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    ceil_mode: bool = False,
-) -> tuple[SSAValue, BackwardOnly]:
+def max_pool(e: Emission, x: SSAValue, options: MaxPoolOptions) -> tuple[SSAValue, BackwardOnly]:
     """Maximum, and its offset in the window, where ATen has the index in the image."""
-    options = _pooling(x, kernel_size, stride, padding)
-    options["dilation"] = _pair(dilation, 2, 1)
-    x = pad(e, x, _ceil_padding(x, options, e.sizes), -inf) if ceil_mode else x
-    out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **options)
+    windows = _max_windows(x, options)
+    x = pad(e, x, _ceil_padding(x, windows, e.sizes), -inf) if options.ceil_mode else x
+    out, offsets = e.emit_all(pooling.MaxPool2dOp, x, **windows)
     return out, BackwardOnly(offsets)
 
 
 def max_pool_backward(
-    e: Emission,
-    grad: SSAValue,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    offsets: BackwardOnly,
+    e: Emission, grad: SSAValue, x: SSAValue, options: MaxPoolOptions, offsets: BackwardOnly
 ) -> SSAValue:
-    options = _pooling(x, kernel_size, stride, padding)
-    options["dilation"] = _pair(dilation, 2, 1)
-    size = _padded_sizes(x, _ceil_padding(x, options, shape(grad)) if ceil_mode else _NOTHING)
-    found = e.emit(pooling.MaxPool2dBackwardOp, grad, offsets.value, input_size=size, **options)
+    windows, behind = _max_windows(x, options), _NOTHING
+    if options.ceil_mode:
+        behind = _ceil_padding(x, windows, shape(grad))
+    size = _padded_sizes(x, behind)
+    found = e.emit(pooling.MaxPool2dBackwardOp, grad, offsets.value, input_size=size, **windows)
     return _crop(e, found, shape(x))
 
 
-def avg_pool(
-    e: Emission,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = (0, 0),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> SSAValue:
-    options = _pooling(x, kernel_size, stride, padding)
-    if not ceil_mode and divisor_override is None:
-        return e.emit(pooling.AvgPool2dOp, x, count_include_pad=count_include_pad, **options)
-    shares = _mean_factors(x, options, e.sizes, count_include_pad, divisor_override)
-    x = pad(e, x, _ceil_padding(x, options, e.sizes))
-    means = e.emit(pooling.AvgPool2dOp, x, count_include_pad=True, **options)
+def avg_pool(e: Emission, x: SSAValue, options: AvgPoolOptions) -> SSAValue:
+    windows = _windows(x, options)
+    if not options.ceil_mode and options.divisor_override is None:
+        counts = options.count_include_pad
+        return e.emit(pooling.AvgPool2dOp, x, count_include_pad=counts, **windows)
+    shares = _mean_factors(x, windows, e.sizes, options)
+    x = pad(e, x, _ceil_padding(x, windows, e.sizes))
+    means = e.emit(pooling.AvgPool2dOp, x, count_include_pad=True, **windows)
     return e.emit(MulOp, means, e.constant(shares.astype(dtype(x))))
 
 
 def avg_pool_backward(
-    e: Emission,
-    grad: SSAValue,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    e: Emission, grad: SSAValue, x: SSAValue, options: AvgPoolOptions
 ) -> SSAValue:
-    options, kind = _pooling(x, kernel_size, stride, padding), pooling.AvgPool2dBackwardOp
-    if not ceil_mode and divisor_override is None:
-        options |= {"input_size": shape(x), "count_include_pad": count_include_pad}
-        return e.emit(kind, grad, **options)
-    shares = _mean_factors(x, options, shape(grad), count_include_pad, divisor_override)
-    options |= {"input_size": _padded_sizes(x, _ceil_padding(x, options, shape(grad)))}
+    windows, kind = _windows(x, options), pooling.AvgPool2dBackwardOp
+    if not options.ceil_mode and options.divisor_override is None:
+        windows |= {"input_size": shape(x), "count_include_pad": options.count_include_pad}
+        return e.emit(kind, grad, **windows)
+    shares = _mean_factors(x, windows, shape(grad), options)
+    windows |= {"input_size": _padded_sizes(x, _ceil_padding(x, windows, shape(grad)))}
     grad = e.emit(MulOp, grad, e.constant(shares.astype(dtype(x))))
-    return _crop(e, e.emit(kind, grad, count_include_pad=True, **options), shape(x))
+    return _crop(e, e.emit(kind, grad, count_include_pad=True, **windows), shape(x))
 
 
 def adaptive_pool(e: Emission, x: SSAValue, sizes: Any) -> SSAValue:
     window = _equal_window(x, sizes)
     if window is None:
         return adaptive_means(e, x, sizes)
-    return e.view(avg_pool(e, x, window), e.sizes)
+    return e.view(avg_pool(e, x, AvgPoolOptions(window)), e.sizes)
 
 
 def adaptive_pool_backward(e: Emission, grad: SSAValue, x: SSAValue) -> SSAValue:
     window = _equal_window(x, shape(grad)[-2:])
     if window is None:
         return adaptive_means_backward(2, e, grad, x)
-    return avg_pool_backward(e, grad, x, window, (), (0, 0), False, True, None)
+    return avg_pool_backward(e, grad, x, AvgPoolOptions(window))
 
 
 def _equal_window(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
@@ -233,7 +217,7 @@ def _equal_window(x: SSAValue, sizes: Any) -> tuple[int, int] | None:
 _NOTHING = (0, 0, 0, 0)
 
 
-def _ceil_padding(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int, int, int, int]:
+def _ceil_padding(x: SSAValue, windows: dict[str, Any], sizes: Any) -> tuple[int, int, int, int]:
     """Return the padding at the end of each axis by which all of ceil_mode's windows fit.
 
     Its last windows begin in the image or its padding, and may end beyond.
@@ -241,8 +225,8 @@ def _ceil_padding(x: SSAValue, options: dict[str, Any], sizes: Any) -> tuple[int
     spans = zip(
         shape(x)[2:],
         sizes[2:],
-        *(options[name] for name in ("kernel_size", "stride", "padding")),
-        options.get("dilation", (1, 1)),
+        *(windows[name] for name in ("kernel_size", "stride", "padding")),
+        windows.get("dilation", (1, 1)),
         strict=True,
     )
     rows, columns = (
@@ -266,7 +250,7 @@ def _crop(e: Emission, x: SSAValue, sizes: tuple[int, ...]) -> SSAValue:
 
 
 def _mean_factors(
-    x: SSAValue, options: dict[str, Any], sizes: Any, counts_padding: bool, divisor: int | None
+    x: SSAValue, windows: dict[str, Any], sizes: Any, options: AvgPoolOptions
 ) -> npt.NDArray[np.float64]:
     """Return the factors from means over whole windows to ATen's means.
 
@@ -274,40 +258,44 @@ def _mean_factors(
 
     Shapes: [1, 1, H', W']
     """
-    whole = prod(options["kernel_size"])
-    if divisor is not None:
-        return np.full((1, 1, *sizes[2:]), whole / divisor)
+    whole = prod(windows["kernel_size"])
+    if options.divisor_override is not None:
+        return np.full((1, 1, *sizes[2:]), whole / options.divisor_override)
     lengths = []
     for dim in (0, 1):
-        window, stride, padding = (options[n][dim] for n in ("kernel_size", "stride", "padding"))
+        window, stride, padding = (windows[n][dim] for n in ("kernel_size", "stride", "padding"))
         size, first = shape(x)[2 + dim], np.arange(sizes[2 + dim]) * stride - padding
         last = np.minimum(first + window, size + padding)
-        if not counts_padding:
+        if not options.count_include_pad:
             first, last = np.maximum(first, 0), np.minimum(last, size)
         lengths.append(last - first)
     return np.asarray(whole / (lengths[0][:, None] * lengths[1]))[None, None]
 
 
-def _pooling(x: SSAValue, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
+def _windows(x: SSAValue, options: MaxPoolOptions | AvgPoolOptions) -> dict[str, Any]:
     if rank(x) != 4:
         raise unsupported(
             "pooling needs images [N, C, H, W]", f"shape {list(shape(x))}", "reshape the images"
         )
-    window = _pair(kernel_size, 2, 1)
+    window, stride = _pair(options.kernel_size, 2, 1), options.stride
     return {
         "kernel_size": window,
         "stride": _pair(stride, 2, 1) if prod(stride) and len(stride) else window,
-        "padding": _pair(padding, 2, 0),
+        "padding": _pair(options.padding, 2, 0),
     }
 
 
+def _max_windows(x: SSAValue, options: MaxPoolOptions) -> dict[str, Any]:
+    return {**_windows(x, options), "dilation": _pair(options.dilation, 2, 1)}
+
+
 EMITTERS: dict[str, Emitter] = {
-    "aten.convolution.default": convolution,
-    "aten.convolution_backward.default": convolution_backward,
-    "aten.max_pool2d_with_indices.default": accept_single_image(max_pool),
-    "aten.max_pool2d_with_indices_backward.default": accept_single_image(max_pool_backward),
-    "aten.avg_pool2d.default": accept_single_image(avg_pool),
-    "aten.avg_pool2d_backward.default": accept_single_image(avg_pool_backward),
+    "aten.convolution.default": packed(convolution),
+    "aten.convolution_backward.default": packed(convolution_backward),
+    "aten.max_pool2d_with_indices.default": accept_single_image(packed(max_pool)),
+    "aten.max_pool2d_with_indices_backward.default": accept_single_image(packed(max_pool_backward)),
+    "aten.avg_pool2d.default": accept_single_image(packed(avg_pool)),
+    "aten.avg_pool2d_backward.default": accept_single_image(packed(avg_pool_backward)),
     "aten._adaptive_avg_pool2d.default": adaptive_pool,
     "aten._adaptive_avg_pool2d_backward.default": adaptive_pool_backward,
 }

@@ -1,7 +1,7 @@
 """Softmax, log-softmax and losses."""
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from xdsl.ir import SSAValue
 
@@ -25,6 +25,7 @@ from csrun.pytorch.operators.base import (
     Emitter,
     axis,
     dtype,
+    packed,
     rank,
     shape,
     unsupported,
@@ -67,14 +68,23 @@ def log_softmax_backward(
     return _along(e, LogSoftmaxBackwardOp, dim, grad, out)
 
 
+class NllOptions(NamedTuple):
+    """ATen's options of a negative log likelihood."""
+
+    weight: Any
+    reduction: int
+    ignore_index: int
+
+
 def nll_loss(
-    e: Emission, x: SSAValue, labels: SSAValue, weight: Any, reduction: int, ignore_index: int
+    e: Emission, x: SSAValue, labels: SSAValue, options: NllOptions
 ) -> tuple[SSAValue, ...]:
     """Loss, and the count that it is a mean over."""
-    _require_reduced(weight, reduction)
-    count = e.emit(LabelCountOp, labels, ignore_index=ignore_index, dtype=dtype(x))
-    total = e.emit(NllLossForwardOp, x, labels, ignore_index=ignore_index)
-    return (e.emit(DivOp, total, count) if reduction == MEAN else total), count
+    _require_reduced(options)
+    ignored = options.ignore_index
+    count = e.emit(LabelCountOp, labels, ignore_index=ignored, dtype=dtype(x))
+    total = e.emit(NllLossForwardOp, x, labels, ignore_index=ignored)
+    return (e.emit(DivOp, total, count) if options.reduction == MEAN else total), count
 
 
 def nll_loss_backward(
@@ -82,22 +92,20 @@ def nll_loss_backward(
     grad: SSAValue,
     x: SSAValue,
     labels: SSAValue,
-    weight: Any,
-    reduction: int,
-    ignore_index: int,
+    options: NllOptions,
     count: SSAValue,
 ) -> SSAValue:
-    _require_reduced(weight, reduction)
-    scale = e.emit(DivOp, grad, count) if reduction == MEAN else grad
-    return e.emit(NllLossBackwardOp, scale, x, labels, ignore_index=ignore_index)
+    _require_reduced(options)
+    scale = e.emit(DivOp, grad, count) if options.reduction == MEAN else grad
+    return e.emit(NllLossBackwardOp, scale, x, labels, ignore_index=options.ignore_index)
 
 
-def _require_reduced(weight: Any, reduction: int) -> None:
-    if weight is not None:
+def _require_reduced(options: NllOptions) -> None:
+    if options.weight is not None:
         raise unsupported(
             "nll_loss has no class weights", "some", "weight the losses of reduction='none'"
         )
-    if reduction not in (MEAN, SUM):
+    if options.reduction not in (MEAN, SUM):
         rule = "nll_loss must be reduced by mean or sum"
         raise unsupported(rule, "reduction='none'", "use F.nll_loss of log_softmax")
 
@@ -231,8 +239,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten._softmax_backward_data.default": softmax_backward,
     "aten._log_softmax.default": log_softmax,
     "aten._log_softmax_backward_data.default": log_softmax_backward,
-    "aten.nll_loss_forward.default": nll_loss,
-    "aten.nll_loss_backward.default": nll_loss_backward,
+    "aten.nll_loss_forward.default": packed(nll_loss),
+    "aten.nll_loss_backward.default": packed(nll_loss_backward),
     "csrun::cross_entropy": cross_entropy,
     "csrun::cross_entropy_backward": cross_entropy_backward,
     "aten.mse_loss.default": mse,

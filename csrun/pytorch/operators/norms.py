@@ -1,7 +1,7 @@
 """Layer, RMS, group, weight and batch norms."""
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from xdsl.ir import SSAValue
 
@@ -16,8 +16,8 @@ from csrun.pytorch.operators.base import (
     BackwardOnly,
     Emission,
     Emitter,
-    Unsupported,
     dtype,
+    packed,
     shape,
     unsupported,
 )
@@ -25,15 +25,50 @@ from csrun.pytorch.operators.base import (
 Wanted = SSAValue | None
 
 
+class NormWeights(NamedTuple):
+    """Weight and bias of a norm."""
+
+    weight: Wanted
+    bias: Wanted
+
+
+class NormStatistics(NamedTuple):
+    """Mean and 1 / standard deviation of what was normalized."""
+
+    mean: SSAValue
+    rstd: SSAValue
+
+
+class RunningStatistics(NamedTuple):
+    """Running mean and variance."""
+
+    mean: Wanted
+    var: Wanted
+
+
+class GroupSizes(NamedTuple):
+    """Sizes of a group norm: samples, channels, places of a channel, and groups of channels."""
+
+    samples: int
+    channels: int
+    places: int
+    groups: int
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Shape with a row for each group of each sample."""
+        return self.samples * self.groups, self.channels // self.groups * self.places
+
+
 def layer_norm(
-    e: Emission, x: SSAValue, sizes: Any, weight: Wanted, bias: Wanted, eps: float
+    e: Emission, x: SSAValue, sizes: Any, weights: NormWeights, eps: float
 ) -> tuple[SSAValue, ...]:
     """Normalize rows of all normalized axes; statistics in PyTorch's shape, one per row."""
     rows, length = _rows(x, sizes)
     outer = shape(x)[: len(shape(x)) - len(sizes)]
     statistic = (*outer, *(1 for _ in sizes))
-    weights = (_flat(e, weight, 1, x, length), _flat(e, bias, 0, x, length))
-    found = e.emit_all(ops.NativeLayerNormOp, e.view(x, (rows, length)), *weights, eps=float(eps))
+    flat = (_flat(e, given, n, x, length) for given, n in zip(weights, (1, 0), strict=True))
+    found = e.emit_all(ops.NativeLayerNormOp, e.view(x, (rows, length)), *flat, eps=float(eps))
     return e.view(found[0], shape(x)), *(e.view(s, statistic) for s in found[1:])
 
 
@@ -42,18 +77,16 @@ def layer_norm_backward(
     grad: SSAValue,
     x: SSAValue,
     sizes: Any,
-    mean: SSAValue,
-    rstd: SSAValue,
-    weight: Wanted,
-    bias: Wanted,
+    statistics: NormStatistics,
+    weights: NormWeights,
     wanted: Any,
 ) -> tuple[Wanted, ...]:
     rows, length = _rows(x, sizes)
     found = e.emit_all(
         ops.NativeLayerNormBackwardOp,
         *(e.view(v, (rows, length)) for v in (grad, x)),
-        *(e.view(v, (rows, 1)) for v in (mean, rstd)),
-        _flat(e, weight, 1, x, length),
+        *(e.view(v, (rows, 1)) for v in statistics),
+        _flat(e, weights.weight, 1, x, length),
     )
     shapes = (shape(x), tuple(sizes), tuple(sizes))
     return tuple(
@@ -106,10 +139,8 @@ def _flat(e: Emission, weight: Wanted, missing: float, x: SSAValue, length: int)
 def batch_norm(
     e: Emission,
     x: SSAValue,
-    mean: Wanted,
-    var: Wanted,
-    weight: Wanted,
-    bias: Wanted,
+    running: RunningStatistics,
+    weights: NormWeights,
     momentum: float,
     eps: float,
 ) -> tuple[SSAValue, ...]:
@@ -120,26 +151,24 @@ def batch_norm(
     else:  # rows are not samples: all of them are valid
         samples, rows = e.full(sizes[0], "int64"), 1
     places = e.view(x, (*sizes[:2], prod(sizes[2:])))
-    weights = [
+    operands = [
         _flat(e, given, missing, x, sizes[1])
-        for given, missing in ((weight, 1), (bias, 0), (mean, 0), (var, 1))
+        for given, missing in zip((*weights, *running), (1, 0, 0, 1), strict=True)
     ]
     options = {"rows": rows, "momentum": momentum, "eps": eps}
-    out, saved_mean, rstd, *running = e.emit_all(
-        NativeBatchNormOp, places, *weights, samples, **options
+    out, saved_mean, rstd, *following = e.emit_all(
+        NativeBatchNormOp, places, *operands, samples, **options
     )
-    e.saved[e.place] = (places, saved_mean, rstd, weights[0], samples, rows)
-    return e.view(out, sizes), *(running if mean is not None else [])
+    e.saved[e.place] = (places, saved_mean, rstd, operands[0], samples, rows)
+    return e.view(out, sizes), *(following if running.mean is not None else [])
 
 
 def batch_norm_backward(
     e: Emission,
     grad: SSAValue,
     x: SSAValue,
-    mean: Wanted,
-    var: Wanted,
-    weight: Wanted,
-    bias: Wanted,
+    running: RunningStatistics,
+    weights: NormWeights,
     needs: tuple[bool, ...],
     **unused: Any,
 ) -> tuple[Wanted, ...]:
@@ -158,23 +187,31 @@ def batch_norm_backward(
     return tuple(v for v, need in zip(each, needs, strict=True) if need)
 
 
+class RunningNorm(NamedTuple):
+    """Running statistics of a batch norm, what ATen saved in training, and options."""
+
+    mean: Wanted
+    var: Wanted
+    saved_mean: Any
+    saved_rstd: Any
+    training: bool
+    eps: float
+
+
 def running_norm(
     e: Emission,
     x: SSAValue,
-    weight: Wanted,
-    bias: Wanted,
-    mean: SSAValue,
-    var: SSAValue,
+    weights: NormWeights,
+    running: RunningStatistics,
     training: bool,
     momentum: float,
     eps: float,
 ) -> tuple[SSAValue | BackwardOnly, ...]:
     """Batch norm by running statistics; ATen's saved ones are not computed."""
-    if training:
-        raise _training_error()
-    scale, apart = _by_statistics(e, x, mean, var, eps)
+    norm = RunningNorm(*running, None, None, training, eps)
+    scale, apart = _by_statistics(e, x, norm)
     out = e.emit(MulOp, apart, scale)
-    for kind, given in ((MulOp, weight), (AddOp, bias)):
+    for kind, given in zip((MulOp, AddOp), weights, strict=True):
         out = out if given is None else e.emit(kind, out, _by_channel(e, given, x))
     return out, BackwardOnly(scale), BackwardOnly(scale)
 
@@ -184,17 +221,10 @@ def running_norm_backward(
     grad: SSAValue,
     x: SSAValue,
     weight: Wanted,
-    mean: SSAValue,
-    var: SSAValue,
-    saved_mean: Any,
-    saved_rstd: Any,
-    training: bool,
-    eps: float,
+    norm: RunningNorm,
     wanted: Any,
 ) -> tuple[Wanted, ...]:
-    if training:
-        raise _training_error()
-    scale, apart = _by_statistics(e, x, mean, var, eps)
+    scale, apart = _by_statistics(e, x, norm)
     own = e.emit(MulOp, grad, scale)
     if weight is not None:
         own = e.emit(MulOp, own, _by_channel(e, weight, x))
@@ -204,11 +234,18 @@ def running_norm_backward(
     return tuple(v if want else None for v, want in zip((own, *sums), wanted, strict=True))
 
 
-def _by_statistics(
-    e: Emission, x: SSAValue, mean: SSAValue, var: SSAValue, eps: float
-) -> tuple[SSAValue, SSAValue]:
+def _by_statistics(e: Emission, x: SSAValue, norm: RunningNorm) -> tuple[SSAValue, SSAValue]:
     """Return 1 / standard deviation per channel, and the deviations from the mean."""
-    scale = e.emit(RsqrtOp, e.emit(AddOp, var, e.full(eps, dtype(var))))
+    if norm.training:
+        raise unsupported(
+            "a batch norm in training must be a call of torch.nn.functional.batch_norm",
+            "the ATen operator",
+            "call the function",
+        )
+    mean, var = norm.mean, norm.var
+    assert mean is not None, "ATen has running statistics where it is not in training"
+    assert var is not None, "ATen has running statistics where it is not in training"
+    scale = e.emit(RsqrtOp, e.emit(AddOp, var, e.full(norm.eps, dtype(var))))
     return _by_channel(e, scale, x), e.emit(SubOp, x, _by_channel(e, mean, x))
 
 
@@ -217,41 +254,29 @@ def _by_channel(e: Emission, value: SSAValue, x: SSAValue) -> SSAValue:
 
 
 def group_norm(
-    e: Emission,
-    x: SSAValue,
-    weight: Wanted,
-    bias: Wanted,
-    samples: int,
-    channels: int,
-    places: int,
-    groups: int,
-    eps: float,
+    e: Emission, x: SSAValue, weights: NormWeights, sizes: GroupSizes, eps: float
 ) -> tuple[SSAValue, ...]:
     """Layer norm per group of each sample, then weight and bias per channel."""
-    kind = (samples * groups, channels // groups * places)
+    kind = sizes.rows
     scales = (e.full(n, dtype(x), kind[1:]) for n in (1, 0))
     normal, mean, rstd = e.emit_all(ops.NativeLayerNormOp, e.view(x, kind), *scales, eps=float(eps))
     out = e.view(normal, shape(x))
-    for op, given in ((MulOp, weight), (AddOp, bias)):
+    for op, given in zip((MulOp, AddOp), weights, strict=True):
         out = out if given is None else e.emit(op, out, _by_channel(e, given, x))
-    return out, *(e.view(v, (samples, groups)) for v in (mean, rstd))
+    return out, *(e.view(v, (sizes.samples, sizes.groups)) for v in (mean, rstd))
 
 
 def group_norm_backward(
     e: Emission,
     grad: SSAValue,
     x: SSAValue,
-    mean: SSAValue,
-    rstd: SSAValue,
+    statistics: NormStatistics,
     weight: Wanted,
-    samples: int,
-    channels: int,
-    places: int,
-    groups: int,
+    sizes: GroupSizes,
     wanted: Any,
 ) -> tuple[Wanted, ...]:
-    kind = (samples * groups, channels // groups * places)
-    mean, rstd = (e.view(v, (kind[0], 1)) for v in (mean, rstd))
+    kind = sizes.rows
+    mean, rstd = (e.view(v, (kind[0], 1)) for v in statistics)
     rows = e.view(x, kind)
     scaled = grad if weight is None else e.emit(MulOp, grad, _by_channel(e, weight, x))
     ones = e.full(1, dtype(x), kind[1:])
@@ -276,24 +301,16 @@ def weight_norm_backward(
     return e.emit(MulOp, across, e.emit(DivOp, g, norms)), e.emit(DivOp, along, norms)
 
 
-def _training_error() -> Unsupported:
-    return unsupported(
-        "a batch norm in training must be a call of torch.nn.functional.batch_norm",
-        "the ATen operator",
-        "call the function",
-    )
-
-
 EMITTERS: dict[str, Emitter] = {
     "aten._weight_norm_interface_backward.default": weight_norm_backward,
-    "aten.native_layer_norm.default": layer_norm,
-    "aten.native_layer_norm_backward.default": layer_norm_backward,
+    "aten.native_layer_norm.default": packed(layer_norm),
+    "aten.native_layer_norm_backward.default": packed(layer_norm_backward),
     "aten._fused_rms_norm.default": rms_norm,
     "aten._fused_rms_norm_backward.default": rms_norm_backward,
-    "aten.native_group_norm.default": group_norm,
-    "aten.native_group_norm_backward.default": group_norm_backward,
-    "aten.native_batch_norm.default": running_norm,
-    "aten.native_batch_norm_backward.default": running_norm_backward,
-    "csrun::batch_norm": batch_norm,
-    "csrun::batch_norm_backward": batch_norm_backward,
+    "aten.native_group_norm.default": packed(group_norm),
+    "aten.native_group_norm_backward.default": packed(group_norm_backward),
+    "aten.native_batch_norm.default": packed(running_norm),
+    "aten.native_batch_norm_backward.default": packed(running_norm_backward),
+    "csrun::batch_norm": packed(batch_norm),
+    "csrun::batch_norm_backward": packed(batch_norm_backward),
 }

@@ -1,7 +1,7 @@
 """Flips, cumulative sums, interpolation and adaptive pooling, by constant indices or matrices."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from csrun.pytorch.operators.base import (
     axis,
     dtype,
     floats,
+    packed,
     rank,
     shape,
     unsupported,
@@ -191,50 +192,44 @@ def window_weights(
     return np.asarray(inside / number[:, None])
 
 
-def avg_pool_3d(
-    e: Emission,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> SSAValue:
-    if divisor_override is not None:
+class AvgPoolOptions(NamedTuple):
+    """ATen's options of an average pooling; one number is for all axes."""
+
+    kernel_size: Any
+    stride: Any = ()
+    padding: Any = (0,)
+    ceil_mode: bool = False
+    count_include_pad: bool = True
+    divisor_override: int | None = None
+
+
+def avg_pool_3d(e: Emission, x: SSAValue, options: AvgPoolOptions) -> SSAValue:
+    if options.divisor_override is not None:
         raise unsupported(
             "avg_pool3d divides by the size of its window",
-            f"divisor_override={divisor_override}",
+            f"divisor_override={options.divisor_override}",
             "leave it out, and scale the result",
         )
-    options = (kernel_size, stride or kernel_size, padding)
     for dim, count, place in zip((-3, -2, -1), e.sizes[-3:], _places(options), strict=True):
-        matrix = window_weights(shape(x)[dim], count, place, count_include_pad)
+        matrix = window_weights(shape(x)[dim], count, place, options.count_include_pad)
         x = _along(e, x, axis(dim, x), matrix)
     return x
 
 
 def avg_pool_3d_backward(
-    e: Emission,
-    grad: SSAValue,
-    x: SSAValue,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    e: Emission, grad: SSAValue, x: SSAValue, options: AvgPoolOptions
 ) -> SSAValue:
-    options = (kernel_size, stride or kernel_size, padding)
     for dim, place in zip((-3, -2, -1), _places(options), strict=True):
-        matrix = window_weights(shape(x)[dim], shape(grad)[dim], place, count_include_pad)
+        size, count = shape(x)[dim], shape(grad)[dim]
+        matrix = window_weights(size, count, place, options.count_include_pad)
         grad = _along(e, grad, axis(dim, x), matrix.T)
     return grad
 
 
-def _places(options: Any) -> list[tuple[int, int, int]]:
-    """Return window, stride and padding of each of three axes; one number is for all of them."""
-    each = [list(o) * (3 if len(o) == 1 else 1) for o in options]
+def _places(options: AvgPoolOptions) -> list[tuple[int, int, int]]:
+    """Return window, stride and padding of each of three axes."""
+    given = (options.kernel_size, options.stride or options.kernel_size, options.padding)
+    each = [list(o) * (3 if len(o) == 1 else 1) for o in given]
     return [(window, stride, padding) for window, stride, padding in zip(*each, strict=True)]
 
 
@@ -261,8 +256,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten.upsample_bicubic2d_backward.default": cubic_backward,
     "aten._adaptive_avg_pool3d.default": adaptive_means,
     "aten._adaptive_avg_pool3d_backward.default": partial(adaptive_means_backward, 3),
-    "aten.avg_pool3d.default": avg_pool_3d,
-    "aten.avg_pool3d_backward.default": avg_pool_3d_backward,
+    "aten.avg_pool3d.default": packed(avg_pool_3d),
+    "aten.avg_pool3d_backward.default": packed(avg_pool_3d_backward),
     "aten.upsample_linear1d_backward.default": linear_backward,
     "aten.upsample_bilinear2d_backward.default": linear_backward,
 }

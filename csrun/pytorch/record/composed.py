@@ -4,11 +4,32 @@ Each takes PyTorch's arguments, and autograd decomposes it like the user's own l
 """
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from math import log, pi
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+
+def without_old_reduction(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    """Decorate the recording of a loss, which gets no `size_average` and `reduce`.
+
+    A call that sets one of these deprecated options of `function` is left to PyTorch.
+    """
+    form = signature(function)
+
+    def decorate(record: Callable[..., Any]) -> Callable[..., Any]:
+        def record_reduced(recorder: Any, *given: Any, **options: Any) -> Any:
+            arguments = form.bind(*given, **options).arguments
+            old = [arguments.pop(name, None) for name in ("size_average", "reduce")]
+            if any(value is not None for value in old):
+                return NotImplemented
+            return record(recorder, **arguments)
+
+        return record_reduced
+
+    return decorate
 
 
 def gaussian_nll_loss(
@@ -32,6 +53,7 @@ def gaussian_nll_loss(
     return _reduced(loss + 0.5 * log(2 * pi) if full else loss, reduction)
 
 
+@without_old_reduction(functional.multi_margin_loss)
 def multi_margin_loss(
     recorder: Any,
     input: Any,
@@ -39,13 +61,9 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Any = None,
-    size_average: Any = None,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
     """Mean of max(0, margin - x[y] + x[i])^p over the classes i other than y."""
-    if size_average is not None or reduce is not None:
-        return NotImplemented
     is_one = input.dim() < 2
     rows = input.reshape(1, -1) if is_one else input
     labels = target.reshape(-1, 1)
@@ -58,21 +76,20 @@ def multi_margin_loss(
     return _reduced(loss[0] if is_one else loss, reduction)
 
 
+@without_old_reduction(functional.nll_loss)
 def nll_loss(
     recorder: Any,
     input: Any,
     target: Any,
     weight: Any = None,
-    size_average: Any = None,
     ignore_index: int = -100,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
     """-weight[y] x[y] of each label; sums and means are left to PyTorch's operator.
 
     Shapes: input [N, C, ...] or [C], target [N, ...] or []
     """
-    if reduction != "none" or size_average is not None or reduce is not None:
+    if reduction != "none":
         return NotImplemented
     axis = min(input.dim() - 1, 1)
     is_ignored = target == ignore_index
@@ -82,20 +99,17 @@ def nll_loss(
     return torch.where(is_ignored, 0, loss)
 
 
+@without_old_reduction(functional.multilabel_margin_loss)
 def multilabel_margin_loss(
     recorder: Any,
     input: Any,
     target: Any,
-    size_average: Any = None,
-    reduce: Any = None,
     reduction: str = "mean",
 ) -> Any:
     """Sum of max(0, 1 - (x[y] - x[i])) over labels y up to the first -1 and other classes i.
 
     Shapes: input and target [N, C], [C] or []
     """
-    if size_average is not None or reduce is not None:
-        return NotImplemented
     is_one = input.dim() < 2
     rows, labels = (x.reshape(1, -1) if is_one else x for x in (input, target))
     is_label = (labels < 0).cumsum(1) == 0

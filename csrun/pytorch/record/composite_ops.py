@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import CsrunError
 from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.composed import COMPOSED
+from csrun.pytorch.record.composed import COMPOSED, without_old_reduction
 from csrun.pytorch.record.recording import RecordedOperator
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -188,19 +188,18 @@ def record_attention(
     return ATTENTION.record(recorder, tensors, **options)
 
 
+@without_old_reduction(functional.cross_entropy)
 def record_cross_entropy(
     recorder: StepRecorder,
     input: Any,
     target: Any,
     weight: Any = None,
-    size_average: Any = None,
     ignore_index: int = -100,
-    reduce: Any = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
     """Left to PyTorch with class weights or probabilities as labels."""
-    if weight is not None or size_average is not None or reduce is not None:
+    if weight is not None:
         return NotImplemented
     if target.is_floating_point():
         return NotImplemented
