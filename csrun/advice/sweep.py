@@ -12,7 +12,6 @@ from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
 from csrun.advice.numbers import several, spread, with_spread
 from csrun.advice.other_work import OtherWork
-from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
@@ -57,7 +56,7 @@ def measure_pipeline(
         machine_cpus=len(cpus),
         estimated_samples_per_s=plan.estimate.samples_per_sec,
         wafer_samples_per_s=wafer,
-        streaming=plan.mode is ExecutionMode.WEIGHT_STREAMING,
+        streaming=plan.is_streaming,
         parallel=dataset.parallel,
         points=tuple(_points(endless, hands, cpus, enough, dataset)),
         most_streamers=dataset.most_streamers,

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.base.mode import ExecutionMode
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module
 from csrun.cirh.batch_axes import Over
@@ -170,7 +169,7 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
     """
     laid_out = partial(lay_out, model, _group_bytes(model, options), options.micro_batches)
     errors: list[TooLargeError] = []
-    if options.mode is ExecutionMode.WEIGHT_STREAMING and model.clip_norm is None:
+    if options.is_streaming and model.clip_norm is None:
         try:
             return place_model(model, laid_out(updates_beside=True), options, batch)
         except TooLargeError as error:
@@ -216,17 +215,14 @@ def _plan(
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
-        mode=options.mode,
-        run_mode=options.run_mode,
         precision=precision_of(module),
         batch_size=count * minibatch,
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         visits=placed.visits,
         schedule=_schedule(placed.visits, options.at_once),
-        blas_threads=options.blas_threads,
         arena_bytes=placed.arena_bytes,
-        store_in_arena=options.mode is ExecutionMode.PIPELINED,
+        store_in_arena=not options.is_streaming,
         store=placed.store,
         buffers=tuple(placed.buffers),
         inputs=tuple(
@@ -247,10 +243,9 @@ def _plan(
         estimate=estimate_of(
             layout.layers, inputs, placed.floor_plan, options, precision_of(module)
         ),
-        chosen_for=options.chosen_for,
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
-        **options.split_fields(),
+        **options.recorded(),
     )
 
 
@@ -268,13 +263,9 @@ def estimate_of(
         pes={region.layer: region.rectangle.pes for region in floor_plan},
         input_bytes=count * sum(nbytes_of(spec.shape, spec.dtype) for spec in inputs),
         batch_size=count * inputs[0].shape[0],
-        minibatches=count,
-        mode=options.mode,
-        run_mode=options.run_mode,
+        minibatch_size=inputs[0].shape[0],
+        options=options,
         system=options.system,
-        replicas=options.replicas,
-        micro_batches=options.micro_batches,
-        systems=options.systems,
         itemsize=np.dtype(precision).itemsize,
     )
     return estimate(work)

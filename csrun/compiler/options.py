@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from csrun.base.mode import ExecutionMode, RunMode
-from csrun.executable import BatchSplit
+from csrun.base.mode import RunMode
+from csrun.executable import PlanOptions
 from csrun.site.site import System
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -13,25 +13,19 @@ SHARE = 8  # of the wafer's memory, as much as weights of one matrix may take of
 GROUP_BYTES = 1 << 20  # layers of less weight than this travel together: fewer handoffs a step
 
 
-class CompileOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of one compile; equal options and an equal model give an equal Executable.
 
-    `system` is the CS system whose memory the model must fit. `blas_threads` belongs to the
-    arithmetic: a matrix product on more threads may sum in another order. A matrix of more than
+    `system` is the CS system whose memory the model must fit. A matrix of more than
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
-    it takes more than its share of the wafer. Which of these options the compiler has chosen, it
-    was for the models of the checksums in `chosen_for`. With `mark_layers` the program says where
-    each layer begins and ends, for a trace.
+    it takes more than its share of the wafer. With `mark_layers` the program says where each layer
+    begins and ends, for a trace.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
-    mode: ExecutionMode
-    run_mode: RunMode
     system: System
     group_bytes: Positive = GROUP_BYTES
     max_group_bytes: Positive | None = None
-    blas_threads: Positive = 1
-    chosen_for: tuple[str, ...] = ()
     mark_layers: bool = False
     recompute: bool = False
 
@@ -40,8 +34,7 @@ class CompileOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_onl
         """The most that a matrix may take and still travel whole; None where all do."""
         if self.max_group_bytes is not None:
             return self.max_group_bytes
-        streams = self.mode is ExecutionMode.WEIGHT_STREAMING
-        return self.system.sram_bytes // SHARE if streams else None
+        return self.system.sram_bytes // SHARE if self.is_streaming else None
 
     @property
     def adds_gradients(self) -> bool:

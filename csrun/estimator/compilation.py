@@ -320,7 +320,7 @@ def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> Compile
 
 def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:
     """True if activations may be recomputed: in a training with streamed weights."""
-    is_streamed = options.mode is ExecutionMode.WEIGHT_STREAMING
+    is_streamed = options.is_streaming
     return config.recompute == AUTO and is_streamed and options.run_mode is RunMode.TRAIN
 
 

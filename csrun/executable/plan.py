@@ -31,6 +31,7 @@ __all__ = [
     "Output",
     "Parameter",
     "Plan",
+    "PlanOptions",
     "RunMode",
     "Slot",
     "StoreLayout",
@@ -337,12 +338,31 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """Minibatches of a step, of all systems."""
         return self.systems * self.minibatches
 
-    def split_fields(self) -> dict[str, Any]:
-        """The fields of the split alone, by name."""
-        return {name: getattr(self, name) for name in BatchSplit.__struct_fields__}
+
+class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of a compile that its plan records.
+
+    `blas_threads` belongs to the arithmetic: a matrix product on more threads may sum in another
+    order. Which options the compiler has chosen, it was for the models of the checksums in
+    `chosen_for`.
+    """
+
+    mode: ExecutionMode
+    run_mode: RunMode
+    blas_threads: Positive = 1
+    chosen_for: tuple[str, ...] = ()
+
+    @property
+    def is_streaming(self) -> bool:
+        """Return whether the layers take turns on the wafer."""
+        return self.mode is ExecutionMode.WEIGHT_STREAMING
+
+    def recorded(self) -> dict[str, Any]:
+        """The options that a plan records, by name."""
+        return {name: getattr(self, name) for name in PlanOptions.__struct_fields__}
 
 
-class Plan(BatchSplit, frozen=True, forbid_unknown_fields=True):
+class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     """plan.json.
 
     `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
@@ -354,8 +374,8 @@ class Plan(BatchSplit, frozen=True, forbid_unknown_fields=True):
     `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
     would count: such batches are refused (None: they count nowhere).
 
-    One update is that of all systems, replicas and minibatches. What the compiler has chosen
-    answers the questions `chosen_for`. `marks`: layers told of, by their numbers.
+    One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
+    numbers.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -374,15 +394,12 @@ class Plan(BatchSplit, frozen=True, forbid_unknown_fields=True):
 
     compiler_version: str
     checksum: str
-    mode: ExecutionMode
-    run_mode: RunMode
     precision: str  # float32 | float64
     batch_size: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
     visits: tuple[Visit, ...]
     schedule: tuple[MinibatchVisit, ...]
-    blas_threads: int
     arena_bytes: int
     store_in_arena: bool
     store: StoreLayout
@@ -399,7 +416,6 @@ class Plan(BatchSplit, frozen=True, forbid_unknown_fields=True):
     clip_norm: float | None
     floor_plan: tuple[Region, ...]
     estimate: Estimate
-    chosen_for: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ from csrun.compiler.plan.performance_model import Constants, Work, estimate
 from csrun.compiler.plan.slots import place_groups
 from csrun.compiler.plan.store_layout import lay_out
 from csrun.estimator.model_trace import trace_model
-from csrun.executable import Layer, nbytes_of
+from csrun.executable import Layer, PlanOptions, nbytes_of
 from csrun.params import load
 from csrun.site import load as load_site
 
@@ -102,9 +102,8 @@ def fc_mnist(config: str) -> Work:
         pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
         input_bytes=sum(nbytes_of(spec.shape, spec.dtype) for spec in plan.inputs),
         batch_size=plan.batch_size,
-        minibatches=plan.minibatches_in_flight,
-        mode=plan.mode,
-        run_mode=plan.run_mode,
+        minibatch_size=plan.batch_size // plan.parts,
+        options=plan,
         system=SYSTEM,
     )
 
@@ -131,9 +130,8 @@ def transformer(model: Transformer, batch: int, mode: ExecutionMode) -> Work:
         pes={},
         input_bytes=rows * TOKEN_BYTES,
         batch_size=batch,
-        minibatches=1,
-        mode=mode,
-        run_mode=RunMode.TRAIN,
+        minibatch_size=batch,
+        options=PlanOptions(mode=mode, run_mode=RunMode.TRAIN),
         system=SYSTEM,
     )
 
@@ -215,9 +213,8 @@ def fitting(graph: Graph, module: ModuleOp) -> list[Work]:
             pes={region.layer: region.rectangle.pes for region in plan},
             input_bytes=inputs * samples // TRACED,
             batch_size=samples,
-            minibatches=samples / TRACED,  # what a layer counts is of TRACED samples
-            mode=graph.mode,
-            run_mode=RunMode.TRAIN,
+            minibatch_size=TRACED,  # what a layer counts is of so many samples
+            options=options,
             system=SYSTEM,
             itemsize=4,
         )

@@ -54,12 +54,12 @@ def place_model(
     """
     layout, store = with_store(layout, model, options)
     alive, base = alive_in(layout, model), store.nbytes
-    if options.mode is ExecutionMode.WEIGHT_STREAMING:
+    if options.is_streaming:
         layout, base = _with_slots(layout, options, AHEAD_BYTES)
     buffers, first_end = place(alive, base)
     partial_bytes, kept_bytes = _partial_bytes(layout, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes
-    if options.mode is ExecutionMode.WEIGHT_STREAMING and first_end > room:
+    if options.is_streaming and first_end > room:
         # Without bytes for what comes ahead a model may fit that is slower, which is better than
         # none.
         layout, base = _with_slots(layout, options, ahead_bytes=0)
@@ -164,7 +164,7 @@ def _with_gradients(
     nbytes = layout.region_bytes
     is_whole = options.micro_batches == 1 and not options.accumulates
     is_immediate = model.clip_norm is None and is_whole
-    if options.mode is ExecutionMode.WEIGHT_STREAMING and is_immediate:
+    if options.is_streaming and is_immediate:
         visits = [function.visit for function in layout.functions]
         offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
     groups = tuple(

@@ -116,7 +116,7 @@ def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
 
 def _weight_copies(store: StoreLayout, options: CompileOptions) -> int:
     """Weights, gradients, optimizer state, and the gradients of a later minibatch."""
-    if options.mode is ExecutionMode.WEIGHT_STREAMING:
+    if options.is_streaming:
         return 1
     training = options.run_mode is RunMode.TRAIN
     several = options.micro_batches * options.minibatches_in_flight > 1 or options.accumulates

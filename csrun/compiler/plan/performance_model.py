@@ -45,8 +45,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from csrun.base.mode import ExecutionMode, RunMode
-from csrun.executable import Estimate, Layer, LayerEstimate
+from csrun.base.mode import RunMode
+from csrun.executable import Estimate, Layer, LayerEstimate, PlanOptions
 from csrun.site import System
 
 #: A link between two PEs, in each direction. The WSE-2's 220 Pb/s (its data sheet) over 850,000
@@ -75,69 +75,59 @@ FITTED = Constants(efficiency=0.173, batch_overhead_s=699e-6)
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Work of each of `systems`.
+    """Work of one of the systems, under the options of a compile or a plan.
 
-    The layers' FLOPs and activations are those of one of the batch's `minibatches`, `input_bytes`
-    the whole batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each
-    layer's PEs in one of the `replicas`; when it is empty,
-    pipelined layers share the usable PEs by their FLOPs, which no placement beats, and streamed
-    ones have all of them.
+    The layers' FLOPs and activations are those of `minibatch_size` samples, `input_bytes` the whole
+    batch's; layers count bytes of the executor's numbers, of `itemsize`. `pes` names each layer's
+    PEs in a replica; when it is empty, pipelined layers share the usable PEs by their FLOPs, which
+    no placement beats, and streamed ones have all of them.
     """
 
     layers: Sequence[Layer]
     pes: Mapping[str, int]
     input_bytes: int
     batch_size: int
-    minibatches: int
-    mode: ExecutionMode
-    run_mode: RunMode
+    minibatch_size: int
+    options: PlanOptions
     system: System
-    replicas: int = 1
-    micro_batches: int = 1
-    systems: int = 1
     itemsize: int = HALF_BYTES
-
-    @property
-    def is_streaming(self) -> bool:
-        """Return whether the layers take turns."""
-        return self.mode is ExecutionMode.WEIGHT_STREAMING
 
     def pes_of(self, layer: Layer) -> int:
         """The PEs of a layer in one replica."""
         if self.pes:
             return self.pes[layer.name]
-        if self.is_streaming:
+        if self.options.is_streaming:
             return self.system.usable_cores
         share = _flops(layer) / sum(map(_flops, self.layers))
-        return max(int(share * self.system.usable_cores / self.replicas), 1)
+        return max(int(share * self.system.usable_cores / self.options.replicas), 1)
 
     def working_pes(self, layer: Layer) -> float:
         """Number of a layer's PEs in one replica that work at a time."""
-        if self.is_streaming:
+        if self.options.is_streaming:
             return self.pes_of(layer)
         # Two FLOPs a multiply-add: a sample has no work for more PEs than it has multiply-adds.
         return min(self.pes_of(layer), max(self.per_sample(layer.forward_flops) / 2, 1))
 
     def per_sample(self, of_minibatch: int) -> float:
         """A minibatch's FLOPs or bytes, of one sample."""
-        return of_minibatch * self.minibatches / self.batch_size
+        return of_minibatch / self.minibatch_size
 
     def link_bytes(self, layer: Layer) -> float:
         """Bytes that a layer of a replica sends per sample: activations and share of gradients."""
-        gradients = layer.weight_bytes if self.run_mode is RunMode.TRAIN else 0
-        summed = 2 * (self.replicas - 1) * gradients / self.batch_size
+        gradients = layer.weight_bytes if self.options.run_mode is RunMode.TRAIN else 0
+        summed = 2 * (self.options.replicas - 1) * gradients / self.batch_size
         return self.half * (self.per_sample(max(layer.crossing_bytes, 1)) + summed)
 
     def streamed_bytes(self, layer: Layer) -> float:
         """Bytes of the I/O that a layer's weights and gradients take in a batch."""
-        if not self.is_streaming:
+        if not self.options.is_streaming:
             return 0
-        sent = self.micro_batches if self.run_mode is RunMode.TRAIN else 0
+        sent = self.options.micro_batches if self.options.run_mode is RunMode.TRAIN else 0
         return self.half * layer.weight_bytes * (layer.loads + sent)
 
     def overhead_s(self, constants: Constants) -> float:
         """Seconds of a batch besides its layers' work."""
-        return self.micro_batches * constants.batch_overhead_s
+        return self.options.micro_batches * constants.batch_overhead_s
 
     @property
     def half(self) -> float:
@@ -148,7 +138,7 @@ class Work:
     def io_samples_per_sec(self) -> float:
         """Samples per second that the I/O sustains."""
         weights = sum(map(self.streamed_bytes, self.layers))
-        nbytes = self.input_bytes / self.systems + weights
+        nbytes = self.input_bytes / self.options.systems + weights
         return _io_bytes_per_sec(self.system) * self.batch_size / max(nbytes, 1)
 
 
@@ -156,13 +146,13 @@ def estimate(work: Work, constants: Constants = FITTED) -> Estimate:
     """Estimate the rate of the system, and of each layer alone."""
     alone = [_LayerRates.of(layer, work, constants) for layer in work.layers]
     seconds = [1 / layer.compute for layer in alone]  # a sample
-    pace_s = sum(seconds) if work.is_streaming else max(seconds, default=0.0)
+    pace_s = sum(seconds) if work.options.is_streaming else max(seconds, default=0.0)
     compute = 1 / (pace_s + work.overhead_s(constants) / work.batch_size)
     transmission = min([work.io_samples_per_sec, *(layer.transmission for layer in alone)])
     rate, usable = min(compute, transmission), work.system.usable_cores
-    own_rate = rate / work.systems
+    own_rate = rate / work.options.systems
     pes = [layer.pes for layer in alone]
-    active = max(pes, default=0) if work.is_streaming else sum(pes)
+    active = max(pes, default=0) if work.options.is_streaming else sum(pes)
     flops = sum(layer.flops for layer in alone)
     return Estimate(
         rate,
@@ -187,15 +177,15 @@ class _LayerRates:
     @classmethod
     def of(cls, layer: Layer, work: Work, constants: Constants) -> "_LayerRates":
         own, system = work.pes_of(layer), work.system
-        pes = work.replicas * own
+        pes = work.options.replicas * own
         flops = work.per_sample(_flops(layer))
-        if work.is_streaming:
+        if work.options.is_streaming:
             bandwidth = _io_bytes_per_sec(system)
             nbytes = max(work.streamed_bytes(layer), 1) / work.batch_size
         else:
-            bandwidth = work.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
+            bandwidth = work.options.replicas * sqrt(own) * LINK_BYTES_PER_CYCLE * system.clock_hz
             nbytes = work.link_bytes(layer)
-        working = work.systems * work.replicas * work.working_pes(layer)
+        working = work.options.systems * work.options.replicas * work.working_pes(layer)
         compute = working * _pe_flops_per_sec(system) * constants.efficiency / flops
         return cls(layer.name, pes, flops, compute, bandwidth / nbytes)
 

@@ -181,7 +181,7 @@ class Report:
     @property
     def stream(self) -> GroupStream | None:
         """Timeline of the groups of weights; None where the weights stay on the wafer."""
-        streaming = self.plan.mode is ExecutionMode.WEIGHT_STREAMING
+        streaming = self.plan.is_streaming
         return stream_of(self.plan) if streaming else None
 
     @property

@@ -18,13 +18,9 @@ def work_of(plan: Plan, system: System) -> Work:
         pes={region.layer: region.rectangle.pes for region in plan.floor_plan},
         input_bytes=sum(nbytes_of(spec.shape, spec.dtype) for spec in plan.inputs),
         batch_size=plan.batch_size,
-        minibatches=plan.systems * plan.minibatches,
-        mode=plan.mode,
-        run_mode=plan.run_mode,
+        minibatch_size=plan.batch_size // plan.parts,
+        options=plan,
         system=system,
-        replicas=plan.replicas,
-        micro_batches=plan.micro_batches,
-        systems=plan.systems,
         itemsize=np.dtype(plan.precision).itemsize,
     )
 
@@ -56,7 +52,9 @@ class Limit:
     @property
     def total(self) -> str:
         """Sentence that relates the kernels' rates to the model's."""
-        whose = "all kernels in sequence" if self.work.is_streaming else "the slowest kernel"
+        whose = (
+            "all kernels in sequence" if self.work.options.is_streaming else "the slowest kernel"
+        )
         return (
             f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, plus "
             f"{_ms(self.work.overhead_s(self.constants))} of overhead: "
@@ -66,12 +64,14 @@ class Limit:
     @property
     def micro_batches(self) -> str:
         """Sentence on micro-batches and their cost; empty for a single one."""
-        work = self.work
-        if work.micro_batches == 1:
+        work, options = self.work, self.work.options
+        if options.micro_batches == 1:
             return ""
-        size = work.batch_size // work.micro_batches
-        text = f"A batch is computed in {work.micro_batches} micro-batches of {size:,} samples"
-        if not work.is_streaming:
+        size = work.batch_size // work.options.micro_batches
+        text = (
+            f"A batch is computed in {work.options.micro_batches} micro-batches of {size:,} samples"
+        )
+        if not work.options.is_streaming:
             return text + ", in sequence."
         weights = si(sum(map(work.streamed_bytes, work.layers)), "B")
         return text + f": weights in and gradients out of each make {weights} per batch."
@@ -91,7 +91,7 @@ class Limit:
     def _kernels_s(self) -> float:
         """Seconds of a batch spent in kernels."""
         seconds = [1 / layer.compute_samples_per_sec for layer in self.estimate.layers]
-        pace_s = sum(seconds) if self.work.is_streaming else max(seconds, default=0.0)
+        pace_s = sum(seconds) if self.work.options.is_streaming else max(seconds, default=0.0)
         return self.work.batch_size * pace_s
 
     @property
@@ -110,7 +110,7 @@ class Limit:
 
     @property
     def _computation(self) -> str:
-        if self.work.is_streaming:
+        if self.work.options.is_streaming:
             return (
                 "computation: each layer uses all PEs in turn; reduce the work per sample, or "
                 "use a system with more PEs"
@@ -119,7 +119,7 @@ class Limit:
         pes, working = self.work.pes_of(layer), self.work.working_pes(layer)
         if working < pes:
             remedy = "more replicas of the model (larger batch_size)"
-            if self.work.replicas == 1:
+            if self.work.options.replicas == 1:
                 remedy = "replicas of the model (runconfig.multireplica)"
             return (
                 f"layer {layer.name}, where a sample occupies {count(working)} of {count(pes)} "
@@ -134,7 +134,7 @@ class Limit:
     def _transmission(self) -> str:
         work, rate = self.work, self.estimate.transmission_samples_per_sec
         if work.io_samples_per_sec <= rate:
-            inputs = work.input_bytes / work.systems
+            inputs = work.input_bytes / work.options.systems
             weights = sum(map(work.streamed_bytes, work.layers))
             if weights > inputs:
                 return (
@@ -159,8 +159,8 @@ class Limit:
         summed = work.link_bytes(layer) - activations
         if summed > activations:
             return (
-                f"the sum of layer {layer.name}'s gradients over {work.replicas} replicas, once "
-                f"per batch: {self._larger_batch}"
+                f"the sum of layer {layer.name}'s gradients over "
+                f"{work.options.replicas} replicas, once per batch: {self._larger_batch}"
             )
         return (
             f"the links out of layer {layer.name}'s PEs, {si(activations, 'B')} of activations per "
@@ -170,18 +170,13 @@ class Limit:
     @property
     def _larger_batch(self) -> str:
         """The remedy, with what it is estimated to bring; or why it is none."""
-        work = self.work
-        if work.micro_batches > 1:
+        work, parts = self.work, self.work.options.micro_batches
+        if parts > 1:
             return (
-                f"fewer than {work.micro_batches} micro-batches raise the rate, if a larger "
-                "micro_batch_size fits"
+                f"fewer than {parts} micro-batches raise the rate, if a larger micro_batch_size "
+                "fits"
             )
-        doubled = replace(
-            work,
-            batch_size=2 * work.batch_size,
-            minibatches=2 * work.minibatches,
-            input_bytes=2 * work.input_bytes,
-        )
+        doubled = replace(work, batch_size=2 * work.batch_size, input_bytes=2 * work.input_bytes)
         rate = estimate(doubled, self.constants).samples_per_sec
         words = (
             f"a larger batch_size raises the rate, {doubled.batch_size:,} to an estimated "

@@ -14,7 +14,7 @@ from csrun.compiler import compile_model
 from csrun.compiler.matching import validate_model
 from csrun.compiler.plan.performance_model import FITTED, Constants, Work, estimate
 from csrun.compiler.plan.store_layout import lay_out
-from csrun.executable import Layer
+from csrun.executable import Layer, PlanOptions
 from csrun.site import load as load_site
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -48,10 +48,12 @@ def layer(
 
 def work(*layers: Layer, **others) -> Work:
     given = {
-        "layers": layers, "pes": {}, "input_bytes": 1000, "batch_size": 10, "minibatches": 1,
-        "mode": ExecutionMode.PIPELINED, "run_mode": RunMode.TRAIN, "system": SYSTEM,
+        "layers": layers, "pes": {}, "input_bytes": 1000, "batch_size": 10, "minibatch_size": 10,
+        "system": SYSTEM,
     }  # fmt: skip
-    return Work(**{**given, **others})
+    options = {"mode": ExecutionMode.PIPELINED, "run_mode": RunMode.TRAIN}
+    options |= {name: others.pop(name) for name in PlanOptions.__struct_fields__ if name in others}
+    return Work(**{**given, **others}, options=PlanOptions(**options))
 
 
 STREAMING = {"mode": ExecutionMode.WEIGHT_STREAMING}
@@ -165,7 +167,7 @@ def test_replicas_work_at_once_and_sum_their_gradients(run_mode, sums):
     A ring of four moves 3/2 of 2,000 bytes once for the 2.5 samples of each: 1,200 a sample.
     """
     one = layer("a", 4000, weight_bytes=2000, crossing_bytes=80_000 // 4)
-    four = work(one, pes={"a": 100}, replicas=4, minibatches=4, run_mode=run_mode)
+    four = work(one, pes={"a": 100}, replicas=4, minibatch_size=2.5, run_mode=run_mode)
     found = estimate(four, IDEAL)
     assert [x.active_pes for x in found.layers] == [400]
     assert found.compute_samples_per_sec == pytest.approx(4 * 2e11 / 1600)
@@ -183,7 +185,7 @@ def test_pipelined_the_inputs_or_a_layers_border_bound_the_transmission():
 
 def test_a_batch_has_its_overhead_and_minibatches_add_up():
     flops = 8_000_000_000  # five times that are 20 ms of the peak, 100 ms of a fifth of it
-    found = estimate(work(layer("a", flops), minibatches=5), Constants(0.2, 0.1))
+    found = estimate(work(layer("a", flops), minibatch_size=2), Constants(0.2, 0.1))
     assert found.compute_samples_per_sec == pytest.approx(10 / (0.1 + 0.1), rel=1e-3)
     assert found.samples_per_sec == found.compute_samples_per_sec
     # half of the time at a fifth of the peak

@@ -10,7 +10,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.plan.performance_model import Constants, Work, estimate
 from csrun.compiler.report.limit import Limit, work_of
-from csrun.executable import Layer
+from csrun.executable import Layer, PlanOptions
 
 # 1,000 PEs of 2 FLOPs a cycle at 1 GHz: 2e12 FLOP/s; 1e9 bytes a second of I/O.
 SMALL = msgspec.structs.replace(
@@ -28,10 +28,12 @@ def layer(name, flops, weight_bytes=64, crossing_bytes=64):
 
 def limit_of(*layers, constants=IDEAL, arena_bytes=0, **others):
     given = {
-        "layers": layers, "pes": {}, "input_bytes": 10, "batch_size": 10, "minibatches": 1,
-        "mode": ExecutionMode.PIPELINED, "run_mode": RunMode.TRAIN, "system": SMALL,
+        "layers": layers, "pes": {}, "input_bytes": 10, "batch_size": 10, "minibatch_size": 10,
+        "system": SMALL,
     }  # fmt: skip
-    work = Work(**{**given, **others})
+    options = {"mode": ExecutionMode.PIPELINED, "run_mode": RunMode.TRAIN}
+    options |= {name: others.pop(name) for name in PlanOptions.__struct_fields__ if name in others}
+    work = Work(**{**given, **others}, options=PlanOptions(**options))
     return Limit(work, estimate(work, constants), arena_bytes, constants)
 
 
@@ -73,7 +75,7 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
             "model (runconfig.multireplica) raise the rate",
         ),
         (
-            limit_of(layer("a", 4000), pes={"a": 400}, input_bytes=1, replicas=2, minibatches=2),
+            limit_of(layer("a", 4000), pes={"a": 400}, input_bytes=1, replicas=2, minibatch_size=5),
             "occupies 200 of 400 PEs at a time: more replicas of the model (larger batch_size) "
             "raise the rate",
         ),
@@ -97,7 +99,10 @@ def test_a_larger_batch_that_may_not_fit_says_what_this_one_takes():
         ),
         (
             limit_of(
-                layer("a", 4000, weight_bytes=1_000_000), pes={"a": 100}, replicas=2, minibatches=2
+                layer("a", 4000, weight_bytes=1_000_000),
+                pes={"a": 100},
+                replicas=2,
+                minibatch_size=5,
             ),
             "the sum of layer a's gradients over 2 replicas, once per batch: a larger batch_size",
         ),
