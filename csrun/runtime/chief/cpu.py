@@ -97,7 +97,7 @@ class CpuProgram:
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
         reached = watched if is_watched else weights
         compute = make_compute(executable, arena, store, memory.runtime, reached)
-        self._engine = Engine(plan, compute, fed.source, watched, self._results, recorder)
+        self._engine = Engine(plan, compute, fed.source, watched, self._results)
         self._weights, self._turns = weights, memory.turns
         self._recorder, self._number = memory.recorder, len(memory.plans)
         memory.plans.append(plan)

@@ -8,7 +8,7 @@ made for one lies in its ring until it runs again.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from csrun.base.errors import CsrunError
 from csrun.data import Dataset
@@ -19,6 +19,13 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
+
+
+class StoreState(NamedTuple):
+    """Tensors of a checkpoint and the numbers of the steps, wherever the store is."""
+
+    tensors: dict[str, Array]
+    numbers: Array | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from csrun.executable import Executable, Plan, numbers_view, state_layout, state
 from csrun.executable.bind import Array
 from csrun.executable.shards import Own, StoreShards, piece_starts
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import UpdateHold
+from csrun.runtime.chief.machine import StoreState, UpdateHold
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.remote.state import SentState
 from csrun.runtime.remote.store import ChannelPort
@@ -23,7 +23,6 @@ from csrun.runtime.wire.shared import Counter, SharedMemory
 from csrun.runtime.wire.tcp import TcpChannel
 
 M = TypeVar("M", bound=messages.AnyMessage)
-State = tuple[dict[str, Array], Array | None]  # tensors of a checkpoint, numbers of the steps
 COUNTERS = 3  # of a program on this machine, for each wafer: gradients, weights, notes
 
 
@@ -93,7 +92,7 @@ class ChiefStore:
         """Wait until it has them."""
         self._expect(messages.StoreInitialized, 0)
 
-    def state(self, plan: Plan) -> State:
+    def state(self, plan: Plan) -> StoreState:
         """Tensors of its part of the state, wherever the store is; wafers have theirs."""
         own = self._shards.own(plan, self._server)
         if isinstance(self._channel, TcpChannel):
@@ -104,7 +103,9 @@ class ChiefStore:
         if self.disk is None:
             os.close(file)
             mapped = self._resources.enter_context(closing(SharedMemory.attach(memory)))
-            return state_views(plan, mapped.bytes, own), numbers_view(plan, mapped.bytes)
+            return StoreState(
+                state_views(plan, mapped.bytes, own), numbers_view(plan, mapped.bytes)
+            )
         self._resources.callback(close_all, (memory, file))
         # not mapped, which would count as the chief's
         residency = Residency(plan, self.disk.memory_bytes, own)
@@ -193,7 +194,7 @@ class ChiefStores:
 
         return UpdateHold(copying_order(self._plan), lambda count: None, end, sent)
 
-    def state(self, plan: Plan) -> State:
+    def state(self, plan: Plan) -> StoreState:
         """State of all tasks, in the order of one store, and the numbers of the steps."""
         states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
         found = {name: tensor for state in states for name, tensor in state.items()}
@@ -201,7 +202,7 @@ class ChiefStores:
         everywhere = (
             first if first is None or len(numbers) == 1 else cast(Array, MirroredArray(numbers))
         )
-        return {name: found[name] for name in state_layout(plan)}, everywhere
+        return StoreState({name: found[name] for name in state_layout(plan)}, everywhere)
 
 
 class MirroredArray:
@@ -223,8 +224,8 @@ def _placed(ready: messages.StoreReady) -> log_lines.PlacedStore:
     )
 
 
-def _state_by(plan: Plan, port: Port, own: Own) -> State:
-    return stored_state(plan, port, own), stored_numbers(plan, port)
+def _state_by(plan: Plan, port: Port, own: Own) -> StoreState:
+    return StoreState(stored_state(plan, port, own), stored_numbers(plan, port))
 
 
 def parts_of(parts: Sequence[int], servers: int, system: int) -> list[int]:

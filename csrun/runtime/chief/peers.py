@@ -12,8 +12,8 @@ from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
 from csrun.executable.bind import Array, Bytes, store_of
 from csrun.records import log_lines
-from csrun.runtime.chief.machine import Feed, UpdateHold
-from csrun.runtime.chief.memoryx_client import ChiefStores, State, close_all, held_by
+from csrun.runtime.chief.machine import Feed, StoreState, UpdateHold
+from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, held_by
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.chief.programs import Awaited, ClusterMachine, Loaded
 from csrun.runtime.chief.streamer_clients import ChiefStreamers
@@ -133,7 +133,7 @@ class RunPeers:
             request.executable,
             "+".join(request.systems),
             Loaded(list(map(self._map, results)), feeding),
-            *self._state(plan, arenas),
+            self._state(plan, arenas),
             programming_time_s,
             request.sram_bytes,
         )
@@ -290,13 +290,13 @@ class RunPeers:
             # One ring at a time: all at once would take three descriptors a streamer and wafer.
             close_all({descriptor for ring in readers for descriptor in ring})
 
-    def _state(self, plan: Plan, arenas: Sequence[int]) -> State:
+    def _state(self, plan: Plan, arenas: Sequence[int]) -> StoreState:
         """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
         memory, *_ = map(self._map, arenas)
         if self._stores is not None:
             return self._stores.state(plan)
         whole = store_of(plan, memory, None)
-        return state_views(plan, whole), numbers_view(plan, whole)
+        return StoreState(state_views(plan, whole), numbers_view(plan, whole))
 
     def _make_stores(self, request: RunRequest) -> str:
         plan = request.executable.plan

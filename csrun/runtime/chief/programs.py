@@ -10,7 +10,7 @@ from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
 from csrun.executable.bind import Array, Bytes
-from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
+from csrun.runtime.chief.machine import Feed, Program, StoreState, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
 from csrun.runtime.step.source import require_first_rows
@@ -174,14 +174,13 @@ class ClusterMachine(ClusterProgram):
         executable: Executable,
         system: str,
         loaded: Loaded,
-        state: dict[str, Array],
-        numbers: Array | None,
+        state: StoreState,
         programming_time_s: float,
         sram_bytes: int | None,
     ) -> None:
         super().__init__(peers, executable.plan, system, 0, loaded, 0)
         self.plans = [executable.plan]
-        self.state, self.numbers = state, numbers
+        self.state, self.numbers = state
         self.programming_time_s = programming_time_s
         self.arena_bytes = executable.plan.arena_bytes
         self._sram_bytes = sram_bytes

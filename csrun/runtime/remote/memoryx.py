@@ -3,6 +3,7 @@
 import select
 import struct
 from contextlib import closing
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def serve_remote(
         closing(StateSender(control, plan, store, gate)) as sender,
     ):
         control.send(messages.StoreReady(store.nbytes, store.disk))
-        served = _RemoteStore(control, executable, request, store, part, threads, gate, below)
+        stored = _StoreParts(store, part, threads, gate)
+        served = _RemoteStore(control, executable, request, stored, below)
         try:
             return served.serve()
         except EndedByChief as interrupted:
@@ -56,6 +58,16 @@ def serve_remote(
             raise
 
 
+@dataclass(frozen=True)
+class _StoreParts:
+    """The store and what updates it: this task's share, the threads and the gate."""
+
+    store: Store
+    share: StoreShare
+    threads: UpdateThreads
+    gate: UpdateGate
+
+
 class _RemoteStore:
     """The store while it is served; the wafer's orders come on the channel's bulk."""
 
@@ -64,19 +76,16 @@ class _RemoteStore:
         control: TcpChannel,
         executable: Executable,
         request: messages.LoadStore,
-        store: Store,
-        part: StoreShare,
-        threads: UpdateThreads,
-        gate: UpdateGate,
+        stored: _StoreParts,
         below: str,
     ) -> None:
-        self._threads, self._part, self._gate = threads, part, gate
+        self._stored, store = stored, stored.store
         self._control = control
         self._wafer, self._below = control.bulk, below
         self._store, self._bytes = store, store.memory.bytes
         self._runtime = Runtime(request.settings.seed)
         self._owner = executable.plan
-        self._turn = _Served(executable, store, self._runtime, part, threads, gate)
+        self._turn = _Served(executable, stored, self._runtime)
         self._programs = {0: self._turn}
         self._loaded = 1  # programs so far
         self._step = StepState()
@@ -122,8 +131,7 @@ class _RemoteStore:
                     self._control.send(messages.Traced(part))
             case messages.LoadUpdates(directory, digest):
                 executable = load(Path(directory), digest).over(self._owner)
-                beside = self._store, self._runtime, self._part, self._threads, self._gate
-                self._programs[self._loaded] = _Served(executable, *beside)
+                self._programs[self._loaded] = _Served(executable, self._stored, self._runtime)
                 self._loaded += 1
                 self._control.send(messages.UpdatesReady())
             case messages.UnloadProgram(number):
@@ -173,24 +181,17 @@ class _RemoteStore:
         return receive_few(self._wafer, kind.size, f"orders from {self._below}")
 
     def _answer(self, data: memoryview) -> None:
-        held = memoryview(NUMBER.pack(self._gate.held_s))
+        held = memoryview(NUMBER.pack(self._stored.gate.held_s))
         send_summed(self._wafer, [data, held])
 
 
 class _Served:
     """A program's flat ranges of the store, and its learning algorithm."""
 
-    def __init__(
-        self,
-        executable: Executable,
-        store: Store,
-        runtime: Runtime,
-        part: StoreShare,
-        threads: UpdateThreads,
-        gate: UpdateGate,
-    ) -> None:
+    def __init__(self, executable: Executable, stored: _StoreParts, runtime: Runtime) -> None:
+        store, gate = stored.store, stored.gate
         plan, memory = executable.plan, store.memory.bytes
-        program = threads.over(executable.update_program(memory, runtime))
+        program = stored.threads.over(executable.update_program(memory, runtime))
         self.flat = flat_views(plan, memory)
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
-        self.updates = Updates(plan, program, self.pages, gate, part.own(plan))
+        self.updates = Updates(plan, program, self.pages, gate, stored.share.own(plan))

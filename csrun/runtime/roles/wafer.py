@@ -185,7 +185,7 @@ class _Wafer:
         verdict = self._verdict(plan, system, weights, watched)
         compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
         share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
-        engine = Engine(plan, compute, share, watched, results, recorder, system, verdict)
+        engine = Engine(plan, compute, share, watched, results, system, verdict)
         return _LoadedProgram(plan, engine, weights, resources)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:

@@ -21,7 +21,7 @@ from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, TakenBatch
 from csrun.runtime.step.swarmx import ALONE, Verdict
 from csrun.runtime.step.timed import TimedWeights
-from csrun.runtime.step.trace import SpanKind, SpanRecorder
+from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.step.weights import Weights
 from csrun.runtime.wire.messages import StepOrder, StepsDone
 
@@ -236,12 +236,11 @@ class Engine:
         source: BatchSource,
         weights: TimedWeights,
         results: ResultSlots,
-        recorder: SpanRecorder,
         system: int = 0,
         verdict: Verdict = ALONE,
     ) -> None:
         self._first_sample, self._verdict = system * share_of(plan), verdict
-        self._recorder = recorder
+        self._recorder = weights.recorder
         self._trains = plan.run_mode is RunMode.TRAIN
         self._plan = plan
         self._compute = compute

@@ -23,8 +23,8 @@ class TimedWeights:
     Neither counts what a checkpoint held back.
     """
 
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
+    def __init__(self, weights: Weights, recorder: SpanRecorder) -> None:
+        self._weights, self.recorder = weights, recorder
         self.weights_s = self.first_group_s = self._read_s = 0.0
 
     @property
@@ -113,7 +113,7 @@ def timed(weights: Weights, recorder: SpanRecorder, is_resident: bool) -> TimedW
     is_resident: they are where they are computed with, so that none come and updates are made here.
     """
     if recorder.steps is None:
-        return TimedWeights(weights)
+        return TimedWeights(weights, recorder)
     return TracedWeights(weights, recorder, is_resident)
 
 
@@ -121,10 +121,9 @@ class TracedWeights(TimedWeights):
     """The same, which records visits as they come and go, of the steps that are traced."""
 
     def __init__(self, weights: Weights, recorder: SpanRecorder, is_resident: bool) -> None:
-        super().__init__(weights)
+        super().__init__(weights, recorder)
         self._is_resident = is_resident
         self._delivered = SpanKind.UPDATE if is_resident else SpanKind.GRADIENTS
-        self._recorder = recorder
         self._visit = WHOLE_STEP
         self._began_ns: int | None = None  # of computing the visit
 
@@ -134,7 +133,7 @@ class TracedWeights(TimedWeights):
 
     def enter(self, visit: int) -> None:
         """Have the weights of the visit's groups where its function reads them."""
-        if not self._recorder.is_on:
+        if not self.recorder.is_on:
             super().enter(visit)
             return
         if self._visit != WHOLE_STEP:
@@ -143,26 +142,26 @@ class TracedWeights(TimedWeights):
         super().enter(visit)
         self._visit, self._began_ns = visit, perf_counter_ns()
         if not self._is_resident:
-            self._recorder.add(SpanKind.WEIGHTS, visit, began, self._began_ns)
+            self.recorder.add(SpanKind.WEIGHTS, visit, began, self._began_ns)
 
     def deliver(self, group: int, step: StepState) -> None:
         """The group's gradients of this step are complete in the store."""
-        if not self._recorder.is_on:
+        if not self.recorder.is_on:
             super().deliver(group, step)
             return
         self._end()
         began = perf_counter_ns()
         super().deliver(group, step)
-        self._recorder.add(self._delivered, group, began)
+        self.recorder.add(self._delivered, group, began)
 
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
         began = perf_counter_ns()
         super().settle()
-        if self._recorder.is_on and not self._is_resident:
-            self._recorder.add(SpanKind.SETTLE, 0, began)
+        if self.recorder.is_on and not self._is_resident:
+            self.recorder.add(SpanKind.SETTLE, 0, began)
 
     def _end(self) -> None:
-        if self._began_ns is not None and self._recorder.is_on:
-            self._recorder.add(SpanKind.COMPUTE, self._visit, self._began_ns)
+        if self._began_ns is not None and self.recorder.is_on:
+            self.recorder.add(SpanKind.COMPUTE, self._visit, self._began_ns)
         self._began_ns = None

@@ -109,7 +109,7 @@ def test_what_is_told_late_is_not_less_than_no_time(clock: Clock, waits: int, is
             weights.held_s = 2.0
 
     weights.enter = enter
-    watched = timed.TimedWeights(weights)
+    watched = timed.TimedWeights(weights, SpanRecorder(None))
     watched.enter(waits)
     watched.enter(is_told)
     assert watched.read() == ((1.0, 0.0, 2.0) if waits else (0.0, 1.0, 2.0))
