@@ -20,6 +20,7 @@ from support.running import (
 from csrun import nn
 from csrun.compiler import compile_model
 from csrun.runtime.step import weights
+from csrun.runtime.step.gradient_sums import places
 from csrun.runtime.wire.messages import Gathering, StepOrder
 
 #: Of three steps, which have three batches, two and one; orders end amid them.
@@ -77,3 +78,10 @@ def test_a_jobs_bits_are_those_of_one_process(tmp_path, monkeypatch, network, wa
     with opened(way, tmp_path, executable, [data(network)], network.parameters()) as machine:
         assert taken(machine) == expected
         assert_same(copied(machine), copied(alone))
+
+
+def test_the_batches_of_an_order_are_of_these_steps() -> None:
+    """An order that begins with the second batch of step 4, whose third is of step 5."""
+    assert list(places(StepOrder(4, 3))) == [(4, 0, True), (5, 0, True), (6, 0, True)]
+    order = StepOrder(4, 4, gathering=Gathering(1, (False, True, False, True)))
+    assert list(places(order)) == [(4, 1, False), (4, 2, True), (5, 0, False), (5, 1, True)]

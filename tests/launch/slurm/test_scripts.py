@@ -34,6 +34,17 @@ def test_slurms_own_options_are_the_sites_and_the_command_lines() -> None:
     assert options.of([], SLURM_SITE, batch=False).first == ("--nice=10",)  # srun knows no requeue
 
 
+def test_options_of_a_role_go_over_the_sites_and_under_the_command_lines() -> None:
+    roles = {"chief": {"qos": "high", "mem": 100}, "streamer": {"partition": "cpu"}}
+    site = msgspec.structs.replace(SLURM_SITE, slurm_options_by_role=roles)
+    given = options.of(["mem=7"], site, batch=True, roles=[Role.CHIEF, Role.STREAMER])
+    assert given.by_component == (
+        ("--partition=cs", "--account=lab", "--qos=high", "--mem=7"),
+        ("--partition=cpu", "--account=lab", "--mem=7"),
+    )
+    assert given.partitions == ("cs", "cpu")
+
+
 @pytest.mark.parametrize(("option", "said"), [
     *((name, f"csrun sets {name} itself: {why}") for name, why in options.REFUSED.items()),
     ("export=NONE", "sets export itself: tasks inherit this shell's environment"),

@@ -1,0 +1,31 @@
+"""Turns of programs: whose weights the arena holds."""
+
+import pytest
+
+from csrun.runtime.step.weights import Turns
+
+
+class Recorded:
+    """Weights that write down what they are told."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    def leave(self) -> None:
+        self.told.append(f"{self.name} leaves")
+
+    def resume(self) -> None:
+        self.told.append(f"{self.name} resumes")
+
+
+@pytest.mark.parametrize("ended", ["first", "second"])
+def test_only_weights_in_the_arena_leave_it(ended: str) -> None:
+    told: list[str] = []
+    first, second = Recorded("first", told), Recorded("second", told)
+    turns = Turns()
+    taken = [turns.take(each) for each in (first, first, second)]  # type: ignore[arg-type]
+    assert taken == [True, False, True]
+    assert told == ["first resumes", "first leaves", "second resumes"]
+    turns.end(first if ended == "first" else second)  # type: ignore[arg-type]
+    assert told[3:] == ([] if ended == "first" else ["second leaves"])
+    assert turns.take(second) == (ended == "second")  # type: ignore[arg-type]
