@@ -1,6 +1,5 @@
 """Job ids, each drawn once, whatever became of the counter; and folders that are not as needed."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,9 @@ import pytest
 from support.jobs import Workplace
 
 from csrun.base import stored
-from csrun.jobs.registered_job import JobCounter
-
-ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
+from csrun.jobs.registered_job import JobCounter, registered
+from csrun.jobs.request import JobOptions
+from csrun.site import load
 
 
 @pytest.fixture
@@ -19,30 +18,26 @@ def place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
 
 
-def job_id(place: Workplace) -> int:
-    done = place.run(*ONE_TASK, "true")
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"job (\d+) has been allocated", done.stderr)
-    assert found is not None
-    return int(found[1])
+def job_id() -> int:
+    with registered(load("local"), ("true",), JobOptions(), 1, 1) as job:
+        return job.job_id
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"\0\0", b"1" * 5000], ids=repr)
-def test_a_lost_counter_goes_on_after_the_newest_folder(
-    damage: bytes | None, place: Workplace
-) -> None:
-    assert [job_id(place), job_id(place)] == [1, 2]
-    counter = place.jobs.parent / "last_job"
+@pytest.mark.parametrize("damage", [None, b"", b"\0\0", b"1" * 5000], ids=["gone", "", "0", "long"])
+def test_a_lost_counter_goes_on_after_the_newest_folder(damage: bytes | None, state: str) -> None:
+    assert [job_id(), job_id()] == [1, 2]
+    counter = Path(state) / "local" / "last_job"
     counter.unlink()
     if damage is not None:
         counter.write_bytes(damage)
-    assert job_id(place) == 3
+    assert job_id() == 3
 
 
-def test_a_counter_is_believed_when_folders_are_gone(place: Workplace) -> None:
-    place.jobs.parent.mkdir(parents=True)
-    stored.write(place.jobs.parent / "last_job", JobCounter(41))
-    assert job_id(place) == 42
+def test_a_counter_is_believed_when_folders_are_gone(state: str) -> None:
+    folder = Path(state) / "local"
+    folder.mkdir(parents=True)
+    stored.write(folder / "last_job", JobCounter(41))
+    assert job_id() == 42
 
 
 @pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])

@@ -35,7 +35,10 @@ def interrupted(place: FcMnist, delay_s: float, *arguments: str) -> tuple[int, s
     return launcher.returncode, first + out, err
 
 
-@pytest.mark.parametrize("moment", range(MOMENTS))
+@pytest.mark.parametrize(
+    "moment",
+    [0, pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)],
+)
 def test_ctrl_c_at_any_moment(moment: int, place: FcMnist) -> None:
     delay_s = LATEST_S * (moment + random.Random(SEED + moment).random()) / MOMENTS
     code, out, err = interrupted(place, delay_s)

@@ -1,5 +1,6 @@
 """98 tasks on this machine: what they take while they train, and while they wait."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -106,28 +107,38 @@ def test_a_thousand_streamers_train(tmp_path: Path) -> None:
     assert place.checkpoint(1200).exists()
 
 
-def test_the_fork_server_has_one_thread_and_forks_what_it_imported(place: FcMnist) -> None:
-    """A process with threads must not be forked; nobody imports what the server has."""
-    place.script(
-        "import os, sys\n"
-        "threads = len(os.listdir(f'/proc/{os.getppid()}/task'))\n"
-        "with open('at' + os.environ['SLURM_PROCID'], 'w') as file:\n"
-        "    print('csrun.nn' in sys.modules, threads, file=file)\n"
-    )
-    assert place.run("--total-nodes", "3", "python-ws", "run.py").returncode == 0
-    assert {path.read_text() for path in place.path.glob("at*")} == {"True 1\n"}
+TOLD = """
+import json, os, random, sys
+import numpy as np
+told = {
+    "drawn": [np.random.rand(), random.random()],
+    "server": ["csrun.nn" in sys.modules, len(os.listdir(f"/proc/{os.getppid()}/task"))],
+    "environment": dict(os.environ),
+    "cpus": len(os.sched_getaffinity(0)),
+}
+with open("at" + os.environ["SLURM_PROCID"], "w") as file:
+    json.dump(told, file)
+"""
 
 
-def test_each_task_draws_its_own_unseeded_numbers(place: FcMnist) -> None:
-    place.script(
-        "import os, random\n"
-        "import numpy as np\n"
-        "with open('at' + os.environ['SLURM_PROCID'], 'w') as file:\n"
-        "    print(np.random.rand(), random.random(), file=file)\n"
-    )
-    assert place.run("--total-nodes", "4", "python-ws", "run.py").returncode == 0
-    drawn = [path.read_text().split() for path in place.path.glob("at*")]
-    assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [6, 6]
+def test_tasks_have_the_environment_of_slurm_and_their_own_random_numbers(place: FcMnist) -> None:
+    """The fork server has one thread: others must not be forked. Nobody imports what it has."""
+    asked = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
+    assert place.run(*asked, "python-ws", place.script(TOLD)).returncode == 0
+    tasks = [json.loads((place.path / f"at{rank}").read_text()) for rank in range(6)]
+    drawn = zip(*(task["drawn"] for task in tasks), strict=True)
+    assert [len(set(numbers)) for numbers in drawn] == [6, 6]
+    assert [task["server"] for task in tasks] == [[True, 1]] * 6
+    assert tasks[5]["cpus"] == 1
+    expected = {
+        "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NODEID": "3",
+        "SLURM_NNODES": "4", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_JOB_NODELIST": "node1,node2,node3,node4", "SLURMD_NODENAME": "node4",
+        "SLURM_NPROCS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_GTIDS": "4,5",
+        "SLURM_TASKS_PER_NODE": "1(x2),2(x2)", "SLURM_NTASKS_PER_NODE": "2",
+        "CSRUN_SITE": "local", "CSRUN_JOB_DIR": str(place.jobs / "1"), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    assert expected.items() <= tasks[5]["environment"].items()
 
 
 @pytest.mark.usefixtures("state")

@@ -1,17 +1,13 @@
 """Real jobs on this machine: exit codes, first causes, signals, queueing, nothing left."""
 
-import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from support.jobs import STALL_S, Workplace, gone, until
-
-from csrun.base.mode import BURST_S
 
 SMALL = ("--total-nodes", "1", "--tasks-per-node", "3", "--cpus-per-task", "1")
 
@@ -67,29 +63,7 @@ def test_a_job_that_ends_well(place: Workplace) -> None:
     assert not (job / "secret").exists()
 
 
-def test_the_environment_is_slurms(place: Workplace) -> None:
-    place.script(
-        "import json, os\n"
-        "with open('env' + os.environ['SLURM_PROCID'], 'w') as file:\n"
-        "    json.dump(dict(os.environ) | {'cpus': sorted(os.sched_getaffinity(0))}, file)"
-    )
-    asked = ("--total-nodes", "4", "--tasks-per-node", "2", "--cpus-per-task", "1")
-    assert place.run(*asked, "python-ws", "run.py").returncode == 0
-    last = json.loads((place.path / "env5").read_text())
-    expected = {
-        "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NODEID": "3",
-        "SLURM_NNODES": "4", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1",
-        "SLURM_JOB_NODELIST": "node1,node2,node3,node4", "SLURMD_NODENAME": "node4",
-        "SLURM_NPROCS": "6", "SLURM_STEP_NUM_TASKS": "6", "SLURM_GTIDS": "4,5",
-        "SLURM_TASKS_PER_NODE": "1(x2),2(x2)", "SLURM_NTASKS_PER_NODE": "2",
-        "CSRUN_SITE": "local", "CSRUN_JOB_DIR": str(place.jobs / "1"), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    assert {name: last[name] for name in expected} == expected
-    assert len(last["cpus"]) == 1
-
-
 ONE_TASK_ENDS = [
-    ("os.kill(os.getpid(), 9)", 137, "rank 1 (streamer) on node1 was killed by signal 9"),
     ("os._exit(5)", 5, "rank 1 (streamer) on node1 ended with exit code 5"),
     ("sys.exit('no data')", 1, "  no data"),
 ]
@@ -176,18 +150,6 @@ time.sleep(600)
 """
 
 
-def test_ps_shows_who_is_who(place: Workplace) -> None:
-    layout = ("--total-nodes", "3", "--tasks-per-node", "1")
-    with place.start(*layout, "python-ws", place.script(WAIT)) as launcher:
-        pids = [place.pid(f"task{rank}") for rank in range(3)]
-        pids.append(psutil.Process(pids[0]).ppid())
-        ps = subprocess.run(["ps", "-o", "comm=", "-p", ",".join(map(str, pids))],
-                            capture_output=True, text=True, check=True)  # fmt: skip
-        launcher.terminate()
-        launcher.communicate(timeout=STALL_S)
-    assert sorted(ps.stdout.split()) == ["chief-0", "forkserver", "memoryx-1", "streamer-2"]
-
-
 def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
     """What it runs is csrun's own, for the system and the run that the message names."""
     place.script(WAFER)
@@ -203,10 +165,9 @@ def test_a_wafer_is_a_task_of_the_job(place: Workplace) -> None:
     assert damaged in log.read_text()
 
 
-def started(place: Workplace) -> "tuple[subprocess.Popen[str], list[int]]":
+def started(place: Workplace, *words: str) -> "tuple[subprocess.Popen[str], list[int]]":
     """A waiting job with all its processes: launcher, fork server, tasks, their children."""
-    place.script(WAIT)
-    launcher = place.start(*SMALL, "python", "run.py")
+    launcher = place.start(*(words or (*SMALL, "python")), place.script(WAIT))
     pids = [place.pid(name) for name in TASKS]
     (server,) = psutil.Process(launcher.pid).children()
     return launcher, [server.pid, *pids]
@@ -222,13 +183,16 @@ def test_a_killed_fork_server_is_named_and_nothing_outlives_it(place: Workplace)
     assert "the fork server was killed by signal 9" in err
 
 
-def test_a_signal_to_the_launcher_ends_all(place: Workplace) -> None:
+def test_ps_shows_who_is_who_and_a_signal_to_the_launcher_ends_all(place: Workplace) -> None:
     """SIGTERM; Ctrl-C is in test_interrupts.py."""
-    launcher, pids = started(place)
+    launcher, pids = started(place, "--total-nodes", "3", "--tasks-per-node", "1", "python-ws")
     with launcher:
+        listed = ",".join(map(str, pids[:4]))
+        ps = subprocess.run(["ps", "-o", "comm=", "-p", listed], capture_output=True, text=True)
         launcher.terminate()
         launcher.communicate(timeout=STALL_S)
         assert gone(pids)
+    assert sorted(ps.stdout.split()) == ["chief-0", "forkserver", "memoryx-1", "streamer-2"]
     assert launcher.returncode == 143
 
 
@@ -256,22 +220,6 @@ def test_a_task_may_finish_what_it_does_when_told_to_stop(place: Workplace) -> N
     assert launcher.returncode == 143
     assert out.splitlines()[1:] == ["ready", "checkpoint discarded"]
     assert "Traceback" not in err
-
-
-def test_a_second_signal_kills_at_once(place: Workplace) -> None:
-    place.script(
-        "import signal, time; signal.signal(signal.SIGTERM, lambda *_: open('told', 'w').close())\n"
-        "open('task0', 'w').close()\n"
-        "while True: time.sleep(600)"
-    )
-    with place.start(*SMALL[:3], "1", "python", "run.py") as launcher:
-        place.wait_for("task0")
-        launcher.send_signal(signal.SIGINT)
-        place.wait_for("told")
-        time.sleep(BURST_S)  # two at the same moment are one
-        launcher.send_signal(signal.SIGINT)
-        launcher.communicate(timeout=STALL_S)  # less than the grace period
-    assert launcher.returncode == 130
 
 
 def test_two_jobs_queue_for_a_small_site(place: Workplace) -> None:

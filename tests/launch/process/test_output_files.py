@@ -1,12 +1,14 @@
 """--output: which file gets what, by srun's patterns."""
 
+import re
 from pathlib import Path
 
 import pytest
 from support.jobs import Workplace
 
+from csrun.base.errors import UsageError
 from csrun.context import Role, TaskEntry
-from csrun.launch.process.output_files import OutputPlace, expand
+from csrun.launch.process.output_files import OutputPlace, check_pattern, expand
 
 TWO_NODES = ("--total-nodes", "2", "--tasks-per-node", "2")
 PLACE = OutputPlace(12, "a/b", "me", TaskEntry(3, Role.TASK, "node2", 1, 0, (0,)))
@@ -28,11 +30,13 @@ def place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
 
 
-def test_one_file_gets_what_the_terminal_would(place: Workplace) -> None:
-    place.script("import sys; print('out'); print('err', file=sys.stderr)")
+def test_one_file_gets_what_the_terminal_would_and_a_failure_is_in_both(place: Workplace) -> None:
+    place.script("import sys; print('out'); print('err', file=sys.stderr); raise ValueError('bad')")
     done = place.run(*TWO_NODES, "--output", "all-%j.txt", "python", "run.py")
+    assert done.returncode == 1
     assert done.stdout == "Launching: python run.py\n"
-    assert (place.path / "all-1.txt").read_text() == "out\nerr\n"
+    assert "ValueError: bad" in done.stderr
+    assert (place.path / "all-1.txt").read_text().startswith("out\nerr\nTraceback")
 
 
 def test_every_task_has_its_own(place: Workplace) -> None:
@@ -47,14 +51,6 @@ def test_the_tasks_of_a_node_share_a_file(place: Workplace) -> None:
     assert done.returncode == 0
     assert sorted((place.path / "node1").read_text().splitlines()) == ["0: 0", "1: 1"]
     assert sorted((place.path / "node2").read_text().splitlines()) == ["2: 0", "3: 1"]
-
-
-def test_a_failure_is_in_the_file_and_on_the_terminal(place: Workplace) -> None:
-    place.script("print('before'); raise ValueError('bad batch')")
-    done = place.run(*TWO_NODES, "--output", "out", "python", "run.py")
-    assert done.returncode == 1
-    assert "ValueError: bad batch" in done.stderr
-    assert (place.path / "out").read_text().startswith("before\nTraceback")
 
 
 def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
@@ -76,13 +72,16 @@ def test_csrun_cpu_writes_a_file(place: Workplace) -> None:
         ("", "must be a file, got the folder ."),
     ],
 )
+def test_a_wrong_pattern_is_refused(pattern: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        check_pattern(pattern)
+
+
 @pytest.mark.parametrize("command", ["csrun_wse", "csrun_cpu"])
-def test_a_wrong_pattern_is_refused(
-    command: str, pattern: str, said: str, place: Workplace
-) -> None:
-    done = place.run("--output", pattern, "true", command=command)
+def test_a_wrong_pattern_is_refused_before_there_is_a_job(command: str, place: Workplace) -> None:
+    done = place.run("--output", "%q", "true", command=command)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "unknown field %q" in done.stderr
     assert not place.jobs.exists()
 
 
