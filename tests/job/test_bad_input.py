@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -52,44 +51,28 @@ def test_a_layout_that_is_not_possible(place: FcMnist, layout: tuple[str], messa
     assert [path.name for path in place.path.iterdir()] == ["params.yaml"]
 
 
+# Of each kind of mistake one: tests/params has all that a file and a command line can be wrong in.
 PARAMS = [
-    (None, "params.yaml: cannot be read: No such file"),
-    ("", "params.yaml: must be a mapping of sections, got an empty file"),
-    ("model:\n  - [1", r"params.yaml: line 2, column 7: not YAML: "),
-    (
-        "batch_size: 128 -> batch_size: many",
-        "input.batch_size: must be a whole number >= 1, got 'many'",
-    ),
     ("momentum: 0.9 -> momentun: 0.9", "momentun: unknown key; did you mean momentum"),
     ("seed: 1 -> seed: -1", "runconfig.seed: .*-1"),
-    ("log_steps: 500 -> log_steps: 0", "runconfig.log_steps: must be a whole number >= 1, got 0"),
-    ("\nmodel: -> \nnetwork:", "network: unknown key"),
 ]
 
 
 @each_by_one_command("change, message", PARAMS)
 def test_a_params_file_that_is_wrong(
-    place: FcMnist, command: str, change: str | None, message: str
+    place: FcMnist, command: str, change: str, message: str
 ) -> None:
     place.configure()
     file = place.path / "params.yaml"
+    old, new = change.split(" -> ")
     text = file.read_text()
-    if change is None:
-        file.unlink()
-    elif " -> " in change:
-        old, new = change.split(" -> ")
-        assert old in text
-        file.write_text(text.replace(old, new, 1))
-    else:
-        file.write_text(change)
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
     assert_refused(getattr(place, command)("--params", "params.yaml"), 2, message)
     assert not place.model_dir.exists()
 
 
 OPTIONS = [
-    (("--max_stepz", "3"), "no such option '--max_stepz'.*'--max_steps'"),
-    (("--mode", "trian"), "got 'trian'; did you mean train?"),
-    (("--max_steps", "0"), "'--max_steps': must be a whole number >= 1, got 0"),
     (("--checkpoint_path", "nowhere"), "nowhere: no checkpoint; . has none"),
     (("--mode", "eval"), "model_dir: no checkpoint to evaluate; train first"),
 ]
@@ -266,32 +249,16 @@ def test_the_checkpoint_before_the_one_that_gave_a_bad_loss_is_offered(place: Fc
     assert place.checkpoint(3).exists()
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def remove_the_tensors(path: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "what"),
-    [
-        (truncate, "is damaged"),
-        (flip_a_bit, "is damaged"),
-        (remove_the_tensors, "no longer exists"),
-    ],
-)
-def test_a_damaged_checkpoint(trained: FcMnist, damage: Callable[[Path], None], what: str) -> None:
-    damage(trained.checkpoint(20))
+def test_a_checkpoint_without_its_tensors(trained: FcMnist) -> None:
+    trained.checkpoint(20).unlink()
     done = trained.cpu("--max_steps", "30")
-    assert_refused(done, 1, f"model-ckpt-20.safetensors {what}.* checkpoint_path")
+    assert_refused(done, 1, "model-ckpt-20.safetensors no longer exists.* checkpoint_path")
     assert "the newest good one is model_dir/model-ckpt-15.safetensors:" in done.stderr
 
 

@@ -122,6 +122,9 @@ def test_all_spellings_of_compile_only(path, arguments):
         ("hello", "must be a mapping of sections, got a single value"),
         ("", "must be a mapping of sections, got an empty file"),
         ("model: {hidden_size: 1}\nrunconfig: {max_steps: 0}", "runconfig.max_steps"),
+        ("model: {hidden_size: 1}\nrunconfig: {seed: -1}", "runconfig.seed: "),
+        ("model: {hidden_size: 1}\nrunconfig: {log_steps: 0}", "whole number >= 1, got 0"),
+        ("model: {hidden_size: 1}\nnetwork: {}\nrunconfig: {}", "network: unknown key"),
         (
             "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
             "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
