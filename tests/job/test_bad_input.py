@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from support.fc_mnist import RUN, TWO_STREAMERS, FcMnist
 
 from csrun.base.mode import ExecutionMode
+from csrun.data import DataError
 from csrun.site import load as load_site
 from csrun.system import Power, SystemState, save_state
 
@@ -198,7 +200,16 @@ DATA = [
 ]
 
 
-@each_by_one_command("images, labels, message", DATA)
+@pytest.mark.parametrize(("images", "labels", "message"), DATA[1:])
+def test_files_that_are_no_digits(
+    fc_mnist: Path, tmp_path: Path, images: tuple[int, ...], labels: np.ndarray, message: str
+) -> None:
+    write_digits(tmp_path / "digits", images, labels)
+    with pytest.raises(DataError, match=message):
+        import_module("data").read_digits(str(tmp_path / "digits"), "train")
+
+
+@each_by_one_command("images, labels, message", DATA[:2])
 def test_data_that_is_wrong(
     place: FcMnist, command: str, images: tuple[int, ...], labels: np.ndarray, message: str
 ) -> None:
