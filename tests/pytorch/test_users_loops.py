@@ -135,6 +135,41 @@ def test_forward_gives_a_dataclass_or_a_dict_of_its_own(tmp_path, kind):
     beside(loop, tmp_path, kit=Kept)
 
 
+class Collecting(nn.Module):
+    """A network that collects outputs in a tensor of its own, and its loss in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        outs, loss = x.new_zeros(len(x), 2, 4), torch.zeros((), dtype=torch.float64)
+        rows = torch.zeros(len(x), 2, 4, dtype=torch.float64)
+        for place in range(2):
+            outs[:, place] = rows[:, place] = self.inner(x * (place + 1)).tanh()
+            loss += f.cross_entropy(outs[:, place], y)
+        return loss, rows
+
+
+def test_forward_writes_into_tensors_that_it_makes(tmp_path):
+    def loop(kit):
+        found = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss, rows = kit.model(x, y)
+            loss.backward()
+            kit.optimizer.step()
+            found += [loss.item(), rows.abs().mean().item()]
+        return found
+
+    class Kept(Kit):
+        def __init__(self):
+            super().__init__(Collecting())
+            self.model.forward = lambda *given: self.model[0](*given)
+
+    beside(loop, tmp_path, kit=Kept)
+
+
 def test_a_recorded_steps_loss_is_saved_and_copied(tmp_path):
     def loop(kit):
         (x, y) = next(iter(kit.train))

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.loop.readback import view_is_stale
 from csrun.pytorch.lower.dropout_masks import MaskKey
@@ -19,7 +19,6 @@ from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.composite_ops import is_of_training
-from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import TracedTensor
@@ -133,12 +132,11 @@ class RecordedStep:
         begin = len(self._recorder.operators)
         self.calls.depth += 1
         try:
-            results = call_for_user(forward, args, kwargs)
+            results = self._recorder.call_model(forward, args, kwargs)
         finally:
             self.calls.depth -= 1
         if not self.calls.depth:
             self._forwards.append(slice(begin, len(self._recorder.operators)))
-            register_containers(results)
             if not self.modes:
                 self.modes, self.state = modes, state
             how = (tuple(kwargs), modes, None if state == self.state else state)

@@ -65,7 +65,8 @@ class _CompositeFunction(torch.autograd.Function):
         ctx.recorder, ctx.composite, ctx.options = recorder, composite, options
         ctx.number = len(recorder.operators)
         ctx.place = recorder.scopes.here
-        ctx.save_for_backward(*traced)
+        # as they are now: a later write into one is another value, which backward does not read
+        ctx.save_for_backward(*(t.snapshot() if isinstance(t, TracedTensor) else t for t in traced))
         found = recorder.record(composite.name, composite.compute, traced, options)
         if isinstance(found, tuple):
             ctx.mark_non_differentiable(*found[1:])

@@ -73,10 +73,12 @@ class InPlaceWrites:
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises: CaptureError for a write into an untraced tensor, whose views would not see it"""
         for target in self._written(func, args, kwargs):
-            if not isinstance(target, TracedTensor) and not self._recorder.is_owned(target):
+            if isinstance(target, TracedTensor) or self._recorder.is_owned(target):
+                continue
+            if not self._recorder.fresh.take(target):
                 raise self._recorder.refusal(
-                    f"{func} writes a traced value into a tensor that is not traced, such as "
-                    "torch.zeros(...): build it with torch.stack, torch.cat or torch.where"
+                    f"{func} writes a traced value into a tensor that forward has not made: make "
+                    "it in forward, as by torch.zeros, or build it with torch.stack"
                 )
 
     def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[TracedTensor]:

@@ -18,9 +18,11 @@ from csrun.pytorch.deferred_init.tape import is_deferred, materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.backward import RecordedBackward
+from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
 from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
     STRIDED,
     GraphLeaf,
@@ -73,6 +75,7 @@ class StepRecorder(TorchDispatchMode):
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
+        self.fresh = FreshTensors(self)
         self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
@@ -128,6 +131,13 @@ class StepRecorder(TorchDispatchMode):
         Raises: CaptureError for a tensor on another device, or an element that is no tensor
         """
         return tree_map(self._trace_input, batch)
+
+    def call_model(self, forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call the model's forward, and return its results with traced tensors."""
+        with self.scopes.in_model():
+            results = call_for_user(forward, args, kwargs)
+            register_containers(results)
+            return self.fresh.resolve(results)
 
     def _trace_input(self, given: Any) -> Any:
         if isinstance(given, torch.Tensor):
@@ -209,7 +219,7 @@ class StepRecorder(TorchDispatchMode):
         """Record an operator, or run it where no operand is traced."""
         kwargs = kwargs or {}
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if not any(isinstance(a, TracedTensor) or self._model_tensors.find(a) for a in given):
+        if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, args, kwargs)
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
@@ -232,10 +242,17 @@ class StepRecorder(TorchDispatchMode):
         if func._schema.is_mutable:
             return self.writes.record(func, args, kwargs)
         if func is aten.as_strided.default:
-            return self._record_strided(*args, **kwargs)
+            return self.record_strided(*args, **kwargs)
         return self.record(str(func), func, args, kwargs)
 
-    def _record_strided(
+    def _is_recorded(self, tensor: torch.Tensor) -> bool:
+        return bool(
+            isinstance(tensor, TracedTensor)
+            or self._model_tensors.find(tensor)
+            or self.fresh.is_taken(tensor)
+        )
+
+    def record_strided(
         self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
     ) -> Any:
         """Record as_strided as a view of the tensor's base, whose storage it addresses."""
@@ -319,6 +336,8 @@ class StepRecorder(TorchDispatchMode):
             if tensor.recorder is not self:
                 raise self.refusal(tensor.stale_reason)
             return tensor
+        if self.fresh.is_taken(tensor):
+            return self.fresh.traced(tensor)
         if id(tensor) in self._known:
             return self._known[id(tensor)]
         if entry := self._model_tensors.find(tensor):
@@ -338,6 +357,12 @@ class StepRecorder(TorchDispatchMode):
             made = self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
             self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
         return made
+
+    def add_fresh(self, tensor: torch.Tensor) -> TracedTensor:
+        """Return a traced tensor that begins with a plain one's values, as a constant."""
+        with unrecorded():
+            numbers = tensor.detach().clone()
+        return self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs to the model."""
@@ -375,7 +400,10 @@ class StepRecorder(TorchDispatchMode):
         if why := refusal_of_constant(func):
             raise self.refusal(why)
         args, kwargs = map_arguments(_materialized, args, kwargs)
-        return call_for_user(func, args, kwargs)
+        found = call_for_user(func, args, kwargs)
+        if self.scopes.is_in_forward:
+            self.fresh.note(func, args, kwargs, found)
+        return found
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
         """Return a value that the loop reads.

@@ -1,5 +1,7 @@
 """Layer and source line of recorded operators, in forward and backward."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -40,7 +42,20 @@ class Scopes:
         self._stack.append(self._names.get(id(module), outer))
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self._stack.pop()
+        if self._stack:  # not of a call in which the recording has begun
+            self._stack.pop()
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """Be in the model itself, also if the recording has begun in its call."""
+        is_entered = self.is_in_forward
+        if not is_entered:
+            self._stack.append("")
+        try:
+            yield
+        finally:
+            if not is_entered:
+                self._stack.clear()
 
     @property
     def name(self) -> str:
@@ -51,6 +66,11 @@ class Scopes:
     def line(self) -> str:
         """User's line of the current operator."""
         return self._find_place()[1]
+
+    @property
+    def is_in_forward(self) -> bool:
+        """Whether a module is being run."""
+        return bool(self._stack)
 
     @property
     def is_backward(self) -> bool:

@@ -108,6 +108,10 @@ class TracedTensor(torch.Tensor):
         made.view_of = self.view_of
         return made
 
+    def snapshot(self) -> TracedTensor:
+        """Return a tensor of the current value, which no write changes."""
+        return TracedTensor(self.fake, self.value, TracedStorage(), self.recorder)
+
     # Autograd records plain operators; FunctionCapture intercepts composites.
     __torch_function__ = torch._C._disabled_torch_function_impl
 

@@ -52,6 +52,26 @@ def circular_padding(x):
     return nn.functional.pad(x, (2, 1), mode="circular")
 
 
+def zeros_of_forward(x):
+    """Tensors that forward makes, and views of them from before and after the first write."""
+    y, sums = torch.zeros(4, 3, 6).double(), torch.tensor(0.5).double()
+    first, rows = y[:, 0], torch.arange(12).view(4, 3).double()
+    rows[1:, torch.tensor([0, 2])] += x[1:, :2, 0]
+    for place in range(3):
+        y[:, place] = x[:, place] * 2
+        sums += x[:, place].mean()
+    y[:, 0].mul_(3)
+    y.view(-1)[5::7] = y.sum(0)[0, 0]
+    return y * sums + first[:, None] + rows.cumsum(1)[..., None]
+
+
+def returned_from_forward(x):
+    y = torch.ones(4, 3)
+    y = y.double()
+    y[:, 1:].add_(x[:, 0, :2])
+    return y
+
+
 class Function(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -77,6 +97,8 @@ FUNCTIONS = (
     views_of_what_is_written,
     diagonals,
     circular_padding,
+    zeros_of_forward,
+    returned_from_forward,
 )
 
 

@@ -58,9 +58,8 @@ def masks(x):
 
 
 def writes_into_another(x):
-    y = torch.zeros(6, 3)
-    y[0] = x[0]  # here
-    return x + y
+    ROWS[0] = x[0]  # here
+    return x + ROWS
 
 
 def draws(x):
@@ -91,12 +90,12 @@ def halves(x):
     return x.half().float()  # here
 
 
-OTHER = torch.ones(3, requires_grad=True)
+OTHER, ROWS = torch.ones(3, requires_grad=True), torch.zeros(6, 3)
 FORWARD = {
     branches: "forward reads the value of a traced tensor.*use torch.where",
     loops: "forward reads the value of a traced tensor",
     masks: "shape of its result depends on the data.*use torch.where, or multiply by the mask",
-    writes_into_another: "writes a traced value into a tensor that is not traced",
+    writes_into_another: "writes a traced value into a tensor that forward has not made",
     draws: "draws random numbers.*draw them in the dataset",
     draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
     takes_the_kth: "aten.kthvalue.default: operator not supported: rewrite the line",

@@ -1,0 +1,149 @@
+"""Plain tensors that forward makes, such as `torch.zeros(...)`, and then writes traced values into.
+
+At the first such write the tensor is taken: its values become a constant of the recording, and from
+then on it stands for a traced tensor, and so do its views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.pytorch.record.recording import returns_view
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import Geometry, TracedTensor
+
+_NEW = (torch.ops.aten.lift_fresh.default,)  # shares its operand's memory, which nobody else has
+
+
+class _Recorder(Protocol):
+    """The recorder, as far as it is needed here."""
+
+    def add_fresh(self, tensor: torch.Tensor) -> TracedTensor: ...
+
+    def record_strided(
+        self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
+    ) -> Any: ...
+
+    def record(
+        self, name: str, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any: ...
+
+
+@dataclass(frozen=True)
+class _ViewCall:
+    """The operator that made a view. parent: its operand; result: its number among the results."""
+
+    parent: Geometry
+    call: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    result: int
+
+
+@dataclass
+class _Fresh:
+    """A tensor made in forward, with its views. traced: None until it is taken."""
+
+    tensor: torch.Tensor
+    views: dict[Geometry, _ViewCall] = field(default_factory=dict)
+    traced: TracedTensor | None = None
+
+
+class FreshTensors:
+    """Plain tensors that forward has made in one recording, by their storage."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self._recorder = recorder
+        self._by_storage: dict[int, _Fresh] = {}
+        self._has_taken = False
+
+    def note(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
+        """Note the results of an operator on plain tensors within forward."""
+        for number, made in enumerate(tree_leaves(found)):
+            if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
+                continue
+            of = self._find(made)
+            if of is not None:
+                if returns_view(func) and isinstance(args[0], torch.Tensor):
+                    call = _ViewCall(_geometry(args[0]), func, tuple(args[1:]), kwargs, number)
+                    of.views.setdefault(_geometry(made), call)
+            elif func in _NEW or not _shares_memory(made, (args, kwargs)):
+                self._by_storage[_storage(made)] = _Fresh(made)
+
+    def take(self, target: torch.Tensor) -> bool:
+        """Take the tensor of a target that is written; False if forward has not made it."""
+        of = self._find(target)
+        if of is None or of.tensor.dtype != target.dtype or not of.tensor.is_contiguous():
+            return False
+        if of.traced is None:
+            of.traced = self._recorder.add_fresh(of.tensor)
+            self._has_taken = True
+            with unrecorded(), torch.no_grad():  # reads beside the recording see nothing plausible
+                of.tensor.data.fill_(_nonsense(of.tensor.dtype))
+        return True
+
+    def is_taken(self, tensor: torch.Tensor) -> bool:
+        """Whether a plain tensor stands for a traced one."""
+        if not self._has_taken or isinstance(tensor, TracedTensor):
+            return False
+        of = self._find(tensor)
+        return of is not None and of.traced is not None
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor:
+        """Return the traced tensor that a taken one, or a view of it, stands for."""
+        of = self._by_storage[_storage(tensor)]
+        return self._at(of, _geometry(tensor))
+
+    def resolve(self, results: Any) -> Any:
+        """Return what forward returns with traced tensors in place of taken ones."""
+        if not self._has_taken:
+            return results
+        return tree_map(
+            lambda x: x.view_as(x) if isinstance(x, torch.Tensor) and self.is_taken(x) else x,
+            results,
+        )
+
+    def _at(self, of: _Fresh, geometry: Geometry) -> TracedTensor:
+        """Return the view of a geometry, recorded anew: views that are kept follow each write."""
+        assert of.traced is not None, "it was taken"
+        if geometry == _geometry(of.tensor):
+            return of.traced
+        made = of.views.get(geometry)
+        if made is None:
+            strided: TracedTensor = self._recorder.record_strided(of.traced, *geometry)
+            return strided
+        arguments = (self._at(of, made.parent), *made.arguments)
+        found = self._recorder.record(str(made.call), made.call, arguments, made.keywords)
+        view: TracedTensor = found[made.result] if isinstance(found, list | tuple) else found
+        return view
+
+    def _find(self, tensor: torch.Tensor) -> _Fresh | None:
+        return self._by_storage.get(_storage(tensor)) if tensor.layout is torch.strided else None
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
+def _geometry(tensor: torch.Tensor) -> Geometry:
+    return tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset())
+
+
+def _shares_memory(made: torch.Tensor, given: Any) -> bool:
+    others: Sequence[Any] = tree_leaves(given)
+    return any(
+        isinstance(x, torch.Tensor) and x.layout is torch.strided and _storage(x) == _storage(made)
+        for x in others
+    )
+
+
+def _nonsense(dtype: torch.dtype) -> float:
+    if dtype.is_floating_point:
+        return float("nan")
+    return 0 if dtype is torch.bool else torch.iinfo(dtype).min
