@@ -11,8 +11,18 @@ from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, SubOp
 from csrun.cirh.ops.base import Plain
 from csrun.cirh.ops.comparison import GtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.model import FullOp
+from csrun.cirh.ops.rounding import FloorDivideOp
 from csrun.cirh.ops.shape import PermuteOp, SliceOp
-from csrun.pytorch.operators.base import Emission, Emitter, axis, dtype, rank, shape, unsupported
+from csrun.pytorch.operators.base import (
+    Emission,
+    Emitter,
+    axis,
+    dtype,
+    floats,
+    rank,
+    shape,
+    unsupported,
+)
 from csrun.pytorch.operators.indexing import constant_value, flatten_indices, wrap_negative
 from csrun.pytorch.operators.scans import scan
 
@@ -37,6 +47,9 @@ def index_put(
     given = [(d, one) for d, one in enumerate(indices) if one is not None]
     if any(dtype(one) == "bool" for _, one in given):
         return _put_by_mask(e, x, given, values, accumulate)
+    if dtype(x) == "bool":
+        numbers, put = e.cast(x, "int32"), e.cast(values, "int32")
+        return e.cast(index_put(e, numbers, indices, put, accumulate), "bool")
     if len(given) == 1:
         ((dim, places),) = given
         places, sizes = wrap_negative(e, places, shape(x)[dim]), shape(x)
@@ -102,7 +115,8 @@ def _put(
                 "use accumulate=True",
             )
         most = e.emit(MaximumOp, counts, e.full(1, dtype(x)))
-        found = e.emit(DivOp, found, _as_axis(e, most, dim, shape(x)))
+        mean = DivOp if floats(x) else FloorDivideOp
+        found = e.emit(mean, found, _as_axis(e, most, dim, shape(x)))
     is_put = e.emit(GtOp, _as_axis(e, counts, dim, shape(x)), e.full(0, dtype(x)))
     return e.emit(WhereOp, is_put, found, x)
 
