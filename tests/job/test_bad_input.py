@@ -224,12 +224,11 @@ def stray_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("command", ["cpu", "wse"])
-def test_a_loss_that_is_not_finite(place: FcMnist, command: str) -> None:
+def test_a_loss_that_is_not_finite(place: FcMnist) -> None:
     """The first step's update makes weights of 1e28; step 2 is the last that could be computed."""
     place.configure(optimizer__learning_rate=1e30)
     message = r"loss is (nan|inf) at step 2: .*the last good checkpoint is model-ckpt-0;"
-    assert_refused(getattr(place, command)(), 1, message)
+    assert_refused(place.wse(), 1, message)
     assert sorted(path.name for path in place.model_dir.glob("model-ckpt*")) == [
         "model-ckpt-0.json",
         "model-ckpt-0.safetensors",
@@ -313,26 +312,15 @@ def test_a_rerun_has_nothing_to_do(trained_on_system: FcMnist) -> None:
 
 
 MODEL = Path(RUN).parent / "model.py"
-SHAPES = [
-    (
-        "logits = ",
-        "logits = hidden + nn.flatten(features) #",
-        r"model.py:(\d+): add: shapes \[128, 50\] and \[128, 784\] do not broadcast",
-    ),
-    (
-        "nn.flatten(features)",
-        "features",
-        r"model.py:(\d+): softmax_cross_entropy: .*128.*28.*10",
-    ),
-]
 
 
-@pytest.mark.parametrize(("old", "new", "message"), SHAPES)
-def test_shapes_that_do_not_fit(place: FcMnist, old: str, new: str, message: str) -> None:
+def test_shapes_that_do_not_fit(place: FcMnist) -> None:
     text = MODEL.read_text()
-    assert old in text
-    script = place.copy(model=text.replace(old, new, 1))
+    assert "logits = " in text
+    new = "logits = hidden + nn.flatten(features) #"
+    script = place.copy(model=text.replace("logits = ", new, 1))
     done = place.run(*TWO_STREAMERS, "python-ws", script, *place.own(()))
+    message = r"model.py:(\d+): add: shapes \[128, 50\] and \[128, 784\] do not broadcast"
     assert_refused(done, 2, message)
     assert not place.model_dir.exists()
 
