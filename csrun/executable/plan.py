@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.executable.estimate import Estimate, Region
 from csrun.executable.learning_rate import Schedule, StepNumber
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Buffer",
     "Combine",
     "Commit",
-    "Estimate",
     "Group",
     "Initializer",
     "InitializerKind",
@@ -258,55 +258,6 @@ class MinibatchVisit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     visit: int
     minibatch: int
-
-
-class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """PEs of the fabric: columns x to x + width, rows y to y + height, ends excluded."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-
-    @property
-    def pes(self) -> int:
-        return self.width * self.height
-
-
-class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fabric region of a layer of a replica; in weight streaming each layer has all of it."""
-
-    layer: str
-    rectangle: Rectangle
-    replica: int = 0
-
-
-class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Estimate for one layer, taken alone.
-
-    compute_utilization: share, 0 to 1, of what its PEs could compute meanwhile.
-    """
-
-    layer: str
-    active_pes: int
-    samples_per_sec: float
-    compute_samples_per_sec: float
-    transmission_samples_per_sec: float
-    compute_utilization: float
-
-
-class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Estimate for the system, before anything has run.
-
-    active_pes: share, 0 to 1, of the usable PEs; compute_utilization: share of the peak.
-    """
-
-    samples_per_sec: float
-    compute_samples_per_sec: float
-    transmission_samples_per_sec: float
-    active_pes: float
-    compute_utilization: float
-    layers: tuple[LayerEstimate, ...]
 
 
 class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from csrun.cirh.ops.activation import (
     EluOp,
-    GeluOp,
     HardtanhOp,
     LeakyReluOp,
     ReluOp,
@@ -16,6 +15,7 @@ from csrun.cirh.ops.activation import (
     TanhOp,
 )
 from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.cirh.ops.gelu import GeluOp
 from csrun.nn.errors import TraceError, located, user_line
 from csrun.nn.tensor import Tensor, require_floats, require_tensor
 

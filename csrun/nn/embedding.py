@@ -2,8 +2,8 @@
 
 from math import prod
 
-from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.embedding import NO_PADDING, EmbeddingOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.cirh.types import text_of, type_of
 from csrun.nn.errors import ShapeError, TraceError, user_line

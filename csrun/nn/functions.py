@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from csrun.cirh.ops import arithmetic, loss, normalization, padding, reductions
+from csrun.cirh.ops import loss, normalization, padding, products, reductions
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.types import is_float, tensor_type, type_of
 from csrun.nn.errors import ShapeError, located, user_line
@@ -149,10 +149,10 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         x = x if rows else view(x, (1, *x.shape))
         y = y if len(y.shape) > 1 else view(y, (*y.shape, 1))
         if len(y.shape) > 2:
-            out = x.tracer.emit(arithmetic.MatmulOp, x, y)
+            out = x.tracer.emit(products.MatmulOp, x, y)
             return view(out, (*out.shape[:-2], *rows, *columns))
         matrix = view(x, (prod(x.shape[:-1]), x.shape[-1]))
-        out = x.tracer.emit(arithmetic.MmOp, matrix, y)
+        out = x.tracer.emit(products.MmOp, matrix, y)
         return view(out, (*x.shape[:-2], *rows, *columns))
 
 

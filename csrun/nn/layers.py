@@ -2,7 +2,7 @@
 
 from math import prod
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MmOp
+from csrun.cirh.ops.products import AddmmOp, MmOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.cirh.types import tensor_type, text_of, type_of

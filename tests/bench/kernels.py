@@ -16,7 +16,7 @@ from result import Result, interleaved
 from support.kernels import bound
 from threadpoolctl import threadpool_limits
 
-from csrun.cirh.ops.activation import CUBE, INNER
+from csrun.cirh.ops.gelu import CUBE, INNER
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES

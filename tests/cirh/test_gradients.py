@@ -6,9 +6,10 @@ from support.graphs import SLOPE, differentiable, evaluate, run
 from support.operators import FORWARD, OTHERS, TIES, WITH_ZERO, ZEROS, normal
 
 from csrun.cirh.dialect import FAMILIES
-from csrun.cirh.ops.arithmetic import AddOp, ExpOp, MmOp, MulOp
+from csrun.cirh.ops.arithmetic import AddOp, ExpOp, MulOp
 from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.normalization import FusedRmsNormOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp
 from csrun.compiler.errors import CompileError
 from csrun.compiler.passes.gradient import GradientPass

@@ -11,8 +11,8 @@ from support.programs import SYSTEM, ArrayData, Machine, TiedNetwork, options_of
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.cirh.ops.products import MmOp
 from csrun.compiler import CompileError, compile_model
 from csrun.compiler.options import SHARE
 from csrun.executable import tensors_of

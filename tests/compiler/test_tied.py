@@ -9,7 +9,7 @@ from support.programs import ArrayData, Machine, Network, TiedNetwork, options_o
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.products import MmOp
 from csrun.compiler import compile_model
 from csrun.compiler.graph import accumulate
 from csrun.nn.tracer import Tracer

@@ -9,8 +9,8 @@ import numpy as np
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.loss import IGNORE_INDEX
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.compiler import CompileOptions, compile_model
 from csrun.data.delivery import Delivery

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.arithmetic import product
 from csrun.cirh.batch_axes.base import (
     LOST,
     MIXED,
@@ -20,8 +19,9 @@ from csrun.cirh.batch_axes.base import (
     sum_of_samples,
 )
 from csrun.cirh.batch_axes.loss import ignores_padding
+from csrun.cirh.batch_axes.products import product
 from csrun.cirh.ops import vocab_shards
-from csrun.cirh.ops.arithmetic import AddProductOp
+from csrun.cirh.ops.products import AddProductOp
 from csrun.cirh.types import shape_of, type_of
 
 

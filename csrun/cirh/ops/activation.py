@@ -4,27 +4,20 @@ import math
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import FloatAttr, StringAttr, TensorType
-from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.dialects.builtin import FloatAttr
+from xdsl.irdl import irdl_op_definition, prop_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.math_functions import logistic, normal_cdf
+from csrun.cirh.math_functions import logistic
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     BackwardOp,
-    ElementwiseOp,
     Properties,
     Types,
     UnaryOp,
     number,
-    require_same,
 )
 from csrun.cirh.types import Tensor
-
-APPROXIMATIONS = ("none", "tanh")
-#: Factors of gelu by tanh, of INNER (x + CUBE x x x).
-INNER, CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
 @irdl_op_definition
@@ -157,108 +150,6 @@ class SoftplusBackwardOp(BackwardOp):
     @staticmethod
     def formula(grad: Any, x: Any) -> Any:
         return grad * logistic(x)
-
-
-def require_approximation(properties: Properties) -> None:
-    """Raises: VerifyException unless `approximate` is ATen's none (exact) or tanh."""
-    found = properties["approximate"]
-    if not isinstance(found, StringAttr) or found.data not in APPROXIMATIONS:
-        raise VerifyException(f"approximate must be none or tanh, got {found}")
-
-
-@irdl_op_definition
-class GeluOp(UnaryOp):
-    """x * P(N(0, 1) < x), or its approximation by tanh.
-
-    Source: Hendrycks and Gimpel 2016, section 2
-    """
-
-    name = "cirh.gelu"
-    approximate = prop_def(StringAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        require_approximation(properties)
-        return super().infer(types, properties)
-
-    def gradients(self, back: Backward) -> Gradients:
-        return [back.emit(GeluBackwardOp, back.grad, self.x, **back.options())]
-
-    @staticmethod
-    def formula(x: Any, approximate: str) -> Any:
-        return x * _cdf(x, approximate)
-
-
-@irdl_op_definition
-class GeluBackwardOp(BackwardOp):
-    """grad * gelu'(x); saved is the input x."""
-
-    name = "cirh.gelu_backward"
-    approximate = prop_def(StringAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        require_approximation(properties)
-        return super().infer(types, properties)
-
-    @staticmethod
-    def formula(grad: Any, x: Any, approximate: str) -> Any:
-        """grad (1 + tanh) (1 / 2 + (1 - tanh) x / 2 slope of the inner part), if by tanh."""
-        if approximate == "none":
-            return grad * _slope(x, normal_cdf(x))
-        square = x * x
-        tanh = np.tanh((square * (INNER * CUBE) + INNER) * x)
-        slope = (square * (1.5 * INNER * CUBE) + INNER / 2) * x
-        return grad * (((1 - tanh) * slope + 0.5) * (tanh + 1))
-
-
-@irdl_op_definition
-class GeluCdfOp(UnaryOp):
-    """P(N(0, 1) < x), or its approximation by tanh: what gelu multiplies x by."""
-
-    name = "cirh.gelu_cdf"
-    approximate = prop_def(StringAttr)
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        require_approximation(properties)
-        return super().infer(types, properties)
-
-    @staticmethod
-    def formula(x: Any, approximate: str) -> Any:
-        return _cdf(x, approximate)
-
-
-@irdl_op_definition
-class GeluSlopeOp(ElementwiseOp):
-    """gelu'(x), from the cdf of x and gelu = x cdf, which are known on the way forward.
-
-    Both have been made of x when this is computed, so that it may take the place of x.
-    """
-
-    name = "cirh.gelu_slope"
-    WRITES_OVER: ClassVar = ("x",)
-    x = operand_def(TensorType)
-    cdf = operand_def(TensorType)
-    gelu = operand_def(TensorType)
-    out = result_def(TensorType)
-    approximate = prop_def(StringAttr)
-    assembly_format = ASSEMBLY
-
-    @classmethod
-    def infer(cls, types: Types, properties: Properties) -> Tensor:
-        require_approximation(properties)
-        require_same(types[0], types[1])
-        require_same(types[0], types[2])
-        return types[0]
-
-    @staticmethod
-    def formula(x: Any, cdf: Any, gelu: Any, approximate: str) -> Any:
-        """cdf (1 + (x - gelu) 2 slope of the inner part), if by tanh."""
-        if approximate == "none":
-            return _slope(x, cdf)
-        slope = x * x * (6 * INNER * CUBE) + 2 * INNER
-        return ((x - gelu) * slope + 1) * cdf
 
 
 @irdl_op_definition
@@ -404,18 +295,6 @@ class SoftshrinkBackwardOp(BackwardOp):
         return np.where(np.abs(x) <= lambd, 0, grad)
 
 
-def _cdf(x: Any, approximate: str) -> Any:
-    """P(N(0, 1) < x), or 1 / 2 + 1 / 2 tanh(...)."""
-    if approximate == "none":
-        return normal_cdf(x)
-    return (np.tanh((x * x * (INNER * CUBE) + INNER) * x) + 1) * 0.5
-
-
-def _slope(x: Any, cdf: Any) -> Any:
-    """cdf + x exp(-x x / 2) / sqrt(2 pi)."""
-    return np.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)) * x + cdf
-
-
 OPS = (
     ReluOp,
     ThresholdBackwardOp,
@@ -427,10 +306,6 @@ OPS = (
     SiluBackwardOp,
     SoftplusOp,
     SoftplusBackwardOp,
-    GeluOp,
-    GeluBackwardOp,
-    GeluCdfOp,
-    GeluSlopeOp,
     EluOp,
     EluBackwardOp,
     LeakyReluOp,

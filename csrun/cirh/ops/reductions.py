@@ -9,7 +9,9 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
+from csrun.cirh.ops.arithmetic import DivOp, MulOp, ToCopyOp
 from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer, ints
+from csrun.cirh.ops.comparison import EqOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, type_of
 
@@ -78,9 +80,6 @@ class ExtremumOp(ReducingOp):
 
     def gradients(self, back: Backward) -> Gradients:
         """g shared by all that are equal to the result."""
-        from csrun.cirh.ops.arithmetic import DivOp, MulOp, ToCopyOp  # whose rules sum
-        from csrun.cirh.ops.comparison import EqOp
-
         grad, found = (viewed(back, v, self.kept()) for v in (back.grad, self.out))
         equal = back.emit(EqOp, self.x, found)
         mask = back.emit(ToCopyOp, equal, dtype=dtype_of(type_of(self.x)))

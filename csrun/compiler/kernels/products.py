@@ -6,7 +6,7 @@ from typing import Self
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.arithmetic import AddProductOp, MatmulOp, MmOp
+from csrun.cirh.ops.products import AddProductOp, MatmulOp, MmOp
 from csrun.compiler.graph.accumulate import add_product, tile_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph

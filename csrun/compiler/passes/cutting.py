@@ -12,12 +12,13 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.cirh.builder import Builder
-from csrun.cirh.ops.arithmetic import AddOp, AddProductOp, MmOp
+from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import LossOp, ParameterOp, PartAttr
+from csrun.cirh.ops.products import AddProductOp, MmOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import CloneOp, SliceOp, TransposeOp, ViewOp
 from csrun.cirh.ops.vocab_shards import (

@@ -18,24 +18,15 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.base.mode import RunMode
 from csrun.cirh.builder import Builder
 from csrun.cirh.dialect import FAMILIES, run_mode_of
-from csrun.cirh.ops.activation import GeluBackwardOp, GeluCdfOp, GeluOp, GeluSlopeOp
-from csrun.cirh.ops.arithmetic import (
-    AddmmOp,
-    AddOp,
-    BinaryOp,
-    DivOp,
-    MmOp,
-    MulOp,
-    NegOp,
-    SqrtOp,
-    SubOp,
-)
+from csrun.cirh.ops.arithmetic import AddOp, BinaryOp, DivOp, MulOp, NegOp, SqrtOp, SubOp
 from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.base import CirhOp, Plain, ints
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.cirh.ops.concatenation import CatOp
+from csrun.cirh.ops.gelu import GeluBackwardOp, GeluCdfOp, GeluOp, GeluSlopeOp
 from csrun.cirh.ops.learning import AssignOp
 from csrun.cirh.ops.model import FullOp, InputOp, ParameterOp, StateOp
+from csrun.cirh.ops.products import AddmmOp, MmOp
 from csrun.cirh.ops.random import DropoutMaskOp, MaskedScaleOp
 from csrun.cirh.ops.shape import (
     VIEWS,

@@ -10,9 +10,9 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from csrun.cirh.builder import Builder
-from csrun.cirh.ops.arithmetic import MmOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.cirh.types import dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.passes.uses import readers_of

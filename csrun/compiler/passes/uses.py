@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.algorithms import LambAttr
-from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import ints
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.learning import UpdatingOp
@@ -18,6 +18,7 @@ from csrun.cirh.ops.loss import (
     smoothing_of,
 )
 from csrun.cirh.ops.model import ParameterOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp, ViewOp
 from csrun.cirh.types import shape_of, type_of

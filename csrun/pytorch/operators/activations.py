@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 from csrun.cirh.ops import activation as ops
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp
 from csrun.cirh.ops.comparison import GtOp, LtOp, WhereOp
+from csrun.cirh.ops.gelu import GeluBackwardOp, GeluOp
 from csrun.cirh.ops.powers import AbsOp
 from csrun.cirh.ops.trigonometry import Expm1Op
 from csrun.pytorch.operators.base import BackwardOnly, Emission, Emitter, dtype
@@ -22,11 +23,11 @@ def threshold_backward(e: Emission, grad: SSAValue, saved: SSAValue, threshold: 
 
 
 def gelu(e: Emission, x: SSAValue, approximate: str = "none") -> SSAValue:
-    return e.emit(ops.GeluOp, x, approximate=approximate)
+    return e.emit(GeluOp, x, approximate=approximate)
 
 
 def gelu_backward(e: Emission, grad: SSAValue, x: SSAValue, approximate: str = "none") -> SSAValue:
-    return e.emit(ops.GeluBackwardOp, grad, x, approximate=approximate)
+    return e.emit(GeluBackwardOp, grad, x, approximate=approximate)
 
 
 def softplus(e: Emission, x: SSAValue, beta: float = 1, threshold: float = 20) -> SSAValue:

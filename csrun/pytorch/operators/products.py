@@ -2,7 +2,8 @@
 
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.arithmetic import AddmmOp, AddOp, MatmulOp, MmOp, MulOp
+from csrun.cirh.ops.arithmetic import AddOp, MulOp
+from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape
 
 

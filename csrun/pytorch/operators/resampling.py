@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import SSAValue
 
-from csrun.cirh.ops.arithmetic import AddOp, MmOp
+from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.indexing import IndexSelectBackwardOp, IndexSelectOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import (
     Emission,

@@ -5,9 +5,9 @@ from math import log, sqrt
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops import trigonometry as ops
-from csrun.cirh.ops.activation import GeluCdfOp
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, ExpOp, LogOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.comparison import EqOp, MaximumOp, WhereOp
+from csrun.cirh.ops.gelu import GeluCdfOp
 from csrun.cirh.ops.powers import AbsOp, Log1pOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype
 from csrun.pytorch.operators.elementwise import binary, unary

@@ -8,7 +8,7 @@ from support.programs import Machine, options_of
 
 from csrun import nn
 from csrun.base.mode import RunMode
-from csrun.cirh.ops.arithmetic import SumOp
+from csrun.cirh.ops.reductions import SumOp
 from csrun.compiler import compile_model
 from csrun.compiler.lair import Generated, cluster, loop
 from csrun.compiler.matching import match_kernels

@@ -9,7 +9,7 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.cirh import print_module
-from csrun.cirh.ops.arithmetic import AddmmOp
+from csrun.cirh.ops.products import AddmmOp
 from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
 from csrun.compiler.passes import Watch, run_passes

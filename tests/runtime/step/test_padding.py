@@ -9,7 +9,7 @@ from csrun import nn
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.cirh.ops.arithmetic import MmOp
+from csrun.cirh.ops.products import MmOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn.functions import view

@@ -11,9 +11,11 @@ from csrun.cirh.ops import (
     arithmetic,
     comparison,
     concatenation,
+    gelu,
     indexing,
     padding,
     powers,
+    products,
     random,
     reductions,
     rounding,
@@ -148,13 +150,11 @@ FORWARD: Sequence[Case] = (
         min_val=-np.inf,
         max_val=0.0,
     ),
-    case(arithmetic.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
-    case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(2, 4, 3), normal(2, 3, 5)),
-    case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(6, 1, 4, 3), normal(2, 3, 1)),
-    case(arithmetic.MatmulOp, lambda torch, a, b: a @ b, normal(4, 3), normal(2, 3, 5)),
-    case(
-        arithmetic.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)
-    ),
+    case(products.MmOp, lambda torch, a, b: a @ b, X, normal(3, 5)),
+    case(products.MatmulOp, lambda torch, a, b: a @ b, normal(2, 4, 3), normal(2, 3, 5)),
+    case(products.MatmulOp, lambda torch, a, b: a @ b, normal(6, 1, 4, 3), normal(2, 3, 1)),
+    case(products.MatmulOp, lambda torch, a, b: a @ b, normal(4, 3), normal(2, 3, 5)),
+    case(products.AddmmOp, lambda torch, c, a, b: torch.addmm(c, a, b), normal(5), X, normal(3, 5)),
     case(reductions.AmaxOp, lambda torch, x: x.amax(1), TIES, dims=(1,), keepdim=False),
     case(
         reductions.AmaxOp,
@@ -205,9 +205,9 @@ FORWARD: Sequence[Case] = (
     ),
     case(activation.SiluOp, lambda torch, x: torch.nn.functional.silu(x), X),
     case(activation.SoftplusOp, lambda torch, x: torch.nn.functional.softplus(x), X),
-    case(activation.GeluOp, lambda torch, x: torch.nn.functional.gelu(x), X, approximate="none"),
+    case(gelu.GeluOp, lambda torch, x: torch.nn.functional.gelu(x), X, approximate="none"),
     case(
-        activation.GeluOp,
+        gelu.GeluOp,
         lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
         X,
         approximate="tanh",
@@ -317,14 +317,14 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         Y,
     ),
     case(
-        activation.GeluBackwardOp,
+        gelu.GeluBackwardOp,
         lambda torch, g, x: torch.ops.aten.gelu_backward(g, x),
         X,
         Y,
         approximate="none",
     ),
     case(
-        activation.GeluBackwardOp,
+        gelu.GeluBackwardOp,
         lambda torch, g, x: torch.ops.aten.gelu_backward(g, x, approximate="tanh"),
         X,
         Y,
@@ -334,8 +334,8 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         case(op, peer, *operands, approximate=form)
         for form, (cdf, of_x) in GELU.items()
         for op, peer, operands in (
-            (activation.GeluCdfOp, cdf, (X,)),
-            (activation.GeluSlopeOp, _slope_of_gelu(form), (X, of_x, X * of_x)),
+            (gelu.GeluCdfOp, cdf, (X,)),
+            (gelu.GeluSlopeOp, _slope_of_gelu(form), (X, of_x, X * of_x)),
         )
     ),
     case(

@@ -6,11 +6,11 @@ import numpy as np
 from support.operators.cases import LABELS, Case, X, Y, case, cases, normal
 
 from csrun.cirh.ops import (
-    arithmetic,
     attention,
     embedding,
     loss,
     normalization,
+    products,
     rotary,
     vocab_shards,
 )
@@ -276,7 +276,7 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         scale=0.5,
     ),
     case(
-        arithmetic.AddProductOp,
+        products.AddProductOp,
         lambda torch, before, a, b: torch.addmm(before, a, b),
         normal(2, 3),
         normal(2, 4),

@@ -2,10 +2,11 @@
 
 from support.samples.row import Row, given, only, skip
 
-from csrun.cirh.ops.arithmetic import AddmmOp, MatmulOp, MmOp, SumOp
 from csrun.cirh.ops.embedding import EmbeddingOp
 from csrun.cirh.ops.loss import IGNORE_INDEX, LogSoftmaxOp, NllLossForwardOp
 from csrun.cirh.ops.normalization import FusedRmsNormOp, NativeLayerNormOp, SoftmaxOp
+from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
+from csrun.cirh.ops.reductions import SumOp
 
 
 def matmul(nn, x, y):

@@ -19,7 +19,7 @@ from csrun.cirh.batch_axes.base import (
     sum_of_samples,
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
-from csrun.cirh.ops import arithmetic
+from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.types import shape_of, type_of
 
 
@@ -75,7 +75,7 @@ def affine(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 RULES: Rules = {
-    arithmetic.MmOp: product,
-    arithmetic.AddmmOp: affine,
-    arithmetic.MatmulOp: products,
+    MmOp: product,
+    AddmmOp: affine,
+    MatmulOp: products,
 }
