@@ -90,7 +90,7 @@ class GradientAccumulation:
             )
 
     def are_of_sums(self, *variants: StepVariant) -> bool:
-        """Whether the updates take gradients as they are, or clip all of them by norm."""
+        """True if the updates take gradients as they are, or clip all of them by norm."""
         return all(map(self._is_of_sum, variants))
 
     def _is_of_sum(self, variant: StepVariant) -> bool:

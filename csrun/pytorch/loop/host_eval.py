@@ -81,7 +81,7 @@ class Computation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all its arguments are known."""
+        """True if all of its arguments are known."""
         if any(
             isinstance(leaf, TracedTensor) and not leaf.recorder.is_finished
             for leaf in self._leaves()
@@ -91,7 +91,7 @@ class Computation:
 
     @property
     def is_of_recorded(self) -> bool:
-        """Whether values of recorded steps are among its arguments."""
+        """True if values of recorded steps are among its arguments."""
         return any(isinstance(leaf, TracedTensor) for leaf in self._leaves())
 
     def settle(self) -> None:

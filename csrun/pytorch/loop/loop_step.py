@@ -50,15 +50,15 @@ class LoopStep:
 
     @property
     def is_revalidating(self) -> bool:
-        """Whether the user's code runs to be compared with step 1, not for the loop."""
+        """True if the user's code runs to be compared with step 1, not for the loop."""
         return self.revalidation is not None and self.revalidation.is_recording
 
     @property
     def has_gradients(self) -> bool:
-        """Whether the loop is between `backward()` and `optimizer.step()`."""
+        """True if the loop is between `backward()` and `optimizer.step()`."""
         return self.status.phase is StepPhase.BACKWARD
 
     @property
     def trains(self) -> bool:
-        """Whether its variant has a backward pass."""
+        """True if its variant has a backward pass."""
         return self.variant is not None and self.variant.trains

@@ -116,7 +116,7 @@ class RecordedStep:
 
     @property
     def has_loss(self) -> bool:
-        """Whether `backward()` was called."""
+        """True if `backward()` was called."""
         return self._recorder.has_loss
 
     def call(
@@ -282,7 +282,7 @@ class RecordedStep:
 
 
 def _are_numbered_alike(one: Recording, other: Recording) -> bool:
-    """Whether equal numbers name equal values in both recordings."""
+    """True if equal numbers name equal values in both recordings."""
     results = ([op.results for op in each.operators] for each in (one, other))
     leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
     return next(results) == next(results) and next(leaves) == next(leaves)

@@ -416,12 +416,12 @@ class SessionLoop:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the loop is in steps that an earlier run has taken, whose weights are gone."""
+        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
         return self._run.replay.is_on
 
     @property
     def is_apart(self) -> bool:
-        """Whether the user's own Parameters are outside of a recorded step."""
+        """True if the user's own Parameters are outside of a recorded step."""
         step = self._step
         return self.has_begun and (step is None or step.recorded is None or step.status.is_over)
 

@@ -53,7 +53,7 @@ class VariantCache:
         )
 
     def is_checked(self, variant: StepVariant) -> bool:
-        """Whether its first steps are over; variants by edits are made of checked ones only."""
+        """True if its first steps are over; variants by edits are made of checked ones only."""
         return self._recordings.get(variant, CHECKED_STEPS) >= CHECKED_STEPS
 
     def edited(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:

@@ -148,7 +148,7 @@ def is_infinite(e: Emission, x: SSAValue) -> SSAValue:
 
 
 def is_negative(e: Emission, x: SSAValue) -> SSAValue:
-    """Whether the sign bit is set, as it is of -0.0."""
+    """True if the sign bit is set, as it is of -0.0."""
     if not floats(x):
         return e.emit(comparison.LtOp, x, e.full(0, dtype(x)))
     angle = e.emit(trigonometry.Atan2Op, e.full(0, dtype(x)), x)  # pi of -0.0, 0 of 0.0

@@ -24,7 +24,7 @@ def is_in(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> SSAValue:
-    """Whether each element is one of a set. Shapes: [...], any -> [...]"""
+    """True if each element is one of a set. Shapes: [...], any -> [...]"""
     known = [x for x in (elements, test_elements) if isinstance(x, SSAValue)]
     kind = dtype(known[0])
     x, tested = (as_type(e, one, kind) for one in (elements, test_elements))

@@ -37,7 +37,7 @@ def backward_as_method() -> Iterator[None]:
 
 
 def _is_followed(tensor: Any) -> bool:
-    """Whether a Session records backward() of a tensor: of its own values, not recursively."""
+    """True if a Session records backward() of a tensor: of its own values, not recursively."""
     if isinstance(tensor, TracedTensor):
         return not tensor.recorder.backward.is_under_way
     original = torch.Tensor.backward
@@ -70,7 +70,7 @@ class RecordedBackward:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether PyTorch is computing gradients."""
+        """True if PyTorch is computing gradients."""
         return self.forward_end is not None and not self.end
 
     def start(self, loss: torch.Tensor) -> None:

@@ -351,7 +351,7 @@ DRAWING = {name for w in _DROPOUTS for name in (w.name, w.backward_name)}
 
 
 def is_of_training(operator: RecordedOperator) -> bool:
-    """Whether an operator is one that `model.eval()` would skip or change."""
+    """True if an operator is one that `model.eval()` would skip or change."""
     if operator.name == ATTENTION.name:
         return bool(operator.keywords["dropout_p"])
     return operator.name in (DROPOUT.name, CHANNEL_DROPOUT.name, BATCH_NORM.name)

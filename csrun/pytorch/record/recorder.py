@@ -324,7 +324,7 @@ class StepRecorder(TorchDispatchMode):
 
     @property
     def has_loss(self) -> bool:
-        """Whether `backward()` was called."""
+        """True if `backward()` was called."""
         return self.backward.loss is not None
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
@@ -365,7 +365,7 @@ class StepRecorder(TorchDispatchMode):
         return self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor belongs to the model."""
+        """True if a tensor belongs to the model."""
         return self._model_tensors.find(tensor) is not None
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
@@ -386,12 +386,12 @@ class StepRecorder(TorchDispatchMode):
 
     @property
     def is_open(self) -> bool:
-        """Whether the mode is entered."""
+        """True if the mode is entered."""
         return self._entered is not None
 
     @property
     def is_finished(self) -> bool:
-        """Whether the step is finished."""
+        """True if the step is finished."""
         return self._is_finished
 
     # Operators that are not recorded as such.
@@ -416,7 +416,7 @@ class StepRecorder(TorchDispatchMode):
         return self.reader(traced)
 
     def _counts_up(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
-        """Whether an operator increments an integer buffer, such as batch norm's counter."""
+        """True if an operator increments an integer buffer, such as batch norm's counter."""
         name = self._model_tensors.counter_name(given[0])
         if name is None or len(given) > 1 or func is not aten.add_.Tensor:
             return False

@@ -74,7 +74,7 @@ class Scopes:
 
     @property
     def is_backward(self) -> bool:
-        """Whether autograd is computing a gradient."""
+        """True if autograd is computing a gradient."""
         return torch._C._current_autograd_node() is not None
 
     def _find_place(self) -> tuple[str, str]:

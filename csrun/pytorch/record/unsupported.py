@@ -80,7 +80,7 @@ def refusal_of_constant(func: Any) -> str | None:
 
 
 def _is_integer_index(func: Any, given: Sequence[torch.Tensor]) -> bool:
-    """Whether an index has integer tensors only, which determine the result's shape."""
+    """True if an index has integer tensors only, which determine the result's shape."""
     truths = (torch.bool, torch.uint8)
     is_index = func is torch.ops.aten.index.Tensor
     return is_index and all(x.dtype not in truths for x in given[1:])

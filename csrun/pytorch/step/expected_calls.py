@@ -39,13 +39,13 @@ def name_of(func: Any) -> str:
 
 
 def is_write(func: Any) -> bool:
-    """Whether a function writes into its first argument."""
+    """True if a function writes into its first argument."""
     name = getattr(func, "__name__", "")
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a function writes into a tensor of the loop's own."""
+    """True if a function writes into a tensor of the loop's own."""
     return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
 
 
@@ -158,7 +158,7 @@ class Expected:
     spec: TreeSpec | None = None
 
     def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
-        """Whether a call is this one."""
+        """True if a call is this one."""
         if name != self.name or len(given) != len(self.operands) or how != self.how:
             return False
         for operand, argument in zip(self.operands, given, strict=True):
@@ -239,7 +239,7 @@ class LoopShape:
 
     @cached_property
     def takes_weights(self) -> bool:
-        """Whether the loop itself computes with weights on the way to its loss."""
+        """True if the loop itself computes with weights on the way to its loss."""
         return any(
             isinstance(operand, torch.nn.Parameter) or (type(operand) is Snapshot and operand.name)
             for call in self.calls

@@ -31,7 +31,7 @@ class ParameterSets:
         self.sees_all = all(issubclass(type(p), torch.nn.Parameter) for p in model.parameters())
 
     def is_as(self, seen: int) -> bool:
-        """Whether nothing was set since the counter had this value."""
+        """True if nothing was set since the counter had this value."""
         return self.count == seen and self.sees_all
 
     @contextmanager
@@ -177,7 +177,7 @@ class Modes:
             vars(module)["training"] = is_training
 
     def have_same_gradients(self, modes: tuple[bool, ...]) -> bool:
-        """Whether requires_grad is the same as in other modes."""
+        """True if requires_grad is the same as in other modes."""
         first = len(self._modules)
         return self()[first:] == modes[first:]
 

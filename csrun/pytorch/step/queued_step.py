@@ -36,11 +36,11 @@ class QueuedStep:
 
     @property
     def ends_step(self) -> bool:
-        """Whether the update follows, in a training."""
+        """True if the update follows, in a training."""
         return self.work is not QueuedWork.BATCH
 
     def follows(self, before: "QueuedStep") -> bool:
-        """Whether one order may have both."""
+        """True if one order may have both."""
         place = 0 if before.ends_step else before.place + 1
         return self.batch == before.batch + 1 and self.place == place
 

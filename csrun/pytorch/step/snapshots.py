@@ -26,7 +26,7 @@ class Snapshot:
         return self._tensor if self._numbers is None else self._numbers
 
     def is_still(self, other: Any) -> bool:
-        """Whether a tensor is this one, or has the same numbers."""
+        """True if a tensor is this one, or has the same numbers."""
         if other is self._tensor and other._version == self._version:
             return True
         if type(other) is not torch.Tensor:
@@ -60,12 +60,12 @@ class Constant:
 
     @property
     def is_alive(self) -> bool:
-        """Whether anybody still holds it."""
+        """True if anybody still holds it."""
         return self._tensor() is not None
 
     @property
     def is_same(self) -> bool:
-        """Whether its numbers are unchanged."""
+        """True if its numbers are unchanged."""
         now = self._tensor()
         if now is None or now._version == self._version:
             return True

@@ -75,17 +75,17 @@ class StepStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether the loop has left it."""
+        """True if the loop has left it."""
         return self._phase is StepPhase.OVER
 
     @property
     def is_queued(self) -> bool:
-        """Whether the loop has queued it, with the optimizer's numbers of that time."""
+        """True if the loop has queued it, with the numbers that the optimizer had then."""
         return self._progress is not StepProgress.PENDING
 
     @property
     def has_values(self) -> bool:
-        """Whether it has run, here or in an earlier run: no further output comes."""
+        """True if it has run, here or in an earlier run: no further output comes."""
         return self._progress in (StepProgress.DONE, StepProgress.REPLAYED)
 
     def enter(self, phase: StepPhase) -> None:

@@ -75,7 +75,7 @@ class StepOutputs:
         return found
 
     def asks_for(self, outputs: Collection[Ref]) -> bool:
-        """Whether no other values than these may be read of it later."""
+        """True if no other values than these may be read of it later."""
         wanted = self.wanted()
         in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
         return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
@@ -97,14 +97,14 @@ class Deferred(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether all its arguments are known."""
+        """True if all of its arguments are known."""
 
     def compute(self) -> Any:
         """Compute and keep its results."""
 
     @property
     def is_of_recorded(self) -> bool:
-        """Whether values of recorded steps are among its arguments."""
+        """True if values of recorded steps are among its arguments."""
 
     def settle(self) -> None:
         """Take the numbers of recorded steps that are over."""
@@ -152,7 +152,7 @@ class InStep:
 
     @property
     def is_known(self) -> bool:
-        """Whether its numbers are there."""
+        """True if its numbers are there."""
         if self.slot.is_loss:
             return self.step.loss is not None
         return self.slot.value in self.step.outputs
@@ -362,7 +362,7 @@ def _references(token: Any) -> int:
 
 
 def _is_as_made(token: Token) -> bool:
-    """Whether it has no further attributes and no weak references."""
+    """True if it has no further attributes and no weak references."""
     return len(token.__dict__) == _ATTRIBUTES and not getweakrefcount(token)
 
 

@@ -100,7 +100,7 @@ class Batches:
         return min(self.loader.orders.begun * len(self.loader), self.last)
 
     def may_feed(self, variant: "StepVariant") -> bool:
-        """Whether a variant can take the batches that are made now."""
+        """True if a variant can take the batches that are made now."""
         assert self.fed is not None, "they are made"
         whole = self.fed.plan.inputs
         return variant.rows < whole[0].shape[0] or are_first_rows(variant.inputs, whole)
