@@ -1,12 +1,19 @@
 """The fork server alone: what becomes of it when its launcher is killed."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from time import sleep
 
 import psutil
+import pytest
+
+from csrun.launch.process import server
+from csrun.launch.process.protocol import MessageSocket
+from csrun.launch.process.server import ServerProcess
 
 LAUNCHER = """
 import socket, subprocess, sys
@@ -33,12 +40,22 @@ def test_a_launcher_that_is_killed_amid_the_imports_leaves_no_fork_server(tmp_pa
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     ) as launcher:
         assert launcher.stdout is not None
-        server = psutil.Process(int(launcher.stdout.readline()))
+        forked = psutil.Process(int(launcher.stdout.readline()))
         while not (tmp_path / "importing").exists():
-            server.status()  # raises when it has ended
+            forked.status()  # raises when it has ended
             sleep(0.01)
         launcher.kill()
-    _, left = psutil.wait_procs([server], timeout=120)
+    _, left = psutil.wait_procs([forked], timeout=120)
     for process in left:
         process.kill()
     assert not left
+
+
+def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "END_S", 0.05)
+    ours, its = socket.socketpair()
+    with its, subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            assert ServerProcess(process, MessageSocket(ours)).end() == -signal.SIGKILL
+        finally:
+            process.kill()
