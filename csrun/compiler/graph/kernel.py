@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from xdsl.ir import Operation
 
-from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import Phase
 
 if TYPE_CHECKING:
@@ -81,6 +81,27 @@ class UnaryKernel(Kernel):
         return (self.out,)
 
 
+@dataclass(frozen=True)
+class FunctionKernel(Kernel):
+    """A kernel from several arrays to several others, with scratch named after the first result."""
+
+    operands: tuple[Array, ...]
+    results: tuple[Array, ...]
+
+    @property
+    def reads(self) -> tuple[Array, ...]:
+        return self.operands
+
+    @property
+    def writes(self) -> tuple[Array, ...]:
+        return self.results
+
+    def scratch_array(self, what: str, shape: Shape, dtype: str | None = None) -> Array:
+        """Return a scratch array of the kernel, of the results' type if none is given."""
+        first = self.results[0]
+        return Array(f"{first.stem}/{what}", shape, dtype or first.dtype)
+
+
 def bound_struct(variable: str, kind: str, fields: Mapping[str, str]) -> str:
     """Return the line that binds a struct of arrays once, for all calls of a kernel."""
     arguments = ", ".join(f"{field}={value}" for field, value in fields.items())
@@ -89,4 +110,4 @@ def bound_struct(variable: str, kind: str, fields: Mapping[str, str]) -> str:
 
 Matcher = Callable[[Operation, "Graph"], Kernel | None]
 
-__all__ = ["Kernel", "Matcher", "Name", "Phase", "bound_struct"]
+__all__ = ["FunctionKernel", "Kernel", "Matcher", "Name", "Phase", "bound_struct"]

@@ -1,6 +1,5 @@
 """Attention kernels, forward and backward."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,7 +9,7 @@ from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.random import DropoutMaskOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
+from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase, bound_struct
 from csrun.kernels.attention import BLOCK
 from csrun.kernels.random import blocks_of
 
@@ -27,7 +26,7 @@ class WeightDropout:
 
 
 @dataclass(frozen=True)
-class Attention(Kernel):
+class Attention(FunctionKernel):
     """softmax(scale query key^T + mask) value, or the gradients of query, key and value.
 
     operands: query, key, value; before them, in the backward pass, the result's gradient, and after
@@ -36,9 +35,7 @@ class Attention(Kernel):
     Shapes: query [B, H, T, E], key [B, H, S, E], value [B, H, S, F], mask [B, H, T, S]
     """
 
-    operands: tuple[Array, ...]
     mask: Array | None
-    results: tuple[Array, ...]
     causal: bool
     scale: float
     dropout: WeightDropout | None
@@ -49,10 +46,6 @@ class Attention(Kernel):
     @property
     def reads(self) -> tuple[Array, ...]:
         return self.operands if self.mask is None else (*self.operands, self.mask)
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return self.results
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -77,10 +70,10 @@ class Attention(Kernel):
         query, key, _ = self._projections
         rows, masked = self._rows, self.mask is not None and self.mask.dtype == "bool"
         return (
-            self._own("queries", (rows, query.shape[3])),
-            self._own("scores", (rows, key.shape[2])),
-            self._own("rows", (rows, 1)),
-            *([self._own("unseen", (rows, key.shape[2]), "bool")] if masked else []),
+            self.scratch_array("queries", (rows, query.shape[3])),
+            self.scratch_array("scores", (rows, key.shape[2])),
+            self.scratch_array("rows", (rows, 1)),
+            *([self.scratch_array("unseen", (rows, key.shape[2]), "bool")] if masked else []),
         )
 
     @property
@@ -90,9 +83,9 @@ class Attention(Kernel):
             return ()
         _, key, value = self._projections
         return (
-            self._own("slopes", (self._rows, key.shape[2])),
-            self._own("keys", key.shape[2:]),
-            self._own("values", value.shape[2:]),
+            self.scratch_array("slopes", (self._rows, key.shape[2])),
+            self.scratch_array("keys", key.shape[2:]),
+            self.scratch_array("values", value.shape[2:]),
         )
 
     @property
@@ -102,15 +95,12 @@ class Attention(Kernel):
             return ()
         rows, keys = self._rows, self._projections[1].shape[2]
         words = (3, 2, rows, blocks_of(keys))
-        return self._own("kept", (rows, keys), "bool"), self._own("words", words, "uint64")
+        kept = self.scratch_array("kept", (rows, keys), "bool")
+        return kept, self.scratch_array("words", words, "uint64")
 
     @property
     def _rows(self) -> int:
         return min(BLOCK, self._projections[0].shape[2])
-
-    def _own(self, what: str, shape: Sequence[int], dtype: str | None = None) -> Array:
-        first = self.results[0]
-        return Array(f"{first.stem}/{what}", tuple(shape), dtype or self._dtype)
 
     def prepare(self, name: Name) -> list[str]:
         """Bind the structs of arrays, the causal mask and what draws dropout."""
@@ -182,8 +172,8 @@ def match_attention(operation: Operation, graph: Graph) -> Kernel:
     return Attention(
         graph.layer_of(operation),
         tuple(map(graph.array, operation.operands[:count])),
-        graph.array(masks[0]) if masks else None,
         tuple(map(graph.array, operation.results)),
+        graph.array(masks[0]) if masks else None,
         bool(operation.is_causal.value.data),
         float(operation.scale.value.data),
         dropout,

@@ -8,9 +8,9 @@ from xdsl.ir import Operation
 from csrun.cirh.ops.batch_norm import NativeBatchNormBackwardOp, NativeBatchNormOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.types import shape_of, type_of
-from csrun.compiler.graph.array import Array, Shape
+from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
+from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase, bound_struct
 from csrun.executable import nbytes_of
 
 TILE_BYTES = 384 << 10  # of an array's rows: with the two others of a loop they stay in L2
@@ -24,7 +24,7 @@ BACKWARD = "batch_norm.BatchNormGradients", ("x", "weight", "bias")
 
 
 @dataclass(frozen=True)
-class BatchNorm(Kernel):
+class BatchNorm(FunctionKernel):
     """One of the functions of `csrun.kernels.batch_norm`, its operands and results.
 
     Forward: x, weight, bias, running mean and variance -> out, mean, rstd, and what the running
@@ -35,22 +35,12 @@ class BatchNorm(Kernel):
     Shapes: x, out [N, C, P], all others [C]
     """
 
-    operands: tuple[Array, ...]
-    results: tuple[Array, ...]
     end: str
     share: tuple[str, ...]
     options: tuple[float, ...]
     phase: Phase
 
     kind = "batch_norm"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return self.results
 
     @property
     def flops(self) -> int:
@@ -65,12 +55,9 @@ class BatchNorm(Kernel):
         tile = max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
         numbers = 3 if self.phase is Phase.BACKWARD else 2
         return (
-            self._own("sums", (tile, channels)),
-            *(self._own(f"numbers_{n}", (channels,)) for n in range(numbers)),
+            self.scratch_array("sums", (tile, channels)),
+            *(self.scratch_array(f"numbers_{n}", (channels,)) for n in range(numbers)),
         )
-
-    def _own(self, what: str, shape: Shape) -> Array:
-        return Array(f"{self.results[0].stem}/{what}", shape, self.results[0].dtype)
 
     def prepare(self, name: Name) -> list[str]:
         """Bind the struct of results, scratch and options."""

@@ -15,7 +15,7 @@ from csrun.cirh.ops.normalization import (
 from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
+from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase, bound_struct
 from csrun.executable import nbytes_of
 
 NORMS = (NativeLayerNormOp, NativeLayerNormBackwardOp, FusedRmsNormOp, FusedRmsNormBackwardOp)
@@ -35,27 +35,17 @@ class NormFunction:
 
 
 @dataclass(frozen=True)
-class Norm(Kernel):
+class Norm(FunctionKernel):
     """One of the functions of `csrun.kernels.normalization`, and its operands and results.
 
     Shapes: rows [N, D], weights [D], statistics [N]
     """
 
     function: NormFunction
-    operands: tuple[Array, ...]
-    results: tuple[Array, ...]
     eps: float | None
     phase: Phase
 
     kind = "norm"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return self.results
 
     @property
     def flops(self) -> int:
@@ -66,11 +56,16 @@ class Norm(Kernel):
     def scratch(self) -> tuple[Array, ...]:
         """A tile of normalized rows; in the backward pass one more, row and column sums."""
         rows, size = self._rows, self.operands[0].shape[1]
-        tile = self._own("tile", (rows, size))
+        tile = self.scratch_array("tile", (rows, size))
         if self.phase is Phase.FORWARD:
             return (tile,)
-        sums = [self._own(f"sums_{n}", (rows,)) for n in range(len(self.results) - 1)]
-        return (tile, self._own("products", (rows, size)), *sums, self._own("part", (size,)))
+        sums = [self.scratch_array(f"sums_{n}", (rows,)) for n in range(len(self.results) - 1)]
+        return (
+            tile,
+            self.scratch_array("products", (rows, size)),
+            *sums,
+            self.scratch_array("part", (size,)),
+        )
 
     @property
     def _rows(self) -> int:
@@ -78,9 +73,6 @@ class Norm(Kernel):
         rows, size = self.operands[0].shape
         row_bytes = nbytes_of((size,), self.operands[0].dtype)
         return max(1, min(rows, TILE_BYTES // max(row_bytes, 1)))
-
-    def _own(self, what: str, shape: Shape) -> Array:
-        return Array(f"{self.results[0].name}/{what}", shape, self.results[0].dtype)
 
     @property
     def _ones(self) -> tuple[str, int] | None:
@@ -152,9 +144,9 @@ def match_norm(operation: Operation, graph: Graph) -> Kernel:
     count, eps = len(operation.operands), operation.properties.get("eps")
     return Norm(
         graph.layer_of(operation),
-        (BACKWARD if backward else FORWARD)[operation.name],
         tuple(found[:count]),
         tuple(found[count:]),
+        (BACKWARD if backward else FORWARD)[operation.name],
         eps.value.data if isinstance(eps, FloatAttr) else None,
         Phase.BACKWARD if backward else Phase.FORWARD,
     )

@@ -17,33 +17,23 @@ from csrun.cirh.ops.pooling import (
 )
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import FunctionKernel, Kernel, Matcher, Name, Phase
 from csrun.executable import nbytes_of
 
 TILE_BYTES = 256 << 10  # of windows' values; with what they see a core's L2 holds them
 
 
 @dataclass(frozen=True)
-class Pooling(Kernel):
+class Pooling(FunctionKernel):
     """Base of the poolings.
 
     operands, results: planes of images and of windows, [N C, H, W] and [N C, H', W'].
     """
 
-    operands: tuple[Array, ...]
-    results: tuple[Array, ...]
     windows: Windows
     phase: Phase
 
     kind = "pooling"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return self.results
 
     @property
     def flops(self) -> int:
@@ -67,8 +57,7 @@ class Pooling(Kernel):
 
     def _own(self, what: str, dtype: str) -> Array:
         """Scratch of a tile."""
-        shape = (self._tile, *self._maps.shape[1:])
-        return Array(f"{self.results[0].stem}/{what}", shape, dtype)
+        return self.scratch_array(what, (self._tile, *self._maps.shape[1:]), dtype)
 
     def prepare(self, name: Name) -> list[str]:
         """Bind the taps: the pixel that each window element reads."""

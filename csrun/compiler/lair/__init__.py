@@ -7,7 +7,7 @@ from xdsl.ir import Operation
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Name, Phase
+from csrun.compiler.graph.kernel import FunctionKernel, Name, Phase
 from csrun.compiler.lair.cluster import Cluster, clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels
 from csrun.compiler.lair.loop import KernelLoop
@@ -18,26 +18,16 @@ __all__ = ["Generated", "generate_kernels", "parse_kernels", "print_kernels"]
 
 
 @dataclass(frozen=True)
-class Generated(Kernel):
+class Generated(FunctionKernel):
     """Operators that the library has no kernel for, one after the other over tiles of rows.
 
     Shapes: as the operators'
     """
 
     loop: KernelLoop
-    operands: tuple[Array, ...]
-    results: tuple[Array, ...]
     phase: Phase
 
     kind = "generated"
-
-    @property
-    def reads(self) -> tuple[Array, ...]:
-        return self.operands
-
-    @property
-    def writes(self) -> tuple[Array, ...]:
-        return self.results
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -66,9 +56,9 @@ def generate_kernel(cluster: Cluster, graph: Graph, number: int) -> Generated:
     graph.take(*cluster.members)
     return Generated(
         next(iter(cluster.layers), graph.layer_of(cluster.members[-1])),
-        loop,
         lowering.reads,
         tuple(lowering.writes.values()),
+        loop,
         cluster.phase,
     )
 
