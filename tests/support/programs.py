@@ -250,7 +250,8 @@ class Machine:
         return self.views[buffer]
 
     def _step(self, batch: Sequence[np.ndarray]) -> StepState:
-        counts = (batch[1] != IGNORE_INDEX).reshape(len(batch[1]), -1).any(axis=1)
+        labels = batch[1] if len(batch) > 1 else np.zeros(len(batch[0]))
+        counts = (labels != IGNORE_INDEX).reshape(len(labels), -1).any(axis=1)
         return step_of(self.plan, batch, int(counts.sum()), self.step_count)
 
     def _load(self, groups: Sequence[int]) -> None:

@@ -1,11 +1,14 @@
-"""Writes into views that forward makes, and into what there are views of, beside PyTorch's."""
+"""In-place writes of forward: into views, into what there are views of, and into buffers."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.recorded import Beside  # noqa: E402
+from support.torch_rows import check_exact, named, step  # noqa: E402
 from torch import nn  # noqa: E402
+
+from csrun.base.mode import ExecutionMode  # noqa: E402
 
 
 def slices(x):
@@ -72,25 +75,7 @@ def returned_from_forward(x):
     return y
 
 
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.linear, self.function = nn.Linear(6, 6), function
-
-    def forward(self, x):
-        return self.function(self.linear(x))
-
-
-def step(model, batch):
-    x, slopes = batch
-    model.zero_grad()
-    out = model(x)
-    loss = (out * slopes[: out.numel()].view(out.shape)).sum() / 7
-    loss.backward()
-    return loss
-
-
-FUNCTIONS = (
+EXACT = named(
     slices,
     through_several_views,
     shifted_right,
@@ -102,8 +87,37 @@ FUNCTIONS = (
 )
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_a_write_into_a_view_is_pytorchs(tmp_path, function):
+def test_rows_are_pytorchs(tmp_path):
+    check_exact(EXACT, tmp_path)
+
+
+class Keeping(nn.Module):
+    """Keeps a mean of what it sees: one buffer is replaced, one written to."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.register_buffer("mean", torch.ones(6))
+        self.register_buffer("largest", torch.zeros(6))
+
+    def forward(self, x):
+        x = self.linear(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        self.largest.mul_(0.5).add_(x.detach().amax((0, 1)))
+        return x
+
+
+@pytest.mark.parametrize("mode", ExecutionMode)
+def test_buffers_that_forward_changes_are_state(tmp_path, mode):
     torch.manual_seed(0)
-    batch = torch.randn(4, 3, 6).double(), torch.randn(200).double()
-    Beside(Function(function).double(), batch, step, tmp_path).check(1e-12, 1e-11)
+    model = Keeping().double()
+    batch = (torch.randn(4, 3, 6).double(),)
+    pair = Beside(model, batch, step, tmp_path, mode)
+    mean = model.mean
+    machine = pair.machine()
+    pair.ours(machine)
+    step(model, batch)
+    assert model.mean is not mean  # which recording did not do
+    for name in ("mean", "largest"):
+        ours = torch.from_numpy(machine.state[f"model/{name}"])
+        torch.testing.assert_close(ours, getattr(model, name), rtol=1e-12, atol=1e-14)

@@ -1,0 +1,106 @@
+"""Embeddings, indices, and writes at places."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_rows import check_exact, check_near, row, with_table  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+
+
+def places_from_the_end(x, w):
+    return x[:, torch.tensor([-1, 0, -3])] + w[[-2, -1, 1]] + x.index_select(2, torch.arange(6))
+
+
+def lookups(x, w):
+    places = torch.tensor([2, 0, 0])
+    y = f.embedding(torch.tensor([[0, 1, 2]] * 4), w) + f.embedding(places, w) + w[places]
+    return (
+        y
+        + x.index_select(1, places)
+        + x.gather(1, torch.tensor([0, 2, 1])[None, :, None].expand(4, 3, 6))
+        + torch.tril(x)
+    )
+
+
+def written_places(x, w):
+    places = torch.tensor([2, 0]), torch.tensor([1, 5])
+    put = torch.ops.aten.index_put(x, [None, *places], w[0, :2].detach())
+    y = put + x.index_add(1, places[0], x[:, :2], alpha=2)
+    y = y + x.scatter_reduce(1, torch.zeros(4, 2, 6, dtype=torch.int64), x[:, 1:], "mean")
+    y = (
+        y
+        + torch.slice_scatter(x, w[:2] * x[:, :2], 1, 0, 2)
+        + x.unfold(1, 2, 1).sum((1, 3))[:, None]
+    )
+    return y + torch.diag_embed(torch.diagonal(x @ w.t(), dim1=1, dim2=2)).sum(1, True)[..., :1]
+
+
+def searches(x, w):
+    bounds, kinds = (
+        torch.tensor([-0.5, 0, 0.5]).double(),
+        torch.bucketize(x.detach(), w[0].sort()[0]),
+    )
+    y = x * torch.searchsorted(bounds, x, right=True) + x * torch.isin(kinds, torch.tensor([1, 4]))
+    chosen = x.detach()[:, :1] > 0  # of the whole batch, in order
+    return y + x.masked_scatter(chosen.expand(x.shape), (x * w).transpose(0, 1))
+
+
+def numbers_at_repeated_places(x, w):
+    """Integers and truths, as lengths of the batch are made masks."""
+    ends = x.detach()[:, :, 0].argmax(1)
+    counts, truths = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, 3, dtype=torch.bool)
+    counts[(torch.zeros(4, dtype=torch.int64), ends)] = 3
+    truths[(torch.arange(4), ends)] = True
+    return x * counts[..., None] + (x * w).masked_fill(truths[..., None], 0.5)
+
+
+def several_places(x, w):
+    y = x[:, torch.tensor([[2], [0]]), torch.tensor([1, -1, 5])].sum((1, 2))[:, None, None]
+    y = y + x[torch.arange(4)[:, None], torch.tensor([[2, 0]])].sum(1, True) * w[0]
+    y = y + x[torch.tensor([0, -1, 0]), :, torch.tensor([3, 2, 3])].sum()
+    y = y + x[torch.arange(4), x.detach().argmax(1)[:, 0]][:, None]  # places of the batch
+    return y + x * (x.detach() > 0).cumsum(1)
+
+
+def ids(x):
+    return torch.arange(x.shape[0] * 3).view(-1, 3) % 7
+
+
+def target(x, classes=5):
+    return torch.arange(len(x)) % classes
+
+
+def causal(x):
+    mask = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), diagonal=1)
+    return x.masked_fill(mask[None, :, :1], 0.5)
+
+
+EXACT = with_table(
+    places_from_the_end,
+    lookups,
+    written_places,
+    several_places,
+    searches,
+    numbers_at_repeated_places,
+)
+
+
+def test_rows_are_pytorchs(tmp_path):
+    check_exact(EXACT, tmp_path)
+
+
+NEAR = {
+    "embedding_padded": row(
+        lambda x, table: table(ids(x)).mean(1) * x, 5, modules=[nn.Embedding(7, 5, padding_idx=3)]
+    ),
+    "one_hot": row(lambda x: x * f.one_hot(target(x), 5), 5),
+    "masked_fill": row(causal, 3, 4),
+    "pad": row(lambda x: f.pad(x, (1, 2, 0, 1)), 2, 3, 4),
+    "pad_value": row(lambda x: f.pad(x, (1, 1), value=0.5), 2, 3),
+}
+
+
+def test_rows_are_pytorchs_to_rounding(tmp_path):
+    check_near(NEAR, tmp_path)

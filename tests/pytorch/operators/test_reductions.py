@@ -1,0 +1,118 @@
+"""Sums, norms, extrema and sorting."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.recorded import Beside  # noqa: E402
+from support.torch_rows import beside, check_exact, check_near, row, with_table  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+
+from csrun.pytorch.errors import CaptureError  # noqa: E402
+
+
+def reductions(x, w):
+    y = x.sum((1, 2)) + x.mean(2).amax(1) + x.var(2).min(1).values + torch.logsumexp(x, 2)[:, 0]
+    return y + w.std() + x.norm(dim=(1, 2)) + x.max(2)[0][:, 1] + (w * w).mean()
+
+
+def distances(x, w):
+    y = torch.linalg.vector_norm(x, 3, 1) + x.logcumsumexp(1).sum(1)
+    return y + torch.cdist(x, w).sum((1, 2), True)[:, 0] + torch.cdist(x, w, 1).mean(1)[:, :1]
+
+
+def softmaxes(x, w):
+    return f.softmax(x, 1) * f.log_softmax(x + w, -1)
+
+
+def products(x, w):
+    y = torch.einsum("bij,kj->bik", x, w) + x @ w.t() + torch.bmm(x, x.transpose(1, 2))
+    return y + torch.baddbmm(y, x, w.t().expand(4, -1, -1), beta=0.5, alpha=2)
+
+
+def infinities(x):
+    """Some values of a row are none, and some infinite."""
+    places = torch.arange(x.shape[-1]).expand(x.shape)
+    x = x.detach().masked_fill(places == 0, torch.nan)
+    return x.masked_fill(places == 1, torch.inf).masked_fill(places == 2, -torch.inf)
+
+
+EXACT = with_table(reductions, distances, softmaxes, products)
+
+
+def test_rows_are_pytorchs(tmp_path):
+    check_exact(EXACT, tmp_path)
+
+
+NEAR = {
+    "normalize": row(lambda x: f.normalize(x), 5),
+    "logsumexp": row(lambda x: x.logsumexp(1) + x.softmax(1).log().sum(1), 4),
+    "largest": row(lambda x: x * x.max() + x.min(), 5),
+    "largest_equals": row(lambda x: x * x.clamp(-0.1, 0.1).max() + x.clamp(-0.1, 0.1).min(), 5),
+    "largest_equals_of_rows": row(lambda x: x * x.clamp(-0.1, 0.1).amax(1, keepdim=True), 5),
+    "topk": row(lambda x: x.topk(2).values * x.topk(2, largest=False).indices, 5),
+    "topk_of_columns": row(lambda x: x.topk(2, 1).values, 3, 4),
+    "topk_with_infinities": row(lambda x: x * infinities(x).topk(3).indices.sum(1)[:, None], 5),
+    "sort": row(lambda x: x.sort(1).values, 5),
+    "sort_descending": row(lambda x: x * x.sort(descending=True).indices, 5),
+    "argsort": row(lambda x: x * x.argsort(), 5),
+    "argmax": row(lambda x: x * f.one_hot(x.argmax(1), 5), 5),
+}
+
+
+def test_rows_are_pytorchs_to_rounding(tmp_path):
+    check_near(NEAR, tmp_path)
+
+
+def test_topk_of_more_than_is_sorted_is_refused_by_its_line(tmp_path):
+    with pytest.raises(CaptureError, match=r"test_reductions.py:\d+: .*aten\.topk\.default"):
+        beside({"topk": row(lambda x: x.topk(33).values, 40)}, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value)")
+def test_the_logarithm_of_a_sum_of_nothing_is_minus_infinity(tmp_path):
+    class Hidden(nn.Linear):
+        def forward(self, x):
+            rows = torch.arange(4)[:, None]
+            hidden = (
+                super()
+                .forward(x)
+                .masked_fill(rows == 1, -torch.inf)
+                .masked_fill(rows == 2, torch.inf)
+            )
+            return torch.logsumexp(hidden, 1).clamp(-3, 5)
+
+    torch.manual_seed(0)
+    batch = torch.randn(4, 3).double(), torch.randn(4).double()
+    model = Hidden(3, 3).double()
+    assert model(batch[0])[1:3].tolist() == [-3, 5]
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = (model(batch[0]) * batch[1]).sum()
+        loss.backward()
+        return loss
+
+    Beside(model, batch, step, tmp_path).check(1e-12, 1e-11)
+
+
+def test_a_sum_over_an_axis_of_one_row_does_not_add_to_what_lay_there(tmp_path):
+    class Repeated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.tensor([-1.0, 2.0], dtype=torch.float64))
+
+        def forward(self, x):
+            rows = (self.table * x.mean()).repeat(1, 1)
+            return (rows.view(-1) * torch.tensor([0.5, 1.5], dtype=torch.float64)).sum() * 0.3
+
+    def step(model, batch):
+        model.zero_grad()
+        loss = model(batch[0])
+        loss.backward()
+        return loss
+
+    labels = torch.zeros(2, dtype=torch.int64)
+    batch = torch.tensor([[0.75], [1.25]], dtype=torch.float64), labels
+    Beside(Repeated(), batch, step, tmp_path).check(1e-12, 1e-11)
