@@ -1,4 +1,6 @@
-"""Calls that a loop makes otherwise in later steps, tensors that it writes, modes that it sets."""
+"""Calls of later steps that differ from those of step 1: PyTorch's numbers, or what differs."""
+
+import copy
 
 import pytest
 
@@ -6,6 +8,8 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 
@@ -127,19 +131,209 @@ def another_mode(kit):
         kit.optimizer.step()
 
 
-REFUSED = {
+CHANGED = {
     another_keyword: r"clamp in .*test_mismatch.py:[0-9]+ is not called as it was",
     another_type: "mul in .* is not called as it was",
-    another_number: "mul in .* is not called as it was",
+    another_number: "mul in .* is not called as it was.*as an attribute of the model",
     a_written_mask: "mul in .* is not called as it was",
     a_mask_of_forward: r"test_mismatch.py:[0-9]+: a tensor that this line uses",
     another_mode: r"test_mismatch.py:[0-9]+: train\(\) or eval\(\) of modules",
 }
+
+
 LAYERS = {a_mask_of_forward: Masked, another_mode: Norm}
 
 
-@pytest.mark.parametrize("loop", REFUSED, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", CHANGED, ids=lambda loop: loop.__name__)
 def test_what_the_program_has_not_is_refused_with_the_line(tmp_path, loop):
     kit = Kit(*([LAYERS[loop]()] if loop in LAYERS else []))
-    with pytest.raises(UsageError, match=REFUSED[loop]), kit.session(tmp_path):
+    with pytest.raises(UsageError, match=CHANGED[loop]), kit.session(tmp_path):
         loop(kit)
+
+
+def prefetched(kit, when):
+    batches = iter(kit.train)
+    x, y = next(batches)
+    for step in range(5):
+        loss = kit.criterion(kit.model(x), y)
+        if when(step):
+            x, y = next(batches)
+        loss.backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+        if not when(step):
+            x, y = next(batches)
+
+
+def double_buffered(kit):
+    batches = iter(kit.train)
+    (x, _), _ = next(batches), next(batches)
+    kit.model(x)
+
+
+def evaluated_before_use(kit):
+    x, _ = next(iter(kit.train))
+    kit.model.eval()
+    with torch.no_grad():
+        assert [kit.model(x).sum().item() for x, _ in kit.val]
+    kit.model.train()
+    kit.model(x)
+
+
+def comparing(kit):
+    last = 0.0
+    for x, y in kit.train:
+        out = kit.model(x)
+        (kit.criterion(out, y) + (out - last).square().mean()).backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+        last = out.detach()
+
+
+def made_before(kit):
+    kit.train = DataLoader(kit.train.dataset, 8)
+    kit.train_once()
+
+
+def scaled(kit):
+    scaler = torch.amp.GradScaler("cpu")
+    for x, y in kit.train:
+        scaler.scale(kit.criterion(kit.model(x), y)).backward()
+        scaler.step(kit.optimizer)
+
+
+def shifted(kit):
+    for step, (x, y) in enumerate(kit.train):
+        kit.criterion(kit.model(x + step // 3), y).backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+
+
+def flipped(kit):
+    for step, (x, y) in enumerate(kit.train):
+        kit.criterion(kit.model(x if step < 3 else x.flip(0)), y).backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+
+
+def twice(kit):
+    for x, y in kit.train:
+        kit.criterion(kit.model(x), y).backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+        kit.model(x).sum().item()
+
+
+class Carrying(nn.Module):
+    """A recurrent network that takes its state, and an option."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x, state, scale=1.0):
+        state = torch.tanh(self.inner(x) + self.outer(state)) * scale
+        return state, state
+
+
+def carrying(kit):
+    state = torch.zeros(8, 4, dtype=torch.float64)
+    for x, _ in kit.train:
+        _, state = kit.model(x, state.detach())
+
+
+def growing(kit):
+    state = torch.zeros(8, 4, dtype=torch.float64)
+    for step, (x, y) in enumerate(kit.train):
+        kit.criterion(kit.model(x, state, 1.0 + step // 3)[0], y).backward()
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+
+
+LATE = r"backward\(\) is called on a value of a finished step"
+AHEAD = "a batch is used after the next one was taken"
+EARLIER = "a value of an earlier step is an input of this one"
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        (lambda kit: prefetched(kit, lambda step: True), LATE),
+        (lambda kit: prefetched(kit, lambda step: step == 4), LATE),
+        (double_buffered, AHEAD),
+        (evaluated_before_use, AHEAD),
+        (comparing, EARLIER),
+        (made_before, "tensors that are not of the Session's batch"),
+        (scaled, r"GradScaler\(enabled=False\)"),
+        (shifted, "the model's input is not computed as in step 1 .add in"),
+        (flipped, "argument 0 of the model is another tensor than in step 1"),
+        (twice, "the model is called more often than in step 1, or after optimizer.step"),
+    ],
+)
+def test_a_loop_that_is_refused_is_told_why(tmp_path, loop, said):
+    kit = Kit()
+    with (
+        pytest.raises(UsageError, match=rf"(torch_loops|test_mismatch).py:\d+: .*{said}"),
+        kit.session(tmp_path),
+    ):
+        loop(kit)
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [(carrying, EARLIER), (growing, "argument 2 of the model is 2.0, and was 1.0 in step 1")],
+)
+def test_an_argument_of_the_model_that_is_refused_is_told_why(tmp_path, loop, said):
+    kit = Kit(Carrying())
+    kit.model.forward = lambda *given: kit.model[0](*given)
+    with pytest.raises(UsageError, match=rf"test_mismatch.py:\d+: {said}"), kit.session(tmp_path):
+        loop(kit)
+
+
+def test_a_copy_of_the_model_takes_tensors_of_the_loops_own(tmp_path):
+    def loop(kit):
+        (x, _), found = kit.train.dataset.tensors, []
+        for _ in range(2):
+            found += kit.train_once()
+            with torch.no_grad():
+                found += copy.deepcopy(kit.model)(x).argmax(1).tolist()
+        return found
+
+    beside(loop, tmp_path / "copy")
+    kit = Kit()
+    said = (
+        r"test_mismatch.py:\d+: the model is called on tensors that are not .* call copy.deepcopy"
+    )
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path / "itself"):
+        kit.train_once()
+        kit.model(kit.train.dataset.tensors[0])
+
+
+def taught(kit, change=lambda teacher: None):
+    """Distillation: a teacher whose parameters require gradients is called under no_grad."""
+    torch.manual_seed(5)
+    teacher = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)).double().eval()
+    found = []
+    for _ in range(3):
+        for x, _ in kit.train:
+            with torch.no_grad():
+                aim = teacher(x).softmax(1)
+            kit.optimizer.zero_grad()
+            loss = f.kl_div(f.log_softmax(kit.model(x), 1), aim, reduction="batchmean")
+            loss.backward()
+            kit.optimizer.step()
+            found.append(loss.detach())
+        with torch.no_grad():
+            change(teacher)
+    return found
+
+
+def test_a_teacher_is_called_under_no_grad(tmp_path):
+    beside(taught, tmp_path)
+
+
+def test_a_teacher_that_changes_is_refused(tmp_path):
+    kit = Kit()
+    said = r"uses has changed since step 1"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        taught(kit, lambda teacher: teacher[0].weight.mul_(2))

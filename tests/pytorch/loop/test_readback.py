@@ -9,6 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside
+from torch import nn
+
+from csrun.base.errors import UsageError
 
 PASSES = 4
 
@@ -37,3 +40,51 @@ def test_the_lines_that_wait_for_steps_are_counted(tmp_path, caplog):
     reads = PASSES * (len(Kit().train) // 2)
     assert count == reads
     assert f"The loop waited {count} times for values of steps, at {line}" in caplog.text
+
+
+class Views(nn.Linear):
+    """Returns a view of its weight, too."""
+
+    def forward(self, x):
+        return super().forward(x), self.weight.view(-1, 3)
+
+
+def train(kit, before, behind):
+    """One pass; what is read of the view from step 4 on, before and behind its update."""
+    found, seen = [], []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        out, view = kit.model(x)
+        kit.criterion(out, y).backward()
+        if step > 3:
+            seen.append(before(view))
+        kit.optimizer.step()
+        if step > 3:
+            found += behind(view, seen)
+    return found
+
+
+def test_a_view_of_a_weight_is_pytorchs_before_its_update(tmp_path):
+    def loop(kit):
+        return train(
+            kit,
+            lambda view: (view.detach().mean(), view[1].sum().item()),
+            lambda view, seen: [*seen[-1], *seen[0]],
+        )
+
+    beside(loop, tmp_path, Views(6, 4))
+
+
+STALE = {
+    "itself": (lambda view: view, lambda view, seen: [view.sum().item()]),
+    "kept": (lambda view: view.detach(), lambda view, seen: [float(x.numpy()[0, 0]) for x in seen]),
+    "a view of it": (lambda view: view[0], lambda view, seen: [seen[-1].detach().sum()]),
+}
+
+
+@pytest.mark.parametrize("read", STALE.values(), ids=STALE)
+def test_a_view_of_a_weight_is_refused_behind_its_update(tmp_path, read):
+    kit = Kit(Views(6, 4))
+    said = r"test_readback.py:\d+: a view of parameter 0.weight is read after optimizer.step"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        train(kit, *read)

@@ -7,38 +7,32 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from torch import nn, optim  # noqa: E402
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 
 
-class Script:
-    """A model, its optimizer, its data, and the loop over them."""
+class Script(Kit):
+    """A training of eight steps."""
 
     def __init__(self):
-        torch.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double()
-        self.optimizer = optim.SGD(self.model.parameters(), 0.05, momentum=0.9)
+        super().__init__()
         x, y = torch.randn(64, 6, dtype=torch.float64), torch.randint(4, (64,))
-        self.loader = DataLoader(TensorDataset(x, y), 8)
-        self.criterion = nn.CrossEntropyLoss()
+        self.train = DataLoader(TensorDataset(x, y), 8)
 
     def session(self, folder):
-        cbtorch.initialize(model_dir=folder, save_checkpoints_steps=5)
-        self.model, self.loader = cbtorch.module(self.model), cbtorch.dataloader(self.loader)
-        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+        return super().session(folder, save_checkpoints_steps=5)
 
     def loop(self, after):
         """One pass; `after` gets the number of each step behind it, and what the step gave."""
         found = []
-        for step, (x, y) in enumerate(self.loader, 1):
+        for step, (x, y) in enumerate(self.train, 1):
             self.optimizer.zero_grad()
             logits = self.model(x)
-            loss = self.criterion(logits, y)
-            loss.backward()
+            self.criterion(logits, y).backward()
             self.optimizer.step()
             found.append(after(step, logits))
         return found
@@ -210,3 +204,13 @@ def test_weights_of_steps_that_an_earlier_run_has_taken_are_refused(tmp_path):
     for step, state in saved:
         for name, value in state.items():
             torch.testing.assert_close(value, expected[step - 1][name], rtol=1e-12, atol=1e-14)
+
+
+def test_a_layer_that_is_called_beside_the_model_is_refused(tmp_path):
+    script = Script()
+    said = r"test_weight_guard.py:[0-9]+: linear takes a weight of the model"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path), torch.no_grad():
+        for step, (x, y) in enumerate(script.train):
+            script.criterion(script.model(x), y).item()
+            if step == 5:
+                script.model[0](x).sum().item()

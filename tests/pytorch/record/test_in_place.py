@@ -5,8 +5,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.recorded import Beside  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from support.torch_rows import check_exact, named, step  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
 
 from csrun.base.mode import ExecutionMode  # noqa: E402
 
@@ -121,3 +123,38 @@ def test_buffers_that_forward_changes_are_state(tmp_path, mode):
     for name in ("mean", "largest"):
         ours = torch.from_numpy(machine.state[f"model/{name}"])
         torch.testing.assert_close(ours, getattr(model, name), rtol=1e-12, atol=1e-14)
+
+
+class Collecting(nn.Module):
+    """A network that collects outputs in a tensor of its own, and its loss in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        outs, loss = x.new_zeros(len(x), 2, 4), torch.zeros((), dtype=torch.float64)
+        rows = torch.zeros(len(x), 2, 4, dtype=torch.float64)
+        for place in range(2):
+            outs[:, place] = rows[:, place] = self.inner(x * (place + 1)).tanh()
+            loss += f.cross_entropy(outs[:, place], y)
+        return loss, rows
+
+
+def test_forward_writes_into_tensors_that_it_makes(tmp_path):
+    def loop(kit):
+        found = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss, rows = kit.model(x, y)
+            loss.backward()
+            kit.optimizer.step()
+            found += [loss.item(), rows.abs().mean().item()]
+        return found
+
+    class Kept(Kit):
+        def __init__(self):
+            super().__init__(Collecting())
+            self.model.forward = lambda *given: self.model[0](*given)
+
+    beside(loop, tmp_path, kit=Kept)

@@ -6,8 +6,16 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.recorded import Beside, record, supervised  # noqa: E402
 from support.transformers_of_users import Bert, Gpt, language_step  # noqa: E402
-from torch import nn  # noqa: E402
+from torch import (  # noqa: E402
+    distributions,
+    nn,
+    optim,
+)
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import CsrunError  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.pytorch.record.recording import LeafSource  # noqa: E402
 
@@ -80,3 +88,112 @@ def test_a_bert_with_a_padding_mask_is_pytorchs(tmp_path):
     tokens[2, 7:] = tokens[4, 3:] = 0
     batch = tokens, torch.tensor([0, 1, 2, 1, 0])
     Beside(Bert(), batch, supervised(nn.CrossEntropyLoss()), tmp_path).check()
+
+
+class Model(nn.Module):
+    """A function of a linear layer; norm and pool are the model's own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None)
+        self.register_buffer("slopes", torch.ones(4))
+        self.register_buffer("bias", None)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, self.linear(x))
+
+
+def losses(folder, function, read=None, clip=None):
+    """Of 5 steps, in a Session, or in PyTorch without a folder. read: the first step of which
+    the model's other output is read, behind `optimizer.step()`."""
+    torch.manual_seed(0)
+    model = Model(function).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    loader = DataLoader(TensorDataset(torch.randn(20, 4).double(), torch.arange(20) % 4), 4)
+    found = []
+
+    def loop(batches):
+        for step, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            out = model(x)
+            loss = out[0] if isinstance(out, tuple) else f.cross_entropy(out, y)
+            torch.autograd.backward([loss])
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            found.append(loss.detach())
+            if read is not None and step >= read:
+                found.append(out[1].sum().item())
+
+    if folder is None:
+        loop(loader)
+    else:
+        cbtorch.initialize(model_dir=folder)
+        model, batches = cbtorch.module(model), cbtorch.dataloader(loader)
+        with cbtorch.Session(model, optimizer, None, mode="train"):
+            loop(batches)
+    return [float(x) for x in found]
+
+
+def has_places(self, h):
+    values, places = f.max_pool1d(h[:, None], 2, return_indices=True)
+    return values.square().mean(), places
+
+
+def makes_a_buffer(self, h):
+    if self.bias is None:
+        self.register_buffer("bias", torch.arange(4.0).double() * self.slopes)
+    return h + self.bias
+
+
+REFUSED = {
+    makes_a_buffer: "forward creates the buffer bias: create it in __init__",
+    has_places: "max-pooling indices are not available to the loop",
+    lambda self, h: self.norm(h): "value of the counter norm.num_batches_tracked.*momentum",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED)
+def test_what_forward_may_not_do_is_refused_with_its_line(tmp_path, function):
+    with pytest.raises(CsrunError, match=r"test_recorder.py:\d+: .*" + REFUSED[function]):
+        losses(tmp_path, function, read=0)
+
+
+def scores_by_distributions(self, h):
+    normal = distributions.Normal(h[:, :2], h[:, 2:].exp())
+    one = distributions.Normal(torch.zeros(2).double(), torch.ones(2).double())
+    chosen = distributions.Categorical(logits=h).log_prob(torch.tensor([0, 1, 2, 3]))
+    away = distributions.kl_divergence(normal, one)
+    return away.mean() - chosen.mean() - normal.log_prob(torch.ones(1)).mean(), h
+
+
+def spreads_more_than_it_has(self, h):
+    return h.var(1, correction=3).mean(), h
+
+
+def has_a_row(self, h):
+    """A vector by a matrix, which PyTorch squeezes in place."""
+    row = h[0] @ self.linear.weight
+    return (h * row).square().mean() * row.dim(), row
+
+
+def has_truths(self, h):
+    return h.square().mean(), torch.ones_like(h, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("function", "clip"),
+    [
+        (has_truths, None),
+        (has_a_row, None),
+        (scores_by_distributions, None),
+        (spreads_more_than_it_has, None),
+        (lambda self, h: h, 0.0),
+    ],
+    ids=["truths", "row", "distributions", "correction", "clipped to zero"],
+)
+def test_what_pytorch_only_checks_is_not_asked(tmp_path, function, clip):
+    read = 0 if function is has_truths else None
+    expected = losses(None, function, read, clip)
+    assert losses(tmp_path, function, read, clip) == pytest.approx(expected, rel=1e-9)

@@ -8,9 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.recorded import record  # noqa: E402
+from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.cirh.algorithms import SgdAttr  # noqa: E402
 from csrun.pytorch.errors import CaptureError  # noqa: E402
 from csrun.pytorch.lower.interpret import reader_of  # noqa: E402
@@ -70,27 +72,11 @@ def draws_alike(x):
     return x * torch.bernoulli(x.sigmoid())  # here
 
 
-def takes_the_kth(x):
-    return x.kthvalue(2, keepdim=True).values * x  # here
-
-
 def counts_itself(x):
     return x * x.unique().numel()  # here
 
 
-def uses_another_tensor(x):
-    return x * OTHER  # here
-
-
-def moves(x):
-    return x + torch.ones(3, device="meta")  # here
-
-
-def halves(x):
-    return x.half().float()  # here
-
-
-OTHER, ROWS = torch.ones(3, requires_grad=True), torch.zeros(6, 3)
+ROWS = torch.zeros(6, 3)
 FORWARD = {
     branches: "forward reads the value of a traced tensor.*use torch.where",
     loops: "forward reads the value of a traced tensor",
@@ -98,11 +84,7 @@ FORWARD = {
     writes_into_another: "writes a traced value into a tensor that forward has not made",
     draws: "draws random numbers.*draw them in the dataset",
     draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
-    takes_the_kth: "aten.kthvalue.default: operator not supported: rewrite the line",
     counts_itself: "shape of its result depends on the data",
-    uses_another_tensor: "requires a gradient but is not a parameter.*nn.Parameter",
-    moves: r"tensors must be on the CPU, got one on meta.*leave out .to\(device\)",
-    halves: "dtype torch.float16 is not supported: cast to one of float32",
 }
 
 
@@ -363,3 +345,23 @@ def test_a_graph_that_changes_is_told_by_its_line(change):
 def test_a_graph_that_does_not_change_passes():
     model = Model(lambda x: x + torch.arange(3))
     assert compared(*(record(model, batch(), step) for _ in range(2))) is None
+
+
+def test_a_loss_of_what_a_mask_leaves_is_refused(tmp_path):
+    kit = Kit()
+    kit.criterion = lambda out, y: f.cross_entropy(out[y > 0], y[y > 0])
+    said = r"test_unsupported.py:\d+: .* use torch.where, or"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+
+
+def test_a_padded_evaluation_by_nested_tensors_is_refused(tmp_path):
+    layer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1)
+    kit = Kit(encoder)
+    kit.model.forward = lambda x: kit.model[0](x[:, None], src_key_padding_mask=x[:, :1] > 9)[:, 0]
+    said = r"call torch.backends.mha.set_fastpath_enabled\(False\)"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path), torch.no_grad():
+        kit.model.eval()
+        for x, _ in kit.val:
+            kit.model(x).sum().item()

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.fc_mnist import scalars  # noqa: E402
+from support.torch_loops import Kit  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -361,3 +362,19 @@ def test_numbers_of_the_script_are_in_the_events_at_their_steps(tmp_path):
     assert [found["twice", 2], found["twice", 5]] == pytest.approx(seen, rel=1e-6)
     with pytest.raises(UsageError, match="summarize_scalar must be called in a Session"):
         cbtorch.summarize_scalar("late", 1.0)
+
+
+def test_a_second_training_in_the_same_folder_is_refused(tmp_path):
+    """It would take the first one's steps as its own, and train nothing."""
+    kit = Kit()
+    with kit.session(tmp_path / "one"):
+        kit.train_once()
+    kit.optimizer = optim.SGD(kit.model.parameters(), 0.05)
+    again = cbtorch.Session(kit.model, kit.optimizer, kit.criterion)
+    with pytest.raises(UsageError, match="a second training of the script"), again:
+        kit.train_once()
+    cbtorch.initialize(model_dir=tmp_path / "two")
+    before = kit.model[0].weight.clone()
+    with cbtorch.Session(kit.model, kit.optimizer, kit.criterion):
+        kit.train_once()
+    assert not torch.equal(kit.model[0].weight, before)

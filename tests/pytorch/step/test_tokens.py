@@ -4,7 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+import copy  # noqa: E402
+
 from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
@@ -58,3 +61,51 @@ def test_a_hook_on_a_value_is_refused(tmp_path):
     kit = Kit()
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         train(kit, hooked)
+
+
+def test_a_recorded_steps_loss_is_saved_and_copied(tmp_path):
+    def loop(kit):
+        (x, y) = next(iter(kit.train))
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        kit.optimizer.step()
+        torch.save({"loss": loss}, tmp_path / "losses.pt")
+        return [torch.load(tmp_path / "losses.pt")["loss"].item(), copy.deepcopy(loss.detach())]
+
+    beside(loop, tmp_path / "model_dir")
+
+
+def test_conversions_that_change_nothing_are_none(tmp_path):
+    def loop(kit):
+        losses = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            losses.append(kit.criterion(kit.model(x.to("cpu").contiguous()), y.long()))
+            losses[-1].backward()
+            kit.optimizer.step()
+        return [loss.detach() for loss in losses]
+
+    beside(loop, tmp_path)
+
+
+class Attending(nn.Module):
+    """A network with dropout, and a buffer of integers that forward cuts."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.inner = nn.Embedding(9, 6), nn.Linear(6, 4)
+        self.register_buffer("numbers", torch.arange(9)[None])
+
+    def forward(self, x):
+        x = x + self.places(self.numbers[:, : x.shape[0]])[0]
+        x = functional.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.0)[0]
+        return self.inner(functional.dropout(x, 0.0))
+
+
+def test_a_value_is_made_of_a_buffer_of_integers(tmp_path):
+    def loop(kit):
+        kit.model.eval()
+        with torch.no_grad():
+            return [(kit.model(x).argmax(1) == y).sum().item() for x, y in kit.val]
+
+    beside(loop, tmp_path, Attending())

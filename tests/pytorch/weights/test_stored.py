@@ -1,17 +1,24 @@
-"""A recorded step whose matrices come in parts: its own way back is cut as csrun.nn's is."""
+"""Weights in the store: their names, and matrices that come in parts."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+import contextlib  # noqa: E402
+
 import numpy as np  # noqa: E402
 from support.programs import Machine, options_of  # noqa: E402
 from support.recorded import Beside, supervised  # noqa: E402
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn  # noqa: E402
 
+from csrun.base.errors import UsageError  # noqa: E402
 from csrun.base.mode import ExecutionMode  # noqa: E402
 from csrun.compiler import compile_model  # noqa: E402
 from csrun.executable import tensors_of  # noqa: E402
 from csrun.pytorch.weights.store_copies import StoredWeights  # noqa: E402
+from csrun.records import checkpoints  # noqa: E402
+from csrun.records.state_dict import names_in_state_dict  # noqa: E402
 from csrun.records.torch_names import stored_name  # noqa: E402
 
 B, T, V, D, UNITS, RATE = 4, 6, 61, 16, 48, 0.1
@@ -57,3 +64,96 @@ def test_a_step_in_parts_is_pytorchs(tmp_path, is_tied):
     for name, gradient in gradients.items():
         expected = before[stored_name(name)] - RATE * gradient.numpy()
         np.testing.assert_allclose(machine.state[stored_name(name)], expected, rtol=2e-5, atol=2e-6)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return torch.tanh(self.fc(x))
+
+
+class Nested(nn.Module):
+    """`encoder.fc` and `momentum.fc` end like `fc`; Adam has no slot called momentum."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.momentum = Encoder(), Encoder()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(self.momentum(self.encoder(x)))
+
+
+class KilledError(Exception):
+    """The script ends here."""
+
+
+def test_a_killed_loop_resumes_with_all_weights(tmp_path):
+    def kit():
+        made = Kit()
+        made.model = Nested().double()
+        made.optimizer = torch.optim.Adam(made.model.parameters(), 0.01)
+        return made
+
+    def kill(step):
+        if step == 4:
+            raise KilledError
+
+    torch.manual_seed(7)
+    first, ours, theirs = kit(), kit(), kit()
+    for other in (ours, theirs):
+        other.model.load_state_dict(first.model.state_dict())
+    with contextlib.suppress(KilledError), first.session(tmp_path, save_checkpoints_steps=2):
+        first.train_once(kill)
+    with ours.session(tmp_path):
+        found = ours.train_once()
+    torch.testing.assert_close(found, theirs.train_once(), rtol=1e-6, atol=1e-7)
+    for name, value in ours.model.state_dict().items():
+        torch.testing.assert_close(value, theirs.model.state_dict()[name], rtol=1e-9, atol=1e-10)
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path):
+    """`weight` in the root and `model.weight` would be one weight of the store."""
+    made = Kit()
+    made.model = nn.Module()
+    made.model.weight, made.model.model = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
+    with pytest.raises(
+        UsageError, match=r"weight and model\.weight of the model have the same name"
+    ):
+        made.session(tmp_path)
+
+
+class Named(nn.Module):
+    """Layers whose names have other signs than those of the IR, two of them alike there."""
+
+    def __init__(self):
+        super().__init__()
+        keys = ("my layer", "my_layer", "a/b%2F=", "1<x>", "é")
+        self.layers = nn.ModuleDict({key: nn.Linear(6, 6) for key in keys})
+        self.register_parameter("the root=1", nn.Parameter(torch.ones(6)))
+        self.register_parameter("the tied", self.get_parameter("the root=1"))
+
+    def forward(self, x):
+        for layer in self.layers.values():
+            x = torch.tanh(layer(x)) * self.get_parameter("the root=1")
+        return x
+
+
+def test_layers_may_have_any_name(tmp_path):
+    ours, theirs = Kit(), Kit()
+    ours.model, theirs.model = Named().double(), Named().double()
+    theirs.model.load_state_dict(ours.model.state_dict())
+    for kit in (ours, theirs):
+        kit.optimizer = torch.optim.Adam(kit.model.parameters(), 0.01)
+    with ours.session(tmp_path):
+        found = ours.train_once()
+    torch.testing.assert_close(found, theirs.train_once(), rtol=1e-6, atol=1e-7)
+    expected = ours.model.state_dict()
+    checkpoint = checkpoints.latest(tmp_path)
+    stored = names_in_state_dict(checkpoint)
+    assert stored.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (checkpoint.tensor(stored[name]) == value.numpy()).all(), name

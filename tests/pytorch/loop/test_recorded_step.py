@@ -1,0 +1,217 @@
+"""Steps that are recorded: what PyTorch or csrun refuses in them, with line and layer."""
+
+import re
+from traceback import walk_tb
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn, optim  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from csrun.base.errors import CsrunError, UsageError  # noqa: E402
+from csrun.pytorch.operators import EMITTERS, Emission, emit_operator  # noqa: E402
+from csrun.pytorch.operators.base import Unsupported  # noqa: E402
+from csrun.pytorch.record.recorder import StepRecorder  # noqa: E402
+
+STEPS = 6
+
+
+class Network(nn.Module):
+    """Two layers, and one that forward leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer, self.unused = nn.Linear(6, 9), nn.Linear(9, 4), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.outer(self.inner(x).tanh())
+
+
+class Ragged(Dataset):
+    """Samples of which the last third is longer."""
+
+    def __len__(self):
+        return 8 * STEPS
+
+    def __getitem__(self, index):
+        return torch.ones(6 if index < 32 else 7, dtype=torch.float64), index % 4
+
+
+class Script(Kit):
+    """The network's training; `loop` calls a step for each batch."""
+
+    def __init__(self):
+        super().__init__(
+            Network(), optimizer=lambda p: optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1)
+        )
+
+    def loop(self, step):
+        for x, y in self.train:
+            step(self, x, y)
+
+    def loss(self, x, y):
+        self.optimizer.zero_grad()
+        return self.criterion(self.model(x), y)
+
+
+def plain(script, x, y):
+    script.loss(x, y).backward()
+    script.optimizer.step()
+
+
+def test_a_batch_with_a_tensor_that_all_samples_share_is_refused(tmp_path):
+    def collate(samples):
+        return *torch.utils.data.default_collate(samples), torch.ones(20, dtype=torch.float64)
+
+    script = Script()
+    script.train = DataLoader(script.train.dataset, 8, collate_fn=collate)
+    said = r"a row for each of its samples, got tensors of 8, 8, 20: .* a buffer of the model"
+    place = r"test_recorded_step.py:\d+: .*"
+    with pytest.raises(UsageError, match=place + said), script.session(tmp_path):
+        for x, y, scale in script.train:
+            script.loss(x, y).mul(scale[0]).backward()
+            script.optimizer.step()
+
+
+def test_batches_that_change_their_shape_are_refused_by_the_loaders_line(tmp_path):
+    script = Script()
+    script.train = DataLoader(Ragged(), 8)
+    said = r"torch_loops.py:\d+: .*a row of part 0 had shape \[6\] and now has \[7\]: have collate"
+    with pytest.raises(CsrunError, match=said), script.session(tmp_path):
+        script.loop(plain)
+
+
+def test_a_parameter_without_a_gradient_stays_and_is_told_of(tmp_path, caplog):
+    script = Script()
+    before = script.model[0].unused.weight.clone()
+    with script.session(tmp_path):
+        script.loop(plain)
+    assert torch.equal(script.model[0].unused.weight, before)
+    (said,) = (line for line in caplog.messages if "no gradient for" in line)
+    assert re.match(r".*test_recorded_step\.py:\d+: ", said)
+    assert "0.unused.weight, 0.unused.bias" in said
+
+
+def does_not_fit(script, x, y):
+    script.loss(torch.cat([x, x], 1), y).backward()
+
+
+def does_not_fit_outside(script, x, y):
+    script.model(x).expand_as(x).sum().backward()
+
+
+def is_refused_by_pytorch(script, x, y):
+    f.cross_entropy(script.model(x), y.tolist()).backward()
+
+
+def has_an_error_of_its_own(script, x, y):
+    raise KeyError("of the user's")
+
+
+ERRORS = {
+    does_not_fit: (Network.forward, r"layer 0.inner: PyTorch raises RuntimeError: .*8, 12"),
+    does_not_fit_outside: (None, "PyTorch raises RuntimeError: .*must match the existing size"),
+    is_refused_by_pytorch: (None, r"PyTorch raises TypeError: cross_entropy_loss\(\).*be Tensor"),
+}
+
+
+def first_line(function):
+    """A pattern of the place of a function's first line."""
+    return rf"test_recorded_step\.py:{function.__code__.co_firstlineno + 1}: "
+
+
+@pytest.mark.parametrize("step", ERRORS, ids=lambda step: step.__name__)
+def test_what_pytorch_refuses_is_said_with_line_and_layer(tmp_path, step):
+    script, (place, said) = Script(), ERRORS[step]
+    with (
+        pytest.raises(UsageError, match=first_line(place or step) + said),
+        script.session(tmp_path),
+    ):
+        script.loop(step)
+
+
+def test_an_error_of_the_loops_own_is_the_users(tmp_path):
+    script = Script()
+    with pytest.raises(KeyError, match="of the user's"), script.session(tmp_path):
+        script.loop(has_an_error_of_its_own)
+
+
+def bug(*given, **options):
+    raise IndexError("of csrun's own")
+
+
+def test_a_bug_of_an_emitter_keeps_its_traceback_and_notes_the_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(EMITTERS, "aten.tanh.default", bug)
+    place = first_line(Network.forward) + "aten.tanh.default"
+    script = Script()
+    with pytest.raises(IndexError, match="of csrun's own") as error, script.session(tmp_path):
+        script.loop(plain)
+    assert re.search(place, error.value.__notes__[0]), error.value.__notes__
+    assert any(frame.f_code is bug.__code__ for frame, _ in walk_tb(error.value.__traceback__))
+
+
+def test_a_bug_of_the_recorder_keeps_its_traceback_and_notes_line_and_layer(tmp_path, monkeypatch):
+    monkeypatch.setattr(StepRecorder, "_storages_of", None)  # which is called
+    place = first_line(Network.forward) + "layer 0.inner: "
+    script = Script()
+    with pytest.raises(TypeError, match="not callable") as error, script.session(tmp_path):
+        script.loop(plain)
+    assert re.search(place, error.value.__notes__[0]), error.value.__notes__
+
+
+def test_an_option_that_an_emitter_does_not_have_is_refused():
+    emission = Emission(None, "float32")
+    with pytest.raises(Unsupported, match=r"this form .*'saturates'"):
+        emit_operator(emission, "aten.tanh.default", (None,), {"saturates": True})
+
+
+class Keeping(nn.Module):
+    """A network that keeps a value of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 9), nn.Linear(9, 4)
+
+    def forward(self, x):
+        self.hidden = self.inner(x).tanh()
+        return self.outer(self.hidden)
+
+
+def reads_it(kit):
+    kit.train_once()
+    return kit.model[0].hidden.detach().mean().item()
+
+
+def trains_by_it(kit):
+    kit.criterion = lambda out, y: f.cross_entropy(out, y) + kit.model[0].hidden.square().mean()
+    kit.train_once()
+
+
+@pytest.mark.parametrize("loop", [reads_it, trains_by_it], ids=lambda loop: loop.__name__)
+def test_what_forward_keeps_for_itself_is_refused(tmp_path, loop):
+    kit = Kit(Keeping())
+    said = r"(torch_loops|test_recorded_step).py:\d+: .*return it from forward"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        loop(kit)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(9)])
+def test_an_evaluation_that_computes_as_in_training_is_refused(tmp_path, layer):
+    kit = Kit(nn.Linear(6, 9), layer, nn.Linear(9, 4))
+    said = "an evaluation computes .* as in training: call model.eval"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path), torch.no_grad():
+        for x, y in kit.val:
+            kit.criterion(kit.model(x), y).item()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_anomalies_may_be_looked_for(tmp_path):
+    def loop(kit):
+        with torch.autograd.set_detect_anomaly(True):
+            return kit.train_once()
+
+    beside(loop, tmp_path)

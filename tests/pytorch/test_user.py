@@ -1,0 +1,33 @@
+"""Models and DataLoaders that are given to csrun: refused, or warned of."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+def test_a_lazy_module_is_refused_before_it_has_shapes(tmp_path):
+    cbtorch.initialize(model_dir=tmp_path)
+    with pytest.raises(UsageError, match=r"weight of the model has no shape.*run a batch through"):
+        cbtorch.module(nn.LazyLinear(4))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
+def test_a_scripted_module_is_refused(tmp_path):
+    cbtorch.initialize(model_dir=tmp_path)
+    with pytest.raises(UsageError, match=r"test_user.py:\d+: .*torch.jit.ScriptModule"):
+        cbtorch.module(nn.Sequential(torch.jit.script(nn.Linear(4, 4))))
+
+
+def test_a_dataloader_made_within_the_block_is_warned_of(tmp_path, caplog):
+    kit = Kit()
+    with kit.session(tmp_path):
+        kit.train = cbtorch.dataloader(DataLoader(kit.val.dataset, 4))
+        kit.train_once()
+    assert "call cbtorch.dataloader(...) before the first Session's block" in caplog.text
