@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from support.operators import FORWARD, WITHOUT_GRADIENT
+from support import operators
 
 from csrun.compiler.lair.formula_trace import Trace
 from csrun.compiler.lair.functions import FORMULAS, Extra, TraceWriter, calls_of
 from csrun.kernels import special
 
-CASES = [case for case in (*FORWARD, *WITHOUT_GRADIENT) if case.op.name in FORMULAS]
+CASES = [case for case in operators.CASES if case.op.name in FORMULAS]
 
 
 def run(calls, operands, out):

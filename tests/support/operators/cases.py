@@ -1,7 +1,7 @@
 """What a case of an operator is, and operands that several families try."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,14 +9,15 @@ from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.loss import IGNORE_INDEX
 
 numbers = np.random.default_rng(5)
+AS_TEXT = "a program has the number of samples as text, which is the step's"
 LABELS = np.array([2, IGNORE_INDEX, 0, 1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """An operator on operands; `peer` is PyTorch's, given the module and the tensors.
 
-    result: which one of several is compared.
+    result: which one of several is compared; not_compiled: why no program has it as it is.
     """
 
     op: type[CirhOp]
@@ -24,10 +25,16 @@ class Case:
     operands: tuple[np.ndarray, ...]
     properties: tuple[tuple[str, object], ...] = ()
     result: int = 0
+    not_compiled: str = ""
 
     def emit(self, builder, *values):
         """The operator in CIRH."""
         return builder.emit_all(self.op, *values, **dict(self.properties))[self.result]
+
+    @property
+    def family(self) -> str:
+        """The file of the operator's class."""
+        return self.op.__module__.rpartition(".")[2]
 
     def __str__(self) -> str:
         return "-".join(
@@ -59,6 +66,11 @@ def cases(op, peer, count: int, *operands: np.ndarray, **properties: object) -> 
         Case(op, lambda *a, r=r: peer(*a)[r], operands, tuple(properties.items()), r)
         for r in range(count)
     ]
+
+
+def not_compiled(reason: str, *given: Case) -> list[Case]:
+    """Cases that are interpreted alone."""
+    return [replace(each, not_compiled=reason) for each in given]
 
 
 X, Y = normal(4, 3), normal(4, 3)

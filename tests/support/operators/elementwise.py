@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
-from support.operators.cases import LABELS, Case, X, Y, case, normal, positive
+from support.operators.cases import (
+    AS_TEXT,
+    LABELS,
+    Case,
+    X,
+    Y,
+    case,
+    normal,
+    not_compiled,
+    positive,
+)
 
 from csrun.cirh.ops import (
     activation,
@@ -238,23 +248,29 @@ FORWARD: Sequence[Case] = (
         min_val=-0.5,
         max_val=1.0,
     ),
-    case(
-        padding.MaskPaddingOp,
-        lambda torch, x, n: torch.where((torch.arange(6) < 2 * n)[:, None], x, 0.5),
-        normal(6, 3),
-        np.array(2),
-        dim=0,
-        rows=2,
-        value=0.5,
+    *not_compiled(
+        AS_TEXT,
+        case(
+            padding.MaskPaddingOp,
+            lambda torch, x, n: torch.where((torch.arange(6) < 2 * n)[:, None], x, 0.5),
+            normal(6, 3),
+            np.array(2),
+            dim=0,
+            rows=2,
+            value=0.5,
+        ),
     ),
-    case(
-        padding.MaskPaddingOp,
-        lambda torch, x, n: torch.where(torch.arange(6)[:, None] < n, x, -1.0),
-        normal(2, 6, 3),
-        np.array(5),
-        dim=1,
-        rows=1,
-        value=-1.0,
+    *not_compiled(
+        AS_TEXT,
+        case(
+            padding.MaskPaddingOp,
+            lambda torch, x, n: torch.where(torch.arange(6)[:, None] < n, x, -1.0),
+            normal(2, 6, 3),
+            np.array(5),
+            dim=1,
+            rows=1,
+            value=-1.0,
+        ),
     ),
 )
 

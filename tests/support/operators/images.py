@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from support.operators.cases import Case, case, cases, normal, positive
+from support.operators.cases import AS_TEXT, Case, case, cases, normal, not_compiled, positive
 
 from csrun.cirh.ops import batch_norm, convolution, pooling
 
@@ -103,15 +103,18 @@ FORWARD: Sequence[Case] = (
         padding=(1, 1),
         count_include_pad=True,
     ),
-    case(
-        batch_norm.NativeBatchNormOp,
-        _batch_norm_of_all,
-        NORMED,
-        normal(3),
-        normal(3),
-        *RUNNING,
-        np.array(4),
-        **NORM,
+    *not_compiled(
+        AS_TEXT,
+        case(
+            batch_norm.NativeBatchNormOp,
+            _batch_norm_of_all,
+            NORMED,
+            normal(3),
+            normal(3),
+            *RUNNING,
+            np.array(4),
+            **NORM,
+        ),
     ),
 )
 
@@ -153,26 +156,32 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         input_size=IMAGES.shape,
         **MEANS,
     ),
-    *cases(
-        batch_norm.NativeBatchNormOp,
-        _batch_norm,
-        5,
-        NORMED,
-        normal(3),
-        normal(3),
-        *RUNNING,
-        np.array(3),
-        **NORM,
+    *not_compiled(
+        AS_TEXT,
+        *cases(
+            batch_norm.NativeBatchNormOp,
+            _batch_norm,
+            5,
+            NORMED,
+            normal(3),
+            normal(3),
+            *RUNNING,
+            np.array(3),
+            **NORM,
+        ),
     ),
-    *cases(
-        batch_norm.NativeBatchNormBackwardOp,
-        _batch_norm_gradients,
-        3,
-        normal(8, 3, 5),
-        NORMED,
-        *SPREAD,
-        normal(3),
-        np.array(3),
-        rows=2,
+    *not_compiled(
+        AS_TEXT,
+        *cases(
+            batch_norm.NativeBatchNormBackwardOp,
+            _batch_norm_gradients,
+            3,
+            normal(8, 3, 5),
+            NORMED,
+            *SPREAD,
+            normal(3),
+            np.array(3),
+            rows=2,
+        ),
     ),
 )

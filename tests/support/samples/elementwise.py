@@ -2,9 +2,6 @@
 
 from support.samples.row import Row, skip
 
-from csrun.cirh.ops.activation import EluOp, HardtanhOp
-from csrun.cirh.ops.random import MaskedScaleOp
-
 
 def add(nn, x, other, alpha=1):
     return x + other if alpha == 1 else x + alpha * other
@@ -30,10 +27,6 @@ def elu(nn, x, alpha=1.0, inplace=False):
     return nn.elu(x, alpha)
 
 
-def hardtanh(nn, x, min_val=-1.0, max_val=1.0, inplace=False):
-    return x.tracer.emit(HardtanhOp, x, min_val=float(min_val), max_val=float(max_val))
-
-
 def gelu(nn, x, approximate="none"):
     return nn.gelu(x, approximate == "tanh")
 
@@ -50,19 +43,6 @@ def gelu_tanh(nn, x, approximate="none"):
 def logsigmoid(nn, x):
     """PyTorch's samples of softplus have a threshold of their own."""
     return -nn.softplus(-x)
-
-
-def masked_scale(nn, grad, mask, scale):
-    return grad.tracer.emit(MaskedScaleOp, grad, mask, scale=float(scale))
-
-
-def scaled_elu(nn, x, inplace=False):
-    """The operator, with both of its numbers."""
-    numbers = {
-        "alpha": 1.6732632423543772848170429916717,
-        "scale": 1.0507009873554804934193349852946,
-    }
-    return x.tracer.emit(EluOp, x, **numbers)
 
 
 def function(name):
@@ -109,14 +89,11 @@ ROWS = (
     Row("nn.functional.relu6", lambda nn, x, inplace=False: nn.relu6(x)),
     Row("nn.functional.silu", lambda nn, x, inplace=False: nn.silu(x)),
     Row("nn.functional.selu", lambda nn, x, inplace=False: nn.selu(x)),
-    Row("nn.functional.selu", scaled_elu),
     Row("nn.functional.logsigmoid", logsigmoid),
     Row("nn.functional.leaky_relu", leaky_relu),
     Row("nn.functional.elu", elu),
-    Row("nn.functional.hardtanh", hardtanh),
     Row("nn.functional.softshrink", lambda nn, x, lambd=0.5: nn.softshrink(x, lambd)),
     Row("nn.functional.gelu", gelu),
     Row("nn.functional.gelu", gelu_beside),
     Row("nn.functional.gelu", gelu_tanh),
-    Row("native_dropout_backward", masked_scale),
 )

@@ -2,8 +2,6 @@
 
 from support.samples.row import Row, only, skip
 
-from csrun.cirh.ops.shape import CloneOp, SelectOp, SliceOp, TransposeOp
-
 
 def _sizes(shape):
     return shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -45,12 +43,6 @@ def transpose(nn, x, dim0, dim1):
     return nn.transpose(x, axes)
 
 
-def matrix_transposed(nn, x):
-    if len(x.shape) != 2:
-        skip("t of what is no matrix")
-    return x.tracer.emit(TransposeOp, x)
-
-
 def reversed_axes(nn, x):
     return nn.transpose(x)
 
@@ -61,18 +53,6 @@ def narrow(nn, x, dim, start, length):
     start += x.shape[dim] if start < 0 else 0
     key[dim] = slice(start, start + length)
     return x[tuple(key)]
-
-
-def part(nn, x, dim=0, start=None, end=None, step=1):
-    place = slice(start, end, step).indices(x.shape[dim])
-    first, last, step = place
-    dim %= len(x.shape)
-    return x.tracer.emit(SliceOp, x, dim=dim, start=first, end=max(first, last), step=step)
-
-
-def select(nn, x, dim, index):
-    dim %= len(x.shape)
-    return x.tracer.emit(SelectOp, x, dim=dim, index=index % x.shape[dim])
 
 
 def item(nn, x, key):
@@ -86,10 +66,6 @@ def each(nn, x, dim=0):
 
 def cat(nn, tensors, dim=0):
     return nn.concatenate(tensors, dim)
-
-
-def clone(nn, x, memory_format=None):
-    return x.tracer.emit(CloneOp, x)
 
 
 def astype(dtype):
@@ -108,14 +84,10 @@ ROWS = (
     Row("permute", permute, dtypes=("int64",)),
     Row("transpose", transpose, dtypes=("int64",)),
     Row("T", reversed_axes),
-    Row("t", matrix_transposed),
     Row("narrow", narrow),
-    Row("slice", part, dtypes=("int64",)),
-    Row("select", select, dtypes=("int64",)),
     Row("unbind", each),
     Row("__getitem__", item, dtypes=("int64",)),
     Row("cat", cat, dtypes=("int64",)),
-    Row("clone", clone, dtypes=("int64",)),
     Row("float", astype("float32"), dtypes=("bool", "int32", "int64"), floats=("float32",)),
     Row("double", astype("float64"), dtypes=("bool", "int32", "int64"), floats=("float64",)),
     Row("long", astype("int64"), dtypes=("bool", "int32", "int64"), floats=()),

@@ -1,10 +1,10 @@
 """All rows of the oracle, and what of csrun and of PyTorch's samples is left out, and why.
 
-A new operator or function of csrun gets a row in a file of rows, as `elementwise` or `networks`:
-the name of PyTorch's operator and the same written with csrun; an optimizer one in `learning`. What
-PyTorch's databases do not have goes to OPERATORS or FUNCTIONS below, with the reason; a sample that
-csrun cannot express is skipped in its row by `only` or `skip`, with the reason in SAMPLES; one that
-csrun refuses stands in REFUSED.
+A new function of csrun gets a row in a file of rows, as `elementwise` or `networks`: the name of
+PyTorch's operator and the same written with csrun; an optimizer one in `learning`. What PyTorch's
+databases do not have goes to FUNCTIONS below, with the reason; a sample that csrun cannot express
+is skipped in its row by `only` or `skip`, with the reason in SAMPLES; one that csrun refuses stands
+in REFUSED. Operators of CIRH have a table of their own: tests/support/operators.
 """
 
 from support.samples import comparisons, elementwise, images, lookups, losses, networks, shapes
@@ -18,31 +18,6 @@ ROWS = (
     *images.ROWS,
     *lookups.ROWS,
 )
-
-#: Operators of CIRH that are in no program of the oracle.
-OPERATORS = {
-    "cirh.dropout_mask": "random, by csrun's own generator: tests/compiler/kernels/test_dropout.py",
-    "cirh.rotary_embedding": "PyTorch has none: tests/compiler/kernels/test_rotary.py",
-    "cirh.constant": "what a PyTorch loop makes besides: tests/pytorch/operators/test_operators.py",
-    "cirh.sample_count": "of batches: means of random programs, tests/runtime/step/test_padding.py",
-    "cirh.native_batch_norm": "of a batch's samples: tests/compiler/kernels/test_batch_norm.py",
-    "cirh.native_batch_norm_backward": "of a batch's samples: test_batch_norm.py, too",
-    "cirh.state": "what BatchNorm keeps: tests/compiler/kernels/test_batch_norm.py",
-    "cirh.assign": "what BatchNorm keeps: tests/compiler/kernels/test_batch_norm.py",
-    "cirh.lamb": "PyTorch has none: tests/compiler/test_optimizers.py",
-    "cirh.adadelta": "of a PyTorch loop alone: tests/pytorch/optimizers/test_optimization.py",
-    "cirh.adamax": "of a PyTorch loop alone: tests/pytorch/optimizers/test_optimization.py",
-    "cirh.nadam": "of a PyTorch loop alone: tests/pytorch/optimizers/test_optimization.py",
-    "cirh.radam": "of a PyTorch loop alone: tests/pytorch/optimizers/test_optimization.py",
-    "cirh.select_backward": "a pass makes slice_backward of it, which select's samples have",
-    "cirh.add_product": "of matrices that come in parts: tests/compiler/test_cutting.py",
-    "cirh.embedding_part": "of such tables: tests/compiler/test_cutting.py",
-    "cirh.embedding_part_backward": "of such tables: tests/compiler/test_cutting.py",
-    "cirh.log_sum_exp_part": "of such heads: tests/compiler/test_cutting.py",
-    "cirh.nll_loss_of_sums": "of such heads: tests/compiler/test_cutting.py",
-    "cirh.nll_loss_part_backward": "of such heads: tests/compiler/test_cutting.py",
-    "cirh.apply_gradient": "what a pass makes of minimize, and the next one of it",
-}
 
 #: Names of csrun.nn that no row uses.
 FUNCTIONS = {
@@ -77,31 +52,19 @@ _NO_SUCH = "csrun's function has no such option"
 SAMPLES: dict[tuple[str, str], str] = {
     ("nn.functional.gelu-gelu_tanh", "approximate"): "this function is the other one",
     ("flatten-flatten", "start_dim"): "csrun's keeps the batch, and that alone",
-    ("t-matrix_transposed", "t of what is no matrix"): "CIRH's transposes matrices",
     ("narrow-narrow", "a start that is a tensor"): "shapes are known when a model is traced",
     ("unbind-each", "dim"): "iteration is over the first axis",
-    ("addmm-addmm", "what is added as a matrix"): "CIRH's adds a bias to each row",
     ("nn.functional.linear-dense", "shapes of a layer"): "a layer takes [B, ..., features]",
     ("nn.functional.linear-biased", "shapes of a layer"): "a layer takes [B, ..., features]",
     ("add-positioned", "shapes of positions"): "the layer takes [B, T, D]",
     ("argmax-argmax", "dim and keepdim of argmax"): _NO_SUCH,
-    ("softmax-softmax", "softmax of a number"): "CIRH's is along an axis",
-    ("log_softmax-log_softmax", "softmax of a number"): "CIRH's is along an axis",
-    ("native_layer_norm-native_layer_norm", "norm without weights"): "CIRH's has weights",
-    ("nn.functional.rms_norm-fused_rms_norm", "norm without weights"): "CIRH's has weights",
     ("nn.functional.layer_norm-layer_norm", "shapes of a norm"): _NORM,
     ("nn.functional.rms_norm-rms_norm", "shapes of a norm"): _NORM,
     ("nn.functional.embedding-embedding", "max_norm"): _NO_SUCH,
     ("nn.functional.embedding-embedding", "scale_grad_by_freq"): _NO_SUCH,
     ("nn.functional.embedding-embedding", "sparse"): _NO_SUCH,
-    ("nn.functional.embedding-rows_of_a_table", "max_norm"): _NO_SUCH,
-    ("nn.functional.embedding-rows_of_a_table", "scale_grad_by_freq"): _NO_SUCH,
-    ("nn.functional.embedding-rows_of_a_table", "sparse"): _NO_SUCH,
     ("nn.functional.scaled_dot_product_attention-attention", "attention without heads"): _HEADS,
     ("nn.functional.scaled_dot_product_attention-attention", "dropout_p"): _RANDOM,
-    ("nn.functional.nll_loss-nll_loss", "reduction"): "CIRH's is the sum",
-    ("nn.functional.nll_loss-nll_loss", "weight"): "classes have no weights",
-    ("nn.functional.nll_loss-nll_loss", "nll_loss of another rank"): "CIRH's is of rows",
     ("nn.functional.cross_entropy-cross_entropy", "reduction"): _MEAN,
     ("nn.functional.cross_entropy-cross_entropy", "weight"): "classes have no weights",
     ("nn.functional.cross_entropy-cross_entropy", "labels as probabilities"): _NO_SUCH,
@@ -141,8 +104,6 @@ OPTIONS = {
 
 _INDEX = "x[...] takes integers, slices, `...` and `None` (docs/nn.md)"
 _NUMBER = "a number has no axis; PyTorch takes 0 and -1 for one"
-_SECOND = "its kernel is along the second of up to three axes, as csrun.nn has them: the other row"
-_FUSED = "the backward operator and its kernel are a loss's: nn.softmax_cross_entropy's"
 
 #: Samples that csrun refuses, by row and what it says; and why that is as it is documented.
 REFUSED: dict[tuple[str, str], str] = {
@@ -151,7 +112,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("sum-total", "does not fit shape []"): _NUMBER,
     ("mean-mean", "does not fit shape []"): _NUMBER,
     ("argmax-argmax", "axis -1 is out of range for shape []"): _NUMBER,
-    ("softmax-softmax", "no kernel for cirh.softmax"): _SECOND,
     ("softmax", "does not fit shape []"): _NUMBER,
     ("gather-gather", "does not fit shape []"): _NUMBER,
     ("gather-gather", "got uint8"): "CIRH's integers are of 32 and 64 bits",
@@ -161,10 +121,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("max-reduction_with_dim-found", "is out of range for shape []"): _NUMBER,
     ("min-reduction_with_dim-found", "is out of range for shape []"): _NUMBER,
     ("log_softmax", "does not fit shape []"): _NUMBER,
-    ("log_softmax-log_softmax", "no kernel for cirh.log_softmax"): _SECOND,
-    ("nn.functional.nll_loss-nll_loss", "no kernel for cirh.nll_loss_forward"): _FUSED,
-    ("native_layer_norm-native_layer_norm", "eps must be >= 0, got -0.5"): "as the operator says",
-    ("nn.functional.rms_norm-fused_rms_norm", "eps must be >= 0, got -0.5"): "as it says",
     (
         "nn.functional.scaled_dot_product_attention-attention",
         "a mask must not depend on parameters",
