@@ -100,10 +100,10 @@ def read_outcomes() -> list[Outcome]:
 def add_outcomes(outcomes: list[Outcome], page: Path | None) -> None:
     """Keep outcomes beside those in the cache, which another run may have added meanwhile."""
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    ordered = in_order([*read_outcomes(), *outcomes])
-    RESULTS.write_bytes(msgspec.json.encode(ordered))
+    found = {(o.case, o.side): o for o in [*read_outcomes(), *outcomes]}
+    RESULTS.write_bytes(msgspec.json.encode(list(found.values())))
     if page is not None:
-        page.write_text(report.refusals(ordered))
+        page.write_text(report.refusals(in_order(list(found.values()))))
 
 
 def machine(options: argparse.Namespace) -> str:

@@ -38,7 +38,7 @@ MIN_PATCHES = {
     "projects/chargpt/chargpt.py": (
         setup(),
         Patch("    text = open('input.txt', 'r').read()",
-              "    text = 'to be or not to be that is the question ' * 50"),
+              "    text = 'O God, O God! to be or not to be that is the question ' * 50"),
         Patch("    model = GPT(config.model)", "    model = cbtorch.module(GPT(config.model))",
               Purpose.FOUR_LINES),
         Patch("    trainer.run()", "    trainer.run()\n    finish(model)", Purpose.RECORD),

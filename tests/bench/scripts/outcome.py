@@ -14,7 +14,6 @@ from sources import NotAvailableError
 LOSS_TOLERANCE = 1e-5  # relative
 WEIGHT_TOLERANCE = 1e-3  # relative, of all weights' norm; Adam turns rounding of 0 into steps of lr
 FLOAT64_TOLERANCE = 1e-8
-IN_FLOAT64 = "in float64"  # losses of a training that amplifies float32's rounding
 OTHER_DRAWS = "other random numbers"
 
 
@@ -22,6 +21,7 @@ class Verdict(Enum):
     """End of a case."""
 
     RUNS = "runs"
+    IN_FLOAT64 = "equal in float64"
     DIFFERS = "differs"
     REFUSED = "refused"
     CRASHES = "crashes"
@@ -33,8 +33,9 @@ class Verdict(Enum):
 class Outcome(msgspec.Struct, frozen=True):
     """Row of the table.
 
-    loss_difference: largest relative one of a step; weight_difference: norm of the difference over
-    the norm of all weights; ratio: steps per second over plain PyTorch's.
+    loss_difference: largest relative one of a step, float64_difference: of a run in float64;
+    weight_difference: norm of the difference over the norm of all weights; ratio: steps per second
+    over plain PyTorch's.
     """
 
     case: str
@@ -47,6 +48,7 @@ class Outcome(msgspec.Struct, frozen=True):
     loss_difference: float | None = None
     weight_difference: float | None = None
     ratio: float | None = None
+    float64_difference: float | None = None
 
 
 def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finished) -> Outcome:
@@ -82,8 +84,8 @@ def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finishe
         message = first_difference(found.losses, plain.losses)
         in_float64 = difference_in_float64(runner, case, side, folder)
         if in_float64 is not None and in_float64 <= FLOAT64_TOLERANCE:
-            measured["loss_difference"] = in_float64
-            return outcome(Verdict.RUNS, f"{IN_FLOAT64}; float32: {message}", **measured)
+            measured["float64_difference"] = in_float64
+            return outcome(Verdict.IN_FLOAT64, f"float32: {message}", **measured)
         return outcome(Verdict.DIFFERS, message, **measured)
     finally:
         remove(run_folder)

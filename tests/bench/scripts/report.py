@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from outcome import IN_FLOAT64, OTHER_DRAWS, Outcome, Verdict
+from outcome import OTHER_DRAWS, Outcome, Verdict
 from sides import Side
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
@@ -69,7 +69,10 @@ def refusals(outcomes: list[Outcome]) -> str:
 
 
 def _where(outcome: Outcome) -> str:
-    if outcome.verdict in (Verdict.RUNS, Verdict.NOT_AVAILABLE) or not outcome.message:
+    if (
+        outcome.verdict in (Verdict.RUNS, Verdict.IN_FLOAT64, Verdict.NOT_AVAILABLE)
+        or not outcome.message
+    ):
         return ""
     message = re.sub(r"^(\S+: )?error: ", "", outcome.message).replace("|", "\\|")
     return f": `{message[:110]}`"
@@ -80,8 +83,8 @@ def _difference(outcome: Outcome) -> str:
         return ""
     if outcome.message == OTHER_DRAWS:
         return "own draws"
-    width = ", float64" if outcome.message.startswith(IN_FLOAT64) else ""
-    return f"{outcome.loss_difference:.0e}{width}"
+    wide = outcome.float64_difference
+    return f"{outcome.loss_difference:.0e}" + (f", {wide:.0e}" if wide is not None else "")
 
 
 def _ratio(outcome: Outcome) -> str:

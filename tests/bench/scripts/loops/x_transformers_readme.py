@@ -14,7 +14,7 @@ BATCH_SIZE, LENGTH, VOCABULARY = 8, 16, 50
 torch.manual_seed(0)
 cbtorch.initialize(model_dir="model_dir")
 layers = Decoder(dim=32, depth=2, heads=4, **{sys.argv[1]: True})
-decoder = TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LENGTH, attn_layers=layers)
+decoder = TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LENGTH + 1, attn_layers=layers)
 model = cbtorch.module(AutoregressiveWrapper(decoder))
 tokens = torch.randint(0, VOCABULARY, (STEPS * BATCH_SIZE, LENGTH + 1))
 loader = cbtorch.dataloader(DataLoader(TensorDataset(tokens), batch_size=BATCH_SIZE))

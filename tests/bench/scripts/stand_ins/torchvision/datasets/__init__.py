@@ -1,4 +1,4 @@
-"""Synthetic data sets: twenty batches of eight in two passes to train, two to test."""
+"""Synthetic data sets: twenty batches of eight in two passes to train, four to test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ class _Images(Dataset):
         **options: Any,
     ) -> None:  # fmt: skip
         generator = torch.Generator().manual_seed(3 + train)
-        count = STEPS * BATCH_SIZE // 2 if train else 2 * BATCH_SIZE
+        count = STEPS * BATCH_SIZE // 2 if train else 4 * BATCH_SIZE
         size = (count, *self.shape)
         self.data = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
         self.targets = torch.arange(count) % self.classes

@@ -21,11 +21,12 @@ class Compose:
         return image
 
 
-class Normalize:
+class Normalize(torch.nn.Module):
     def __init__(self, mean: Any, std: Any, **options: Any) -> None:
+        super().__init__()
         self.mean, self.std = (torch.as_tensor(x).view(-1, 1, 1) for x in (mean, std))
 
-    def __call__(self, image: Any) -> Any:
+    def forward(self, image: Any) -> Any:
         return (image - self.mean) / self.std
 
 
