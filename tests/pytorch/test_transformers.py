@@ -73,12 +73,64 @@ def llama():
     return transformers.LlamaForCausalLM(config)
 
 
+def qwen2():
+    config = transformers.Qwen2Config(num_key_value_heads=1, **SMALL)
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def gemma2():
+    config = transformers.Gemma2Config(num_key_value_heads=1, head_dim=8, sliding_window=4, **SMALL)
+    return transformers.Gemma2ForCausalLM(config)
+
+
+def neox():
+    config = transformers.GPTNeoXConfig(rotary_pct=0.5, **SMALL)
+    return transformers.GPTNeoXForCausalLM(config)
+
+
+def opt():
+    sizes = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}
+    config = transformers.OPTConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes, **layers)
+    return transformers.OPTForCausalLM(config)
+
+
+def bloom():
+    config = transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=2, n_head=2)
+    return transformers.BloomForCausalLM(config)
+
+
+def t5():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY, decoder_start_token_id=0, pad_token_id=0, **sizes
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
 def distilbert():
     sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
     config = transformers.DistilBertConfig(
         vocab_size=VOCABULARY, max_position_embeddings=16, pad_token_id=0, **sizes
     )
     return transformers.DistilBertForMaskedLM(config)
+
+
+MASKED = (
+    gpt2,
+    bert,
+    roberta,
+    electra,
+    albert,
+    distilbert,
+    llama,
+    qwen2,
+    gemma2,
+    neox,
+    opt,
+    bloom,
+    t5,
+)
 
 
 def masked_step(model, batch):
@@ -108,7 +160,7 @@ def test_a_model_is_pytorchs(tmp_path, make):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [gpt2, bert, roberta, electra, albert, distilbert, llama])
+@pytest.mark.parametrize("make", MASKED, ids=lambda make: make.__name__)
 def test_a_model_with_an_attention_mask_is_pytorchs(tmp_path, make):
     torch.manual_seed(0)
     tokens = torch.randint(1, VOCABULARY, (4, 12))
