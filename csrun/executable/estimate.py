@@ -1,4 +1,4 @@
-"""What plan.json estimates before anything has run: where layers lie, and how fast they are."""
+"""Estimate of a plan, before anything has run: where layers lie, and how fast they are."""
 
 import msgspec
 
