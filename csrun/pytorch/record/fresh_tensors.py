@@ -88,7 +88,7 @@ class FreshTensors:
         return True
 
     def is_taken(self, tensor: torch.Tensor) -> bool:
-        """Whether a plain tensor stands for a traced one."""
+        """True if a plain tensor stands for a traced one."""
         if not self._has_taken or isinstance(tensor, TracedTensor):
             return False
         of = self._find(tensor)

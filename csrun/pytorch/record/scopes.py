@@ -69,7 +69,7 @@ class Scopes:
 
     @property
     def is_in_forward(self) -> bool:
-        """Whether a module is being run."""
+        """True if a module is being run."""
         return bool(self._stack)
 
     @property
