@@ -32,7 +32,7 @@ class Side(Enum):
 
 JOBS = {
     Side.PIPELINED: ("csrun_cpu", "python-pt"),
-    Side.STREAMING: ("csrun_wse", "--total-nodes=2", "--tasks-per-node=2", "python-ws"),
+    Side.STREAMING: ("csrun_wse", "--total-nodes=3", "--tasks-per-node=2", "python-ws"),
 }
 
 
