@@ -105,7 +105,14 @@ class Session:
             opened.callback(run.leave_block)
             opened.enter_context(inference_as_no_grad())
             opened.enter_context(backward_as_method())
-            loop = SessionLoop(run, self.line, self._model, optimization, self._model.forward)
+            loop = SessionLoop(
+                run,
+                self.line,
+                self._model,
+                optimization,
+                self._model.forward,
+                self._settings.fast,
+            )
             opened.enter_context(Patches(loop, self._model, optimization))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)

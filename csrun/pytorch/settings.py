@@ -32,11 +32,15 @@ _OPTIONS = tuple(
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the script's runs. only: what to do instead of a run."""
+    """Settings of the script's runs.
+
+    only: what to do instead of a run. fast: steps after the first ones need not be recorded.
+    """
 
     model_dir: Path
     config: CSRunConfig
     only: Preparation | None = None
+    fast: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ def initialize(
     *,
     compile_only: bool = False,
     validate_only: bool = False,
+    fast: bool = True,
     **options: Any,
 ) -> None:
     """Configure the script's Sessions; call it first.
@@ -69,10 +74,12 @@ def initialize(
     checkpoints, events and compiles; a run resumes from its newest checkpoint. compile_only,
     validate_only: end the script with exit code 0 once the first program of a Session is compiled,
     or its kernels are matched; no system is needed. These options in a launcher's command do the
-    same. options: seed, log_steps, save_checkpoints_steps,
-    save_initial_checkpoint, keep_checkpoint_max, check_numerics, trace_steps, trace_layers,
-    max_group_bytes, micro_batch_size, recompute, num_csx, weight_store, weight_store_dir,
-    weight_store_memory and num_wgt_servers, as `runconfig` in a params file has them.
+    same. fast: False records each step, where by default forward's Python runs in the first steps
+    only, as long as nothing that it reads changes; the losses are the same, bit for bit. options:
+    seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
+    check_numerics, trace_steps, trace_layers, max_group_bytes, micro_batch_size, recompute,
+    num_csx, weight_store, weight_store_dir, weight_store_memory and num_wgt_servers, as `runconfig`
+    in a params file has them.
 
     Raises: UsageError for an unknown option or a value out of range
     """
@@ -92,7 +99,7 @@ def initialize(
     only = next((each for each, is_asked in asked.items() if is_asked), preparation())
     log_lines.configure()
     warn_of_untested()
-    _given[:] = [Settings(Path(model_dir), config, only)]
+    _given[:] = [Settings(Path(model_dir), config, only, fast)]
 
 
 def settings(what: str) -> Settings:

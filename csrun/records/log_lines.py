@@ -177,6 +177,12 @@ def synchronizations(count_by_line: Counter[str]) -> str:
     return f"The loop waited {count_by_line.total()} times for values of steps, at {lines}"
 
 
+def recorded_steps(count_by_cause: Counter[str]) -> str:
+    """Describe how many steps of a PyTorch loop were recorded after the first ones, and why."""
+    causes = "; ".join(f"{cause} ({n})" for cause, n in count_by_cause.most_common(MOST_LINES))
+    return f"Recorded {count_by_cause.total()} steps after the first ones: {causes}"
+
+
 def training_finished(samples: int, seconds: float) -> str:
     rate = samples / seconds if seconds > 0 else 0.0
     return (

@@ -84,6 +84,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
     executable. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the
     time went. synchronizations: how often each line of a PyTorch script waited for steps to run.
+    recorded_steps: how many of its steps were recorded after the first ones, by the cause.
     """
 
     compile_time: float
@@ -97,6 +98,7 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: tuple[LedgerRow, ...] = ()
     num_csx: int = 1
     synchronizations: dict[str, int] = {}
+    recorded_steps: dict[str, int] = {}
 
 
 def write(model_dir: Path, performance: Performance) -> Path:

@@ -44,6 +44,7 @@ def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
         ],
         "num_csx": 1,
         "synchronizations": {},
+        "recorded_steps": {},
     }
 
 

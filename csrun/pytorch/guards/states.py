@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.guards.loads import line_of_load, line_of_store
 from csrun.pytorch.guards.sources import GuardSource, SourceKind, SourceSearch, items_of
@@ -26,7 +25,8 @@ class Guards:
     """Guards on a model's forward, across recordings.
 
     A state is the values of all sources, except those that forward itself writes. changed: the name
-    of the source by which the latest new state differs.
+    of the source by which the latest new state differs. cause: why forward may compute something
+    else in each step, such as a counter, with its line; empty if nothing says so.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Guards:
         self._number = 0
         self._count = -1
         self._fast = _IdentityCheck([])
-        self.changed = ""
+        self.changed = self.cause = ""
         self.forward = self._wrap_forward(forward)
 
     def state(self) -> int:
@@ -53,6 +53,11 @@ class Guards:
         self._number = self._find_state()
         self._fast.accept()
         return self._number
+
+    def take_cause(self) -> str:
+        """Return the cause, which is then cleared."""
+        cause, self.cause = self.cause, ""
+        return cause
 
     def _find_state(self) -> int:
         watched = [s for s in self._sources.values() if s not in self._written]
@@ -79,7 +84,7 @@ class Guards:
         def run(*args: Any, **kwargs: Any) -> Any:
             self._collect()
             before = {source: source.now() for source in self._sources.values()}
-            with self._require_no_draws():
+            with self._draws_noted():
                 found = call_for_user(forward, args, kwargs)
             self._exclude_written(before, _signature(self._model, args, kwargs))
             return found
@@ -108,10 +113,7 @@ class Guards:
         self._fast = _IdentityCheck(each_step)
 
     def _exclude_written(self, before: dict[GuardSource, Any], signature: Any) -> None:
-        """Exclude sources that forward has written.
-
-        Raises: UsageError for a value that differs after each run, such as a counter
-        """
+        """Exclude sources that forward has written, and note one that differs after each run."""
         for source, was in before.items():
             now = source.now()
             if _is_same(was, now):
@@ -119,11 +121,7 @@ class Guards:
             self._written.add(source)
             left = self._left.setdefault((source, signature), now)
             if left is not now and _is_plain(now) and not _is_same(left, now):
-                raise UsageError(
-                    f"{self._line_of(source)}: forward changes {source.name}, which it reads, but "
-                    "its Python does not run from step 4 on: make it a float buffer that forward "
-                    "updates in place, or change it in the loop between two batches"
-                )
+                self.cause = f"{self._line_of(source)}: forward changes {source.name}"
         self._rebuild_check()
 
     def _line_of(self, source: GuardSource) -> str:
@@ -132,8 +130,8 @@ class Guards:
         return next(filter(None, lines), user_line())
 
     @contextmanager
-    def _require_no_draws(self) -> Iterator[None]:
-        """Raises: UsageError where forward draws numbers of Python's or NumPy's generator"""
+    def _draws_noted(self) -> Iterator[None]:
+        """Note if forward draws numbers from Python's or NumPy's generator."""
         python, numpy = random.getstate(), np.random.get_state()
         yield
         name = "random" if random.getstate() != python else ""
@@ -141,11 +139,8 @@ class Guards:
             name = "numpy.random"
         if name:
             lines = (line_of_load(code, "random") for code in self._codes)
-            raise UsageError(
-                f"{next(filter(None, lines), self._first_line())}: forward draws numbers from "
-                f"{name}, but its Python does not run from step 4 on: draw them in the dataset, "
-                "as a tensor of the batch"
-            )
+            line = next(filter(None, lines), self._first_line())
+            self.cause = f"{line}: forward draws numbers from {name}"
 
     def _first_line(self) -> str:
         code = getattr(type(self._model).forward, "__code__", None)

@@ -19,11 +19,11 @@ def require_block(is_over: bool) -> None:
         )
 
 
-def changed_between_calls(name: str) -> UsageError:
-    """Error for a change of what forward reads between two calls of the model in one step."""
+def changed_too_late(name: str) -> UsageError:
+    """Error for a change of what forward reads after it was read."""
     return UsageError(
-        f"{user_line()}: {name}, which forward reads, has changed between two calls of the model "
-        "in one step, and had not in steps 1 to 3: change it before the loop takes a batch"
+        f"{user_line()}: {name}, which forward reads, has changed since the model was called in "
+        "this step, or a value of the step was read: change it before the loop takes a batch"
     )
 
 
@@ -35,14 +35,6 @@ def require_read_to_end(orders: PassOrders) -> None:
             "its own generator: call torch.manual_seed(...) and omit generator=, or read each "
             "pass to its end"
         )
-
-
-def other_modes() -> UsageError:
-    """Error for modes of modules that changed after the batch and have no program."""
-    return UsageError(
-        f"{user_line()}: train() or eval() of modules, or requires_grad, has changed since the "
-        "batch was taken: change it before the loop takes its batch, so that the step is recorded"
-    )
 
 
 def require_followed(step: LoopStep, accumulates: bool) -> None:

@@ -26,16 +26,28 @@ from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
 class Computation:
     """Call of a function on values of steps and results of other computations.
 
-    results: its tensors, flat, once it is computed.
+    results: its tensors, flat, once it is computed. takes_weights: a tensor among its arguments is
+    computed from weights, of which its copy knows nothing.
     """
 
-    __slots__ = ("__weakref__", "_args", "_func", "_kwargs", "is_settled", "owner", "results")
+    __slots__ = (
+        "__weakref__",
+        "_args",
+        "_func",
+        "_kwargs",
+        "is_settled",
+        "owner",
+        "results",
+        "takes_weights",
+    )
 
     def __init__(self, owner: Owner, func: Any, args: Any, kwargs: Any) -> None:
         self.owner, self._func = owner, func
         self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
         self.results: list[Any] | None = None
         self.is_settled = False
+        plain = (x for x in leaves_of(args, kwargs) if isinstance(x, torch.Tensor))
+        self.takes_weights = any(x.requires_grad for x in plain if not isinstance(x, Numbers))
         for leaf in self._leaves():
             if isinstance(leaf, InStep) and not leaf.step.status.has_values:
                 leaf.step.waiting.append(ref(self))
@@ -121,6 +133,21 @@ class Computation:
         with torch.no_grad(), unrecorded():
             self.results = list(tree_leaves(call_for_user(self._func, args, kwargs)))
         self._args, self._kwargs = (), {}
+
+    def call_again(self, value: Callable[[Any], Any]) -> list[Any]:
+        """Return the results of its function on other values of its arguments.
+
+        Raises: UsageError where gradients would be lost
+        """
+        if self.results is not None:
+            return self.results
+        if self.takes_weights:
+            raise UsageError(
+                f"{user_line()}: the loss takes weights outside of forward, and did not in step 1: "
+                "use them in forward, or call cbtorch.initialize(fast=False)"
+            )
+        args, kwargs = tree_map(value, (self._args, self._kwargs))
+        return list(tree_leaves(call_for_user(self._func, args, kwargs)))
 
     def _number(self, leaf: Any) -> Any:
         if isinstance(leaf, InStep):

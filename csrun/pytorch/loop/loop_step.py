@@ -1,13 +1,39 @@
 """The step that a loop is in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
 
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
-from csrun.pytorch.step.expected_calls import Expected
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
+from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import StepOutputs
+from csrun.pytorch.step.tokens import InStep, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
+
+
+class MadeCall(NamedTuple):
+    """A call of a step on tokens that step 1 made, too. has_gradients: autograd records it."""
+
+    expected: Expected
+    func: Any
+    args: Any
+    kwargs: Any
+    has_gradients: bool
+
+    @property
+    def is_of_model(self) -> bool:
+        return self.expected.name == MODEL
+
+    @property
+    def is_as_made(self) -> bool:
+        """True if the loop has not written its own tensors among the arguments."""
+        given = zip(self.expected.operands, leaves_of(self.args, self.kwargs), strict=True)
+        return all(x.is_still(argument) for x, argument in given if isinstance(x, Snapshot))
 
 
 @dataclass(eq=False, slots=True)
@@ -15,10 +41,10 @@ class LoopStep:
     """The step that a loop is in, from its batch to `optimizer.step()` or the next batch.
 
     batch: its number among the loader's. variant: None until it is known, in a step that is
-    recorded for the first time. guards: number of the state of the guards at the batch. calls: how
-    many of the expected calls were made. place: how many batches of its `optimizer.step()` came
-    before it, from `backward()` or the first value read on. numbers: the optimizer's, that it was
-    ordered with. strayed: a call of the expected function with other arguments, for messages.
+    recorded for the first time. guards: number of the state of the guards at the batch. calls:
+    those of the expected calls that were made. place: how many batches of its `optimizer.step()`
+    came before it, from `backward()` or the first value read on. numbers: the optimizer's, that it
+    was ordered with. strayed: a call of the expected function with other arguments, for messages.
     revalidation: set where it is compared with step 1 again.
     """
 
@@ -28,11 +54,38 @@ class LoopStep:
     variant: StepVariant | None = None
     guards: int = 0
     recorded: RecordedStep | None = None
-    calls: int = 0
+    calls: list[MadeCall] = field(default_factory=list)
     place: int = 0
     numbers: tuple[float, ...] = ()
     strayed: str = ""
     revalidation: Revalidation | None = None
+
+    def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> None:
+        """Note a call that was made."""
+        self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled()))
+        if is_write(func) and isinstance(args[0], Token):
+            self._keep_slot(args[0])
+
+    def may_be_made_again(self, modes: tuple[bool, ...], guards: int) -> bool:
+        """True if its calls so far would compute the same now."""
+        if any(made.is_of_model for made in self.calls) and (self.modes, self.guards) != (
+            modes,
+            guards,
+        ):
+            return False
+        return all(made.is_as_made for made in self.calls)
+
+    def _keep_slot(self, token: Token) -> None:
+        """Keep the present value of a token, which a write gives another one, in the calls."""
+        value = InStep(token.step, token.slot)
+        for number, made in enumerate(self.calls):
+            args, kwargs = tree_map(lambda x: value if x is token else x, (made.args, made.kwargs))
+            self.calls[number] = made._replace(args=args, kwargs=kwargs)
+
+    @property
+    def modes(self) -> tuple[bool, ...] | None:
+        """Modes of the model in its variant."""
+        return None if self.variant is None else self.variant.shape.modes
 
     @property
     def status(self) -> StepStatus:
@@ -46,7 +99,7 @@ class LoopStep:
         if self.status.is_over or self.is_revalidating:
             return None
         calls = self.variant.shape.calls
-        return None if self.calls == len(calls) else calls[self.calls]
+        return None if len(self.calls) == len(calls) else calls[len(self.calls)]
 
     @property
     def is_revalidating(self) -> bool:

@@ -21,6 +21,11 @@ CALLED_AGAIN = (
 )
 
 
+def cause_of_call() -> str:
+    """Return what differs from step 1 in a call of the model."""
+    return f"{user_line()}: the model is not called as in step 1"
+
+
 def require_open(step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises: UsageError for a call of the model that a recorded step cannot take"""
     if step.status.is_over:
@@ -45,6 +50,12 @@ def another_call(
     leaves = leaves_of(args, kwargs)
     require_current(leaves, step.outputs if step else None)
     return UsageError(f"{user_line()}: {_difference(step, leaves, tuple(kwargs))}")
+
+
+def cause_of_loss(step: LoopStep | None) -> str:
+    """Return what differs from step 1 on the way to a loss."""
+    how = step.strayed if step is not None else ""
+    return f"{user_line()}: the loss is not computed as in step 1{how}"
 
 
 def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
@@ -78,8 +89,9 @@ def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:
 def _difference(step: LoopStep | None, leaves: list[Any], keywords: tuple[str, ...]) -> str:
     if not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves):
         return (
-            "the model is called on tensors that are not of the Session's batch: iterate over the "
-            "cbtorch.dataloader inside of the block; for a prediction call copy.deepcopy(model)"
+            "the model is called on tensors that are not of the Session's batch: for a prediction "
+            "call it under torch.no_grad(); to train, iterate over the cbtorch.dataloader in the "
+            "block"
         )
     if step is not None and step.strayed:
         return f"the model's input is not computed as in step 1{step.strayed}"

@@ -44,12 +44,8 @@ class Patches:
                 return dict(state) if isinstance(state, dict) else state
 
         def load_state(*args: Any, **kwargs: Any) -> Any:
-            if loop.is_apart:  # PyTorch makes one long error of one for each weight
-                raise UsageError(
-                    f"{user_line()}: load_state_dict of the model must be called before the "
-                    "Session's block or after it: after the block's first step the weights are in "
-                    "the run's store"
-                )
+            if loop.is_apart and loop.note_write("the model's state_dict"):
+                loop.give_back()  # or the first read after it would
             with self._given_back():
                 return model.load_state_dict(*args, **kwargs)
 

@@ -55,6 +55,7 @@ class Readback:
 
     def loss(self, step: StepOutputs) -> float:
         """Return the loss of a step, after the step has run."""
+        self._take_recorded(step)
         if step.loss is None:
             self._run_through(step)
         if step.loss is None:
@@ -121,6 +122,10 @@ class Readback:
         """Take a value from the batch of a step that has run, or from the value log."""
         step, slot = place.step, place.slot
         if slot.is_loss:
+            self._take_recorded(step)
+            return
+        if slot in step.recorded:
+            step.outputs[slot.value] = step.recorded[slot].numbers()
             return
         found = None
         if step.status.has_values and slot.is_input and step.batch is not None:
@@ -131,6 +136,12 @@ class Readback:
             found = self._run.replay.value(step, slot.value)
         if found is not None:
             step.outputs[slot.value] = found
+
+    def _take_recorded(self, step: StepOutputs) -> None:
+        """Take the loss of a step that began on tokens and was recorded after all."""
+        loss = next((slot for slot in step.recorded if slot.is_loss), None)
+        if loss is not None and step.loss is None:
+            step.loss = float(step.recorded[loss].numbers())
 
     def _run_through(self, values: StepOutputs) -> None:
         """Run all steps up to and including this one."""

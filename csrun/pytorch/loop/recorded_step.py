@@ -17,7 +17,7 @@ from csrun.pytorch.loop.readback import view_is_stale
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.compare import difference
+from csrun.pytorch.record.compare import difference, is_same
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
@@ -79,6 +79,7 @@ class RecordedStep:
         self.calls = Calls(self._recorder, later)
         self._before = before
         self._recorder.reader = self._number_so_far
+        self._recorder.may_read_in_forward = True
         self._recorder.backward.require_cleared = require_cleared
         _require_samples(batch)
         with ExitStack() as opened:
@@ -92,7 +93,8 @@ class RecordedStep:
         recorder = self._recorder
         so_far = recorder.so_far()
         _require_forward(so_far, traced.value)
-        self._require_returned(so_far, traced.value)
+        if not recorder.scopes.is_in_forward:
+            self._require_returned(so_far, traced.value)
         return self._before.number_of(
             traced.value, lambda: interpret(so_far, [traced.value], self._weights(), self._draw)
         )
@@ -115,6 +117,12 @@ class RecordedStep:
         return self._before.run.weights_of_store()
 
     @property
+    def cause(self) -> str:
+        """Why other batches may have other graphs; empty if nothing says so."""
+        line = self._recorder.forward_read
+        return f"{line}: forward reads the value of a tensor" if line else ""
+
+    @property
     def has_loss(self) -> bool:
         """True if `backward()` was called."""
         return self._recorder.has_loss
@@ -128,6 +136,8 @@ class RecordedStep:
         state: int,
     ) -> Any:
         """Call the model. modes, state: of its modules and of its guards."""
+        if self.calls.traced is not None:
+            args, kwargs = self.calls.traced((args, kwargs))
         operands = self.calls.operands(args, kwargs)
         begin = len(self._recorder.operators)
         self.calls.depth += 1
@@ -142,6 +152,15 @@ class RecordedStep:
             how = (tuple(kwargs), modes, None if state == self.state else state)
             self.calls.note(MODEL, operands, results, how, tree_structure((args, kwargs)))
         return results
+
+    def backward(self, token: Numbers) -> bool:
+        """Call backward() on the traced tensor of a token; False if it is not of this step."""
+        with torch.enable_grad():
+            traced = self.calls.traced(token) if self.calls.traced is not None else token
+        if not isinstance(traced, TracedTensor):
+            return False
+        traced.backward()
+        return True
 
     def draw_as(self, place: int) -> None:
         """Draw dropout masks as for batch `place` of the step."""
@@ -207,37 +226,41 @@ class RecordedStep:
         results = [call.results for call in self.calls.found if call.name == MODEL]
         return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
 
-    def compare(self, variant: StepVariant, are_edits_apart: bool) -> None:
-        """Raises: UsageError where the step differs from the first one of its variant
+    def join(self, variant: StepVariant) -> None:
+        """Have a variant, which computes the same, return what the loop reads of this step."""
+        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
+
+    def difference(self, variant: StepVariant, are_edits_apart: bool) -> str:
+        """Return what differs from the first step of a variant, with its line; else empty text.
 
         are_edits_apart: edits of gradients are not compared
         """
-        if what := self._difference(variant, are_edits_apart):
-            raise UsageError(
-                f"{what}: a loop must compute the same in each step, since forward's Python runs "
-                "in the first ones only"
-            )
-        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
-
-    def is_same(self, variant: StepVariant, are_edits_apart: bool) -> bool:
-        """Return whether the step computes the same as a variant."""
         trains = self._recording.loss is not None
-        return variant.trains == trains and self._difference(variant, are_edits_apart) is None
-
-    def _difference(self, variant: StepVariant, are_edits_apart: bool) -> str | None:
+        if variant.trains != trains:
+            return f"{user_line()}: backward() is called in some steps and not in others"
         goals, own = variant.goals, self._goals()
-        if are_edits_apart and variant.trains and self._recording.loss is not None:
+        if are_edits_apart and trains:
             goals, own = variant.recording.before_edits, self._recording.before_edits
-        return difference(variant.recording, goals, self._recording, own)
+        return difference(variant.recording, goals, self._recording, own) or ""
+
+    def is_same(self, variant: StepVariant) -> bool:
+        """Return whether the step is recorded exactly as the first one of a variant."""
+        if variant.trains != (self._recording.loss is not None):
+            return False
+        return is_same(variant.recording, variant.goals, self._recording, self._goals())
 
     def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
         """Make a variant of an earlier Session one of this, if the step computes the same."""
-        recording, goals = self._recording, self._goals()
-        if difference(variant.recording, variant.goals, recording, goals):
+        recording = self._recording
+        if self.difference(variant, are_edits_apart=False):
             return False
         if not _are_numbered_alike(variant.recording, recording):
             return False
-        variant.recording, variant.goals, variant.shape = recording, goals, self._shape(inputs)
+        variant.recording, variant.goals, variant.shape = (
+            recording,
+            self._goals(),
+            self._shape(inputs),
+        )
         variant.constants = self._constants()
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
         return True

@@ -43,7 +43,6 @@ class Revalidations:
         self._at: dict[LoopShape, int] = {}  # the same for all edits of a variant
         self._set: dict[LoopShape, int] = {}  # how much was set when its forward has run
         self._steps: dict[LoopShape, int] = {}  # since then
-        self._required: dict[LoopShape, str] = {}
         self._unseen: dict[LoopShape, tuple[StepVariant, int]] = {}  # and the guards then
 
     def saw(self, variant: StepVariant) -> StepVariant:
@@ -52,27 +51,18 @@ class Revalidations:
         self._unseen.pop(variant.shape, None)
         return variant
 
-    def require(self, variant: StepVariant, changed: str) -> None:
-        """Have the current step revalidated: the loop has changed what forward reads."""
-        self._required[variant.shape] = changed
-
     def begun(self, variant: StepVariant, state: int) -> "Revalidation | None":
         """Return the revalidation of a step that begins, or None. state: of the guards."""
         shape, now = variant.shape, self._replay.made // self._every
         self._unseen[shape] = variant, state
         is_behind = self._at.setdefault(shape, now) != now
-        is_set, changed = self._is_set(shape), self._required.pop(shape, "")
-        if not (is_behind or is_set or changed) or self._replay.is_on:
+        is_set = self._is_set(shape)
+        if not (is_behind or is_set) or self._replay.is_on:
             return None
         self._at[shape] = now
-        where, remedy = BEHIND, _REMEDY
-        if changed:
-            where = f"after the loop has changed {changed}"
-            remedy = _REMEDY_OF_CHANGED
-        elif is_set:
-            where = f"after the loop has set {self._sets.last}"
+        where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
         where = f"{self._replay.made + 1}, {where}"
-        return Revalidation(self._model, variant, where, remedy, self._saw_again)
+        return Revalidation(self._model, variant, where, self._saw_again)
 
     def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
         """Compare forward of variants whose last steps have not run it, as the block is left.
@@ -87,7 +77,7 @@ class Revalidations:
             own = variant.shape.modes
             if variant.trains and last == state and own and modes.have_same_gradients(own):
                 where = f"{self._replay.made}, the last one of the block"
-                again = Revalidation(self._model, variant, where, _REMEDY, self._saw_again)
+                again = Revalidation(self._model, variant, where, self._saw_again)
                 with modes.trained_as(own):
                     again.run_forward(forward)
 
@@ -105,17 +95,12 @@ _REMEDY = (
     "a loop must compute the same in each step; steps since the last check ran as step 1 and may "
     "be wrong"
 )
-_REMEDY_OF_CHANGED = (
-    "change it before the loop takes its batch, for example between two passes, so that the step "
-    "is recorded"
-)
 
 
 class Revalidation:
     """The loop's calls of one step, made a second time on traced tensors.
 
-    step: its number and the reason, for messages; remedy: for messages. saw: called after forward
-    has run.
+    step: its number and the reason, for messages. saw: called after forward has run.
     """
 
     def __init__(
@@ -123,10 +108,9 @@ class Revalidation:
         model: torch.nn.Module,
         variant: StepVariant,
         step: str,
-        remedy: str,
         saw: Callable[[StepVariant], None],
     ) -> None:
-        self._variant, self._step, self._remedy, self._saw = variant, step, remedy, saw
+        self._variant, self._step, self._saw = variant, step, saw
         self._recorder = StepRecorder(model)
         self._recorder.reader = reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
@@ -214,4 +198,4 @@ class Revalidation:
         return operand.tensor if isinstance(operand, Snapshot) else operand
 
     def _refused(self, what: str) -> UsageError:
-        return UsageError(f"{what}, found in step {self._step}: {self._remedy}")
+        return UsageError(f"{what}, found in step {self._step}: {_REMEDY}")

@@ -16,12 +16,14 @@ from csrun.pytorch.gradients.deferred import Gradient, Gradients
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
+from csrun.pytorch.loop.host_calls import HostCalls
 from csrun.pytorch.loop.host_eval import later, now
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
-from csrun.pytorch.loop.variant_cache import VariantCache
+from csrun.pytorch.loop.traced_tokens import TracedTokens
+from csrun.pytorch.loop.variant_cache import Key, VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
@@ -42,7 +44,8 @@ class SessionLoop:
     """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens.
 
     line: of the Session; a later Session in that line has the same variants. forward: the model's
-    own. watch: guards the model's tensors between steps.
+    own. is_fast: steps after the first ones need not be recorded. watch: guards the model's tensors
+    between steps.
     """
 
     def __init__(
@@ -52,11 +55,16 @@ class SessionLoop:
         model: torch.nn.Module,
         optimization: Optimization | None,
         forward: Callable[..., Any],
+        is_fast: bool,
     ) -> None:
         self._run, self._model, self._optimization = run, model, optimization
         self._trainable = list(model.parameters())
         self._variants = VariantCache(
-            run, (line, optimization is not None), model, lambda: self._guards.changed
+            run,
+            (line, optimization is not None),
+            model,
+            lambda: self._guards.changed,
+            is_fast,
         )
         self._step: LoopStep | None = None
         self.optimizer_state: WatchedState | None = None  # of a block that trains
@@ -66,6 +74,7 @@ class SessionLoop:
             lambda: self.is_apart,
             lambda: self.is_apart or run.replay.has_lost_weights,
             self.give_back,
+            self.note_write,
         )
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
@@ -77,6 +86,7 @@ class SessionLoop:
         )
         self._accumulation = GradientAccumulation(model, optimization, self._gradients)
         self.readback = Readback(self, run)
+        self._host_calls = HostCalls(run, model, forward)
         self._revalidations = Revalidations(model, run, self.watch.module_sets)
         self._weight_calls = WeightCalls(self._called)
 
@@ -137,9 +147,10 @@ class SessionLoop:
             self.watch.begin()
             self.has_begun = True
         self.watch.look()
+        run.take_written()
         if self.optimizer_state is not None:
             self.optimizer_state.look()
-        key = (loader, rows, self._modes(), self._guards.state())
+        key = (loader, rows, *self._state())
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
         is_known = variant is not None and self._variants.is_checked(variant)
@@ -151,20 +162,62 @@ class SessionLoop:
             if variant.shape.takes_weights:
                 self._weight_calls.begin()
             return variant.shape.tokens_of_batch(self, outputs)
+        if cause := self._variants.cause_of(key):
+            run.recorded_steps[cause] += 1
+        step.recorded = self._record(step, key)
+        return step.recorded.batch
+
+    def _record(self, step: LoopStep, key: Key) -> RecordedStep:
+        """Begin to record a step. key: of its variant, which may be known."""
+        run = self._run
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        draw = MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches)
-        step.recorded = RecordedStep(
+        return RecordedStep(
             self._model,
-            loader.batch(number),
+            step.batches.loader.batch(step.batch),
             key,
             self._later,
-            draw,
-            ReadBefore(run, outputs),
+            MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches),
+            ReadBefore(run, step.outputs),
             self._begin_gradients,
         )
-        return step.recorded.batch
+
+    def _record_after_all(self, cause: str) -> RecordedStep | None:
+        """Record the current step, in which the loop has begun to do something else than in step 1.
+
+        Its calls so far are made again. None where it cannot be recorded: it has run, since a value
+        of it was read, or the calls would compute something else by now. cause: why all further
+        steps are recorded; empty if they need not be.
+        """
+        began = self._step
+        if began is None or began.variant is None or began.status.phase is not StepPhase.TOKENS:
+            return None
+        if began.status.is_queued and began.trains:
+            return None
+        if not began.may_be_made_again(*self._state()):
+            return None
+        self._weight_calls.end()
+        outputs = StepOutputs(
+            began.outputs.number,
+            StepStatus(StepPhase.RECORDING),
+            batch=began.outputs.batch,
+            updates=began.outputs.updates,
+        )
+        loader = began.batches.loader
+        key = (loader, loader.orders.rows(*divmod(began.batch, len(loader))), *self._state())
+        step = LoopStep(outputs, began.batches, began.batch, guards=key[-1])
+        step.recorded = recorded = self._record(step, key)
+        self._step = step
+        arrays = began.variant.shape.arrays
+        traced = TracedTokens(recorded, began.outputs, arrays, self._state)
+        for made in began.calls:
+            traced.call_again(made)
+        recorded.calls.traced = traced.of
+        if cause:
+            self._variants.record_all(recorded, cause)
+            self._run.recorded_steps[cause] += 1
+        return recorded
 
     def _end_step(self) -> None:
         """End the current step: the loop takes the next batch, or the pass is over."""
@@ -192,6 +245,7 @@ class SessionLoop:
             self._learn(step, recorded, RunMode.EVAL)
             self._queue(step, ())
         elif step.calls and not step.trains and not step.status.is_queued:
+            step.calls.clear()
             self._queue(step, ())
 
     def _leave_open(self, step: LoopStep) -> None:
@@ -206,6 +260,7 @@ class SessionLoop:
             self._learn(step, recorded, RunMode.TRAIN)
         self._accumulation.leave(step)
         step.status.enter(StepPhase.OVER)
+        step.calls.clear()
         if not step.status.is_queued:
             self._queue(step, (), QueuedWork.BATCH)
 
@@ -230,6 +285,7 @@ class SessionLoop:
         if step.place:
             self._accumulation.require(step)
         step.status.enter(StepPhase.OVER)
+        step.calls.clear()
         if not step.status.is_queued:
             self._queue(step, numbers)
         elif self._run.accumulates:  # its gradients are computed
@@ -248,6 +304,8 @@ class SessionLoop:
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """Make a variant of a recorded step, or compare it with its variant."""
         recorded.finish()
+        if cause := self._guards.take_cause() or recorded.cause:
+            self._variants.record_all(recorded, cause)
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         outputs = step.outputs
 
@@ -285,49 +343,65 @@ class SessionLoop:
         self._gradients.vanish()
         return self._gradients.zeros if not step.place else frozenset()
 
+    def _state(self) -> tuple[tuple[bool, ...], int]:
+        """Return the modes of the model's modules and the state of its guards."""
+        return self._modes(), self._guards.state()
+
     # What tokens ask for.
 
     def call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The loop calls the model."""
-        step = self._step
+        step, leaves = self._step, leaves_of(args, kwargs)
+        is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
+        if is_own and self.has_begun and not torch.is_grad_enabled():
+            return self._host_calls.call(args, kwargs)
         if step is not None and step.recorded is not None:
             mismatch.require_open(step, args, kwargs)
-            modes, state = self._modes(), self._guards.state()
-            return step.recorded.call(self._forward, args, kwargs, modes, state)
+            return step.recorded.call(self._forward, args, kwargs, *self._state())
         if step is not None and step.is_revalidating:  # by its own forward
             return call_for_user(self._forward, args, kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None
-        if found is None:
+        if found is not None:
+            return found
+        if is_own:
             raise mismatch.another_call(step, args, kwargs)
-        return found
+        mismatch.require_current(leaves, step.outputs if step else None)
+        modes, state = self._state()
+        is_other = step is not None and state != step.guards
+        is_changed = is_other or (step is not None and modes != step.modes)
+        recorded = self._record_after_all("" if is_changed else mismatch.cause_of_call())
+        if recorded is not None:
+            return recorded.call(self._forward, args, kwargs, modes, state)
+        if is_other:
+            raise call_order.changed_too_late(self._guards.changed)
+        raise mismatch.another_call(step, args, kwargs)
 
     def _called_model(self, step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        modes, state = self._modes(), self._guards.state()
+        """Return the results of the model's call that step 1 made in the same place, else None."""
+        modes, state = self._state()
         if step.variant is not None and not step.calls and not step.status.is_over:
-            self._switch(step, step.variant, modes, state)
+            if not self._is_switched(step, step.variant, modes, state):
+                return None
             step.guards = state
         how = (tuple(kwargs), modes, None if state == step.guards else state)
-        found = self._called(MODEL, self._forward, args, kwargs, how)
-        if found is None and state != step.guards:
-            raise call_order.changed_between_calls(self._guards.changed)
-        return found
+        return self._called(MODEL, self._forward, args, kwargs, how)
 
-    def _switch(
+    def _is_switched(
         self, step: LoopStep, variant: StepVariant, modes: tuple[bool, ...], state: int
-    ) -> None:
-        """Switch to the variant of the modes and guards as they are now, after the batch."""
+    ) -> bool:
+        """Switch to the variant of the modes and guards as they are now, after the batch.
+
+        False where that is not known
+        """
         expected = variant.shape.modes
         if expected is None or (modes == expected and state == step.guards):
-            return
+            return True
         loader = step.batches.loader
         rows = loader.orders.rows(*divmod(step.batch, len(loader)))
         found = self._variants.switched(loader, rows, modes, state)
         if found is not None:
             step.variant = found
-        elif modes != expected:
-            raise call_order.other_modes()
-        else:
-            self._revalidations.require(variant, self._guards.changed)
+        return found is not None
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
@@ -362,18 +436,26 @@ class SessionLoop:
         if not step.calls:
             step.variant.require_constants()
             step.revalidation = self._revalidations.begun(step.variant, step.guards)
-        step.calls += 1
         if step.revalidation is not None:
             step.revalidation.call(expected, func, args, kwargs)
+        step.note(expected, func, args, kwargs)
         return expected.tokens(self, step.outputs)
 
     def backward(self, token: Numbers) -> None:
         """The loop calls `backward()`."""
         step = self._step
+        if step is not None and step.recorded is not None:  # it began on tokens
+            if not step.recorded.backward(token):
+                raise mismatch.another_loss(step, token)
+            return
         loss = step.variant.shape.loss if step is not None and step.variant is not None else None
         is_loss = isinstance(token, Token) and loss is not None and token.slot is loss
         if step is None or not is_loss or token.step is not step.outputs:
-            raise mismatch.another_loss(step, token)
+            error = mismatch.another_loss(step, token)
+            recorded = self._record_after_all(mismatch.cause_of_loss(step))
+            if recorded is None or not recorded.backward(token):
+                raise error
+            return
         if step.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
@@ -424,6 +506,22 @@ class SessionLoop:
         """True if the user's own Parameters are outside of a recorded step."""
         step = self._step
         return self.has_begun and (step is None or step.recorded is None or step.status.is_over)
+
+    def note_write(self, name: str) -> bool:
+        """Note that the loop is about to write a tensor of the model.
+
+        False in steps that an earlier run has taken: what came of it is in their checkpoint.
+
+        Raises: UsageError within a step, whose gradients are of the weights before
+        """
+        step = self._step
+        if step is not None and not step.status.is_over:
+            raise UsageError(
+                f"{user_line()}: {name} is written between the loop's batch and optimizer.step(): "
+                "write it after optimizer.step(), before the next batch is taken"
+            )
+        self._run.are_written = not self.is_replayed
+        return self._run.are_written
 
     def give_back(self) -> None:
         """Copy the store's values to the user's own objects."""

@@ -1,5 +1,6 @@
 """Cache of the variants of a loop's step."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,20 @@ from csrun.pytorch.user import SessionLoader
 
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
 MOST_STATES = 16  # of one batch: a program each
+MOST_GRAPHS = 64  # of one batch whose steps are all recorded
+NOT_FAST = "cbtorch.initialize(fast=False)"
+
+log = logging.getLogger("csrun")
 
 
 class VariantCache:
     """Variants by loader, size of the batch, modes of the model and state of its guards.
 
+    The first three of these are a part of the loop. Where its steps may differ in more than the
+    guards see, each of them is recorded, and its variant is found by its graph.
+
     session: equal for Sessions that share their variants. changed: returns the name of what changed
-    last of all that forward reads.
+    last of all that forward reads. is_fast: steps after the first ones need not be recorded.
     """
 
     def __init__(
@@ -34,8 +42,10 @@ class VariantCache:
         session: tuple[object, ...],
         model: torch.nn.Module,
         changed: Callable[[], str],
+        is_fast: bool,
     ) -> None:
-        self._run, self._changed = run, changed
+        self._run, self._changed, self._is_fast = run, changed, is_fast
+        self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
         self._recordings: dict[StepVariant, int] = {}
@@ -44,13 +54,29 @@ class VariantCache:
     def at(
         self, loader: SessionLoader, rows: int | None, modes: tuple[bool, ...], state: int
     ) -> StepVariant | None:
-        """Return the variant for a batch, with the edits of gradients of its last step."""
+        """Return the variant for a batch, with the edits of gradients of its last step.
+
+        None if it is not known, or all steps of its part are recorded.
+        """
+        if self.cause_of((loader, rows, modes)):
+            return None
         variant = self._variants.get((loader, rows, modes, state))
         return (
             variant
             if variant is None or not self.is_checked(variant)
             else self._edited.latest(variant)
         )
+
+    def cause_of(self, key: Key) -> str:
+        """Return why all steps of a part of the loop are recorded; empty if they are not."""
+        return self._causes.get(key[:3], "") if self._is_fast else NOT_FAST
+
+    def record_all(self, recorded: RecordedStep, cause: str) -> None:
+        """Have all further steps of a recorded step's part recorded, and say so once."""
+        if not self.cause_of(recorded.key) and cause not in self._causes.values():
+            log.info(f"{cause}: each step is recorded, since its graph may be another")
+        for modes in (recorded.key[2], recorded.modes or recorded.key[2]):
+            self._causes.setdefault((*recorded.key[:2], modes), cause)
 
     def is_checked(self, variant: StepVariant) -> bool:
         """True if its first steps are over; variants by edits are made of checked ones only."""
@@ -78,10 +104,13 @@ class VariantCache:
         variant = step.variant
         if variant is None:  # one whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
+        if variant is not None and (what := recorded.difference(variant, self._run.accumulates)):
+            self.record_all(recorded, what)
+            variant = None
         if variant is None:
             variant = self._same(recorded)
         if variant is not None:
-            recorded.compare(variant, self._run.accumulates)
+            recorded.join(variant)
             self._variants[recorded.key] = variant
         else:
             variant = self._learn_new(step, recorded, mode)
@@ -89,19 +118,24 @@ class VariantCache:
         return variant
 
     def _same(self, recorded: RecordedStep) -> StepVariant | None:
-        """Return a variant of another state of the guards that computes the same.
+        """Return a variant of another graph or state of the guards that computes the same.
 
         Raises: UsageError where there are too many that compute different things
         """
-        alike = {
-            variant: None
-            for key, variant in self._variants.items()
-            if key[:2] == recorded.key[:2] and key[2] == (recorded.modes or recorded.key[2])
-        }
+        part = *recorded.key[:2], recorded.modes or recorded.key[2]
+        alike = {variant: None for key, variant in self._variants.items() if key[:3] == part}
         for variant in alike:
-            if recorded.is_same(variant, self._run.accumulates):
+            if recorded.is_same(variant):
                 return variant
-        if len(alike) >= MOST_STATES:
+        for variant in alike:
+            if not recorded.difference(variant, self._run.accumulates):
+                return variant
+        if (cause := self.cause_of(part)) and len(alike) >= MOST_GRAPHS:
+            raise UsageError(
+                f"{cause}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
+                "compiled to a program: pass what changes with the batch, as a tensor"
+            )
+        if not cause and len(alike) >= MOST_STATES:
             raise UsageError(
                 f"{user_line()}: what forward reads has had more than {MOST_STATES} values (the "
                 f"last to change was {self._changed()}), and each is compiled to a program: change "
@@ -112,13 +146,15 @@ class VariantCache:
     def _learn_new(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
         like = next((p for key, p in self._variants.items() if key[:2] == recorded.key[:2]), None)
         inputs = like.shape.inputs if like else None
-        variant = self._earlier.get(recorded.key)
-        if variant is not None and recorded.takes_over(variant, inputs):
+        earlier = (e for key, e in self._earlier.items() if key[:3] == recorded.key[:3])
+        variant = next((e for e in earlier if recorded.takes_over(e, inputs)), None)
+        if variant is not None:
             self._recordings[variant] = CHECKED_STEPS
         else:
             variant = recorded.variant(step.batches, mode, inputs)
+            variant.is_one_of_many = bool(self.cause_of(recorded.key))
             self._recordings[variant] = 0
-        self._variants[recorded.key] = variant
+        self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         if recorded.modes:
             self._variants[*recorded.key[:2], recorded.modes, recorded.state] = variant
         if variant.executable is None and mode is RunMode.TRAIN:

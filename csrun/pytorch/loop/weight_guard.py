@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from csrun.base.errors import UsageError
 from csrun.pytorch.deferred_init.tape import address
 from csrun.pytorch.errors import call_for_user, is_users_call, user_line
-from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.arguments import leaves_of, written_by
 from csrun.pytorch.record.unsupported import LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import name_of
 from csrun.pytorch.step.mutation_counters import ModuleSets, ParameterSets
@@ -28,9 +28,11 @@ LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
 class WeightGuard(TorchDispatchMode):
     """Mode in which reads of the model's tensors return what the store has.
 
-    Writes are refused, as the store would not get them. is_apart: whether the store has the values.
-    is_stale: whether the user's tensors differ from the script's last step. give_back: copies the
-    store's values to the user's tensors. sets, module_sets: mutation counters of the block.
+    is_apart: whether the store has the values. is_stale: whether the user's tensors differ from the
+    script's last step. give_back: copies the store's values to the user's tensors. note_write:
+    called before a tensor of the model, by its name, is written while the store has the values;
+    False if nobody reads it.
+    sets, module_sets: mutation counters of the block.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class WeightGuard(TorchDispatchMode):
         is_apart: Callable[[], bool],
         is_stale: Callable[[], bool],
         give_back: Callable[[], None],
+        note_write: Callable[[str], bool],
     ) -> None:
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
+        self._note_write = note_write
         self._is_stale = is_stale
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
@@ -111,21 +115,24 @@ class WeightGuard(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator on the store's values.
 
-        Raises: UsageError for one that writes into a tensor of the model
+        Raises: UsageError for a write that comes too early or too late in a step
         """
         kwargs = kwargs or {}
         found = [name for leaf in tree_leaves((args, kwargs)) if (name := self.name_of(leaf))]
         if found and is_users_call() and self._is_stale():
-            if func._schema.is_mutable and self.name_of(args[0]):
-                if not self._is_apart():  # before the block's first step
+            if written := self._written(func, args, kwargs):
+                is_first = not self._is_apart()  # before the block's first step
+                if is_first or not self._note_write(written):
                     return call_for_user(func, args, kwargs)
-                raise UsageError(
-                    f"{user_line()}: {found[0]} is written in the Session's block, after its first "
-                    "step, and the run's store does not see it: write before or after the block"
-                )
             require_memory(self._model)
             self._give_back()
         return call_for_user(func, args, kwargs)
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> str | None:
+        """Return the name of the first tensor of the model that an operator writes."""
+        if not func._schema.is_mutable:
+            return None
+        return next(filter(None, map(self.name_of, written_by(func, args, kwargs))), None)
 
     def require_none(self, func: Any, leaves: Iterable[Any]) -> None:
         """Raises: UsageError if a lazy function takes a tensor of the model"""

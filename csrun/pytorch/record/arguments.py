@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 _NESTED = (list, tuple, dict)
@@ -31,3 +32,11 @@ def map_arguments(
         return function(argument)
 
     return tuple(map(mapped, args)), {name: mapped(each) for name, each in kwargs.items()}
+
+
+def written_by(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator writes in place."""
+    names = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+    by_name = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | {**kwargs}
+    given = tree_leaves([by_name[n] for n in names])
+    return [t for t in given if isinstance(t, torch.Tensor)]

@@ -23,6 +23,8 @@ def difference(
 
     of, of_again: the values to compare, of each recording; others are ignored.
     """
+    if is_same(first, of, again, of_again):
+        return None
     before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
     for (one, reads), (other, now) in zip(before.operators, after.operators, strict=False):
         if what := _compare_operators(one, other):
@@ -43,6 +45,35 @@ def difference(
         if before.goals == after.goals
         else "the gradients are computed differently than in step 1"
     )
+
+
+def is_same(first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]) -> bool:
+    """Return whether recordings are equal operator by operator, with the same numbers of values.
+
+    That is a hundred times as fast as `difference`, which may find none where this is False.
+    """
+    return (
+        list(of) == list(of_again)
+        and len(first.operators) == len(again.operators)
+        and all(map(_is_same_operator, first.operators, again.operators))
+        and first.kinds == again.kinds
+        and len(first.leaves) == len(again.leaves)
+        and all(map(_is_same_leaf, first.leaves, again.leaves))
+    )
+
+
+def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
+    return (
+        one.name == other.name
+        and one.arguments == other.arguments
+        and one.results == other.results
+        and one.scope == other.scope
+        and one.keywords == other.keywords
+    )
+
+
+def _is_same_leaf(leaf: GraphLeaf, now: GraphLeaf) -> bool:
+    return leaf.value == now.value and _compare_leaves(leaf, now) is None
 
 
 class _CanonicalGraph:

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import returns_view
 from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.record.traced import Geometry, TracedTensor
+from csrun.pytorch.record.traced import TracedTensor
 
 _NEW = (torch.ops.aten.lift_fresh.default,)  # shares its operand's memory, which nobody else has
 
@@ -70,8 +71,8 @@ class FreshTensors:
             of = self._find(made)
             if of is not None:
                 if returns_view(func) and isinstance(args[0], torch.Tensor):
-                    call = _ViewCall(_geometry(args[0]), func, tuple(args[1:]), kwargs, number)
-                    of.views.setdefault(_geometry(made), call)
+                    call = _ViewCall(Geometry.of(args[0]), func, tuple(args[1:]), kwargs, number)
+                    of.views.setdefault(Geometry.of(made), call)
             elif func in _NEW or not _shares_memory(made, (args, kwargs)):
                 self._by_storage[_storage(made)] = _Fresh(made)
 
@@ -97,7 +98,7 @@ class FreshTensors:
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
         """Return the traced tensor that a taken one, or a view of it, stands for."""
         of = self._by_storage[_storage(tensor)]
-        return self._at(of, _geometry(tensor))
+        return self._at(of, Geometry.of(tensor))
 
     def resolve(self, results: Any) -> Any:
         """Return what forward returns with traced tensors in place of taken ones."""
@@ -111,11 +112,13 @@ class FreshTensors:
     def _at(self, of: _Fresh, geometry: Geometry) -> TracedTensor:
         """Return the view of a geometry, recorded anew: views that are kept follow each write."""
         assert of.traced is not None, "it was taken"
-        if geometry == _geometry(of.tensor):
+        if geometry == Geometry.of(of.tensor):
             return of.traced
         made = of.views.get(geometry)
         if made is None:
-            strided: TracedTensor = self._recorder.record_strided(of.traced, *geometry)
+            strided: TracedTensor = self._recorder.record_strided(
+                of.traced, geometry.shape, geometry.strides, geometry.offset
+            )
             return strided
         arguments = (self._at(of, made.parent), *made.arguments)
         found = self._recorder.record(str(made.call), made.call, arguments, made.keywords)
@@ -129,10 +132,6 @@ class FreshTensors:
 def _storage(tensor: torch.Tensor) -> int:
     number: int = tensor.untyped_storage()._cdata
     return number
-
-
-def _geometry(tensor: torch.Tensor) -> Geometry:
-    return tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset())
 
 
 def _shares_memory(made: torch.Tensor, given: Any) -> bool:

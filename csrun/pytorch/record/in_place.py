@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves
 
 from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import written_by
 from csrun.pytorch.record.traced import TracedTensor, ViewOf
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class InPlaceWrites:
         new = self._recorder.record(str(call), call, arguments, kwargs)
         with no_dispatch():
             call_for_user(func, args, kwargs)  # changes the shape that autograd and the user see
-        target.fake, target.held, target.view_of = new.fake, new.held, new.view_of
+        target.like, target.held, target.view_of = new.like, new.held, new.view_of
         return target
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises: CaptureError for a write into an untraced tensor, whose views would not see it"""
-        for target in self._written(func, args, kwargs):
+        for target in written_by(func, args, kwargs):
             if isinstance(target, TracedTensor) or self._recorder.is_owned(target):
                 continue
             if not self._recorder.fresh.take(target):
@@ -82,14 +82,7 @@ class InPlaceWrites:
                 )
 
     def _written_traced(self, func: Any, args: Any, kwargs: Any) -> list[TracedTensor]:
-        return [t for t in self._written(func, args, kwargs) if isinstance(t, TracedTensor)]
-
-    @staticmethod
-    def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        names = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-        by_name = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-        given = tree_leaves([by_name[n] for n in names])
-        return [t for t in given if isinstance(t, torch.Tensor)]
+        return [t for t in written_by(func, args, kwargs) if isinstance(t, TracedTensor)]
 
     def _check(self, func: Any, target: TracedTensor) -> None:
         refusal = self._recorder.refusal
@@ -174,7 +167,7 @@ def _scatter_by(scatter: Any) -> Callable[[ViewOf, TracedTensor], Call]:
 
 
 def _undo_reshape(of: ViewOf, new: TracedTensor) -> Call:
-    return aten.reshape.default, (new, list(of.base.fake.shape))
+    return aten.reshape.default, (new, list(of.base.like.shape))
 
 
 def _undo_transpose(of: ViewOf, new: TracedTensor) -> Call:
@@ -190,7 +183,7 @@ def _write_part(of: ViewOf, new: TracedTensor) -> Call:
     """Write one part of a split axis."""
     sizes, dim = of.arguments[0], of.arguments[1] if len(of.arguments) > 1 else 0
     start = sizes * of.result if isinstance(sizes, int) else sum(sizes[: of.result])
-    end = start + new.fake.shape[dim]
+    end = start + new.like.shape[dim]
     return aten.slice_scatter.default, (of.base, new, dim, start, end)
 
 

@@ -20,6 +20,7 @@ from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
+from csrun.pytorch.record.geometry import Geometry, KnownResults
 from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.pytrees import register_containers
@@ -36,7 +37,7 @@ from csrun.pytorch.record.recording import (
 )
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
-from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf, fake_of
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 from csrun.pytorch.record.unsupported import (
     NOT_IN_MODEL,
     refusal_of,
@@ -67,10 +68,16 @@ class StepRecorder(TorchDispatchMode):
     Raises: CaptureError, with the user's line, for what cannot be recorded
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # its wrapper costs as much as the recording of an operator
+
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
+        self.may_read_in_forward = False
+        self.forward_read = ""  # the first line of forward that has read a value
         self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
@@ -106,9 +113,8 @@ class StepRecorder(TorchDispatchMode):
     def trace_ref(self, ref: Ref, stored: str = "") -> TracedTensor:
         """Return a traced tensor of a recorded value."""
         kind = self.kinds[ref.number]
-        with unrecorded(), self.fake:
-            fake = torch.empty(kind.shape, dtype=kind.dtype)
-        return TracedTensor(fake, ref, TracedStorage(stored), self)
+        like = Geometry.of(torch.empty(kind.shape, dtype=kind.dtype, device="meta"))
+        return TracedTensor(like, ref, TracedStorage(stored), self)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -256,8 +262,8 @@ class StepRecorder(TorchDispatchMode):
         self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
     ) -> Any:
         """Record as_strided as a view of the tensor's base, whose storage it addresses."""
-        base, start = base_of(of), of.fake.storage_offset() if offset is None else offset
-        if not base.fake.is_contiguous() or base.fake.storage_offset():
+        base, start = base_of(of), of.like.storage_offset() if offset is None else offset
+        if not base.fake.is_contiguous() or base.like.storage_offset():
             raise self.refusal(
                 "as_strided, or a write into a view, needs a contiguous tensor: call .contiguous() "
                 "before it"
@@ -273,15 +279,11 @@ class StepRecorder(TorchDispatchMode):
         forward: int | None = None,
     ) -> Any:
         """Record an operator and return its results in its own structure."""
-        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
-        with unrecorded(), self.fake:
-            found = call_for_user(call, fakes, fake_kwargs)
-        several = isinstance(found, tuple | list)
-        each = list(found) if several else [found]
+        each, kind = self._geometries(call, args, kwargs)
         memories = self._storages_of(call, args, len(each))
         results = [
-            self._add_value(fake, memory) if isinstance(fake, torch.Tensor) else None
-            for fake, memory in zip(each, memories, strict=True)
+            None if like is None else self._add_value(like, memory)
+            for like, memory in zip(each, memories, strict=True)
         ]
         read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
         self.operators.append(
@@ -298,7 +300,22 @@ class StepRecorder(TorchDispatchMode):
             )
         )
         self._note_bases(results, call, args, kwargs)
-        return type(found)(results) if several else results[0]
+        return results[0] if kind is None else kind(results)
+
+    def _geometries(
+        self, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Callable[[Any], Any] | None]:
+        """Return what an operator's results are like, and the type of their sequence."""
+        key = _KNOWN.key(call, args, kwargs, _geometry)
+        if (known := _KNOWN.get(key)) is not None:
+            return known
+        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
+        with unrecorded(), self.fake:
+            found = call_for_user(call, fakes, fake_kwargs)
+        _KNOWN.keep(key, found)
+        several = isinstance(found, tuple | list)
+        each = [x if isinstance(x, torch.Tensor) else None for x in (found if several else [found])]
+        return each, type(found) if several else None
 
     def require_accepted(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -406,13 +423,18 @@ class StepRecorder(TorchDispatchMode):
         return found
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
-        """Return a value that the loop reads.
+        """Return a value that the loop reads, or forward, where it may.
 
-        Raises: CaptureError within forward, which does not run in each step
+        Raises: CaptureError within forward, where it does not run in each step
         """
-        if not self._is_finished:
-            self.scopes.refuse_in_forward()
+        if self._is_finished:
+            return self.reader(traced)
+        if not self.scopes.is_in_forward:
             self.reads.append(LoopRead(traced.value, user_line()))
+        elif self.may_read_in_forward:
+            self.forward_read = self.forward_read or user_line()
+        else:
+            self.scopes.refuse_in_forward()
         return self.reader(traced)
 
     def _counts_up(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
@@ -440,20 +462,20 @@ class StepRecorder(TorchDispatchMode):
         if tensor.device.type != "cpu" and not is_deferred(tensor):
             raise self._device_error(tensor)
         self._require_dense_and_real(tensor)
-        made = self._add_value(fake_of(tensor, self.fake), TracedStorage(stored))
+        made = self._add_value(Geometry.of(tensor), TracedStorage(stored))
         numbers = materialize(tensor) if source is LeafSource.CONSTANT else tensor
         self.leaves.append(GraphLeaf(made.value, source, name, numbers))
         self._known[id(tensor)] = made
         return made
 
-    def _add_value(self, fake: Any, memory: TracedStorage) -> TracedTensor:
-        if fake.device.type != "cpu":
-            raise self._device_error(fake)
+    def _add_value(self, like: Any, memory: TracedStorage) -> TracedTensor:
+        if like.device.type != "cpu":
+            raise self._device_error(like)
         if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
-            self._require_dense_and_real(fake)
-        ref = Ref(len(self.kinds))
-        self.kinds.append(TensorKind(tuple(fake.shape), fake.dtype))
-        return TracedTensor(fake, ref, memory, self)
+            self._require_dense_and_real(like)
+        ref = Ref.of(len(self.kinds))
+        self.kinds.append(TensorKind(tuple(like.shape), like.dtype))
+        return TracedTensor(like, ref, memory, self)
 
     def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
         """Raises: CaptureError for a sparse or complex tensor"""
@@ -474,7 +496,7 @@ class StepRecorder(TorchDispatchMode):
         )
 
     def _alias(self, of: TracedTensor) -> TracedTensor:
-        made = TracedTensor(of.fake, of.held, of.memory, self)
+        made = TracedTensor(of.like, of.held, of.memory, self)
         made.view_of = of.view_of
         return made
 
@@ -492,6 +514,13 @@ class StepRecorder(TorchDispatchMode):
 
 def _materialized(argument: Any) -> Any:
     return materialize(argument) if isinstance(argument, torch.Tensor) else argument
+
+
+_KNOWN = KnownResults()
+
+
+def _geometry(argument: Any) -> Any:
+    return argument.geometry if isinstance(argument, TracedTensor) else argument
 
 
 def _fake(argument: Any) -> Any:

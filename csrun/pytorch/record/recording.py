@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -17,6 +17,12 @@ class Ref:
     """A value of a recording, by its number."""
 
     number: int
+
+    @staticmethod
+    @cache
+    def of(number: int) -> "Ref":
+        """Return the one object of a number, which is compared in no time."""
+        return Ref(number)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class RecordedOperator:
         return tuple(leaf for leaf in leaves if isinstance(leaf, Ref))
 
 
+@cache
 def returns_view(call: Any) -> bool:
     """Return whether an operator of ATen's gives a view of its operand."""
     returns = call._schema.returns if isinstance(call, torch._ops.OpOverload) else ()

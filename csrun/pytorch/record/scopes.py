@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch.nn.modules.module import (
@@ -68,11 +68,6 @@ class Scopes:
         return self._find_place()[1]
 
     @property
-    def is_in_forward(self) -> bool:
-        """True if a module is being run."""
-        return bool(self._stack)
-
-    @property
     def is_backward(self) -> bool:
         """True if autograd is computing a gradient."""
         return torch._C._current_autograd_node() is not None
@@ -106,10 +101,14 @@ class Scopes:
                 "updates only after the run: give a BatchNorm of momentum=None a momentum, as 0.1"
             )
 
-    def refuse_in_forward(self) -> None:
-        """Raises: CaptureError within forward"""
-        if self._stack:
-            raise CaptureError(
-                f"{user_line()}: forward reads the value of a traced tensor (if, while, .item()), "
-                "but the graph is compiled once: use torch.where, or read values outside forward"
-            )
+    @property
+    def is_in_forward(self) -> bool:
+        """True if a module is being run."""
+        return bool(self._stack)
+
+    def refuse_in_forward(self) -> NoReturn:
+        """Raises: CaptureError"""
+        raise CaptureError(
+            f"{user_line()}: forward reads the value of a traced tensor (if, while, .item()), "
+            "but the graph is compiled once: use torch.where, or read values outside forward"
+        )

@@ -11,18 +11,15 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from csrun.pytorch.deferred_init.tape import is_meta
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
+from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import LeafSource, Ref
-from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor
 
     from csrun.pytorch.record.recorder import StepRecorder
-
-Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 class TracedStorage:
@@ -61,7 +58,7 @@ class TracedTensor(torch.Tensor):
     so far.
     """
 
-    fake: FakeTensor
+    like: FakeTensor | Geometry
     held: SharedValue
     memory: TracedStorage
     recorder: StepRecorder
@@ -71,7 +68,7 @@ class TracedTensor(torch.Tensor):
     @staticmethod
     def __new__(
         cls: type[TracedTensor],
-        fake: FakeTensor,
+        like: FakeTensor | Geometry,
         value: Ref | SharedValue,
         memory: TracedStorage,
         recorder: StepRecorder,
@@ -79,19 +76,26 @@ class TracedTensor(torch.Tensor):
     ) -> TracedTensor:
         made = torch.Tensor._make_wrapper_subclass(
             cls,
-            fake.size(),
-            strides=fake.stride(),
-            storage_offset=fake.storage_offset(),
-            dtype=fake.dtype,
-            layout=fake.layout,
-            device=fake.device,
+            like.size(),
+            strides=like.stride(),
+            storage_offset=like.storage_offset(),
+            dtype=like.dtype,
+            layout=like.layout,
+            device=like.device,
         )
         made.held = value if isinstance(value, SharedValue) else SharedValue(value)
-        made.fake, made.memory, made.recorder = fake, memory, recorder
+        made.like, made.memory, made.recorder = like, memory, recorder
         if is_seen:
             memory.tensors.add(made)
         found: TracedTensor = made
         return found
+
+    @property
+    def fake(self) -> FakeTensor:
+        """Fake tensor of its geometry."""
+        if isinstance(self.like, Geometry):
+            self.like = self.like.fake(self.recorder.fake)
+        return self.like
 
     @property
     def value(self) -> Ref:
@@ -104,7 +108,7 @@ class TracedTensor(torch.Tensor):
 
     def as_base(self) -> TracedTensor:
         """Return an alias for views to refer to, which in-place writes ignore."""
-        made = TracedTensor(self.fake, self.held, self.memory, self.recorder, is_seen=False)
+        made = TracedTensor(self.like, self.held, self.memory, self.recorder, is_seen=False)
         made.view_of = self.view_of
         return made
 
@@ -137,8 +141,8 @@ class TracedTensor(torch.Tensor):
 
     @property
     def geometry(self) -> Geometry:
-        """Size, strides and offset in the storage."""
-        return tuple(self.fake.size()), tuple(self.fake.stride()), int(self.fake.storage_offset())
+        """Shape, strides and offset in the storage, and type."""
+        return self.like if isinstance(self.like, Geometry) else Geometry.of(self.like)
 
     def numbers(self) -> torch.Tensor:
         """Return the value as a plain tensor; the recorder notes the read."""
@@ -202,17 +206,6 @@ class TracedTensor(torch.Tensor):
     def tolist(self) -> Any:
         """Return the value as Python numbers."""
         return self.numbers().tolist()
-
-
-def fake_of(tensor: torch.Tensor, mode: FakeTensorMode) -> FakeTensor:
-    """Return a fake CPU tensor of a user's tensor."""
-    with torch.no_grad(), unrecorded():
-        if not is_meta(tensor):
-            return mode.from_tensor(tensor.detach(), static_shapes=True)
-        with mode:
-            made: Any = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-            found: FakeTensor = made
-            return found
 
 
 def _recorder_of(args: Any, kwargs: Any) -> StepRecorder:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from csrun.base.errors import UsageError
 from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target, machine_for
@@ -63,7 +64,16 @@ class ScriptMachine:
 
     def takes(self, variant: StepVariant) -> bool:
         """True if the store has what a variant's program needs."""
-        return self.owner.trains or not variant.trains
+        return not variant.trains or (self.owner.trains and variant.updates <= self.owner.updates)
+
+    def require_successor(self, variant: StepVariant) -> None:
+        """Raises: UsageError where the store of a variant would not have all that is trained"""
+        if self.owner.trains and (lost := self.owner.updates - variant.updates):
+            raise UsageError(
+                f"{variant.recording.loss_line}: {min(variant.updates - self.owner.updates)} is "
+                f"trained in this step, not {min(lost)}, and in earlier ones the reverse: train "
+                "the same parameters in all steps, or all of them in the first one"
+            )
 
     def load(self, variant: StepVariant) -> None:
         """Load a variant's program next to the others.

@@ -66,9 +66,12 @@ class ScriptRun:
     count: int = 0
     updates: int = 0
     is_open: bool = False
+    are_written: bool = False  # the model's tensors, by the loop
     left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
     _variants: dict[tuple[object, ...], Variants] = field(default_factory=dict)
+    _causes: dict[tuple[object, ...], dict[tuple[Any, ...], str]] = field(default_factory=dict)
     synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
+    recorded_steps: Counter[str] = field(default_factory=Counter)  # by what makes it necessary
     _queued: list[QueuedStep] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
@@ -110,6 +113,17 @@ class ScriptRun:
             return
         self.users.require_optimizer_as_given()
         if self.users.is_changed(self._machine.machine.state):
+            self._restart_machine()
+
+    def take_written(self) -> None:
+        """Go on from the weights that the loop has written between two steps."""
+        are_written, self.are_written = self.are_written, False
+        if not are_written or self._machine is None or self.replay.is_on:
+            return
+        self.flush()
+        if self.users.is_changed(self._machine.machine.state):
+            log.info(f"{user_line()}: the loop has written weights: the run goes on from them")
+            self._machine.save()
             self._restart_machine()
 
     def finish_block(self) -> None:
@@ -207,6 +221,10 @@ class ScriptRun:
             self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
         return earlier
 
+    def recorded_parts(self, session: tuple[object, ...]) -> dict[tuple[Any, ...], str]:
+        """Return the parts of a Session's loop whose steps are all recorded, with the causes."""
+        return self._causes.setdefault(session, {})
+
     def batches_of(self, loader: SessionLoader) -> Batches:
         """Return a loader's batches.
 
@@ -248,7 +266,8 @@ class ScriptRun:
 
     def compile(self, variant: StepVariant) -> None:
         """Compile a variant with the values that it is to return, and load it."""
-        self._compiling.compile(self.run, variant, None if self._machine else self.replay.found)
+        is_known = self._machine is not None or variant.is_one_of_many
+        self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
         if self._machine is not None and self._machine.takes(variant):
             self._machine.load(variant)
 
@@ -284,6 +303,8 @@ class ScriptRun:
         if not self._compiling.is_current(variant):
             self.compile(variant)
         if self._machine is not None and not self._machine.takes(variant):
+            self._machine.require_successor(variant)
+            self._machine.save()
             self._restart_machine()
         machine = self._machine or self._begun(variant)
         if variant.program is None:
@@ -297,13 +318,15 @@ class ScriptRun:
         owner = variant if variant.trains else trained or variant
         owner = owner.batches.whole(owner)
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
-        load_weights(self.run, machine.machine, found if owner.trains else None, None)
-        if not owner.trains and found is not None:
-            found.take(
-                {n: x for n, x in machine.machine.state.items() if n in found.manifest.tensors}
-            )
+        state, kept = machine.machine.state, found.manifest.tensors if found else {}
+        is_whole = owner.trains and not (owner.is_one_of_many and kept.keys() < state.keys())
+        load_weights(self.run, machine.machine, found if is_whole else None, None)
+        if not is_whole and found is not None:
+            found.take({name: x for name, x in state.items() if name in kept})
+            missing = {name: x for name, x in state.items() if name not in kept}
+            write_weights(self.users.model, missing if owner.trains else {})
         if self.users.are_current:
-            write_weights(self.users.model, machine.machine.state)
+            write_weights(self.users.model, state)
         self._machine = machine
         return machine
 
@@ -397,6 +420,7 @@ class ScriptRun:
         keep_taken = self._orders.keep_taken
         training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
         training.synchronizations = self.synchronizations
+        training.recorded_steps = self.recorded_steps
         for name, value in self._summaries:
             training.summarize(name, value)
         self._summaries = []

@@ -68,7 +68,8 @@ class Call:
 class Calls(TorchFunctionMode):
     """Mode that records the loop's calls of PyTorch's functions, except inside of the model.
 
-    later: returns the lazy result of a function of values of earlier steps.
+    later: returns the lazy result of a function of values of earlier steps. traced: puts traced
+    tensors in the place of tokens, in a step that began on tokens.
     """
 
     def __init__(self, recorder: StepRecorder, later: Callable[..., Any]) -> None:
@@ -76,6 +77,7 @@ class Calls(TorchFunctionMode):
         self.later = later
         self.found: list[Call] = []
         self.depth = 0  # of calls of the model
+        self.traced: Callable[[Any], Any] | None = None
         self._recorder = recorder
 
     def __torch_function__(
@@ -85,6 +87,8 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return call_for_user(func, args, kwargs)
+        if self.traced is not None:
+            args, kwargs = self.traced((args, kwargs))
         leaves = leaves_of(args, kwargs)
         if func is torch.Tensor.register_hook:
             raise UsageError(

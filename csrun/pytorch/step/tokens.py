@@ -48,6 +48,7 @@ class StepOutputs:
     values that somebody still holds. asked: values that are read. detached: tokens that the loop
     has detached, and may read later. others: tokens of all its values but loss and batch. batch:
     returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
+    recorded: the traced tensors of a step that began on tokens and is recorded after all.
     """
 
     number: int
@@ -61,6 +62,7 @@ class StepOutputs:
     others: list["ReferenceType[Token]"] = field(default_factory=list)
     batch: Callable[[], Any] | None = None
     updates: int = 0
+    recorded: Mapping[Slot, TracedTensor] = field(default_factory=dict)
 
     def wanted(self) -> dict[Ref, None]:
         """Return the values that are needed of it, except the loss."""

@@ -109,7 +109,8 @@ class Batches:
         """Return the variant with the most samples that can feed this one."""
         alike = [one for one in reversed(self.variants) if one.trains == variant.trains]
         whole = [one for one in alike if are_first_rows(variant.inputs, one.inputs)]
-        return max([variant, *whole], key=lambda one: (one.rows, one.updates == variant.updates))
+        whole = [one for one in whole if one.updates >= variant.updates]
+        return max([variant, *whole], key=lambda one: (one.rows, len(one.updates)))
 
 
 class KnownBatches:
@@ -149,7 +150,7 @@ class StepVariant:
 
     goals: the values that it is computed for. outputs: values that it returns besides the loss;
     wanted: those that it is to return from its next step on. constants: tensors whose numbers are
-    in the program.
+    in the program. is_one_of_many: other steps have other graphs, perhaps of other parameters.
     """
 
     recording: Recording
@@ -163,6 +164,7 @@ class StepVariant:
     program: Program | None = None
     orders: OrderSplitter | None = None
     constants: list[Constant] = field(default_factory=list)
+    is_one_of_many: bool = False
 
     def require_constants(self) -> None:
         """Raises: UsageError if a tensor has changed whose numbers are in the program"""

@@ -89,6 +89,7 @@ class Training:
         self._samples = 0
         self._input = InputLog(machine.feeding)
         self.synchronizations: Counter[str] = Counter()  # by the script's line that waited
+        self.recorded_steps: Counter[str] = Counter()  # by the script's line that makes it so
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
         folder = options.model_dir
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
@@ -277,6 +278,8 @@ class Training:
             log.info(line)
         if self.synchronizations:
             log.info(log_lines.synchronizations(self.synchronizations))
+        if self.recorded_steps:
+            log.info(log_lines.recorded_steps(self.recorded_steps))
         log.info(log_lines.training_finished(self._samples, seconds))
         if self._samples:
             log.info(log_lines.final_loss(self._loss))
@@ -410,6 +413,7 @@ class Training:
                 ledger=spent,
                 num_csx=plan.systems,
                 synchronizations=dict(self.synchronizations.most_common()),
+                recorded_steps=dict(self.recorded_steps.most_common()),
             ),
         )
 

@@ -1,0 +1,63 @@
+"""Calls of the model on the loop's own tensors: PyTorch computes them on the host.
+
+An estimate of the loss on drawn batches, a sample of text, a prediction: the values are PyTorch's,
+of the weights after the last step.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import on_one_thread
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.weights.sync import require_memory
+
+log = logging.getLogger("csrun")
+
+
+class HostCalls:
+    """The model, as PyTorch computes it between the steps. forward: the model's own."""
+
+    def __init__(self, run: ScriptRun, model: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        self._run, self._model, self._forward = run, model, forward
+        self._weights_of = -1  # the count of updates of the weights that the model has
+        self._lines: set[str] = set()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model on the weights as they are.
+
+        Raises: UsageError for a model without memory, in steps that an earlier run has taken, and
+            where forward writes a buffer, as a batch norm does in training
+        """
+        require_memory(self._model)
+        run, line = self._run, user_line()
+        run.replay.require_over()
+        if line not in self._lines:
+            self._lines.add(line)
+            log.info(
+                f"{line}: the model is called on the loop's own tensors: PyTorch computes this on "
+                "the host, not the wafer"
+            )
+        run.flush()
+        with ExitStack() as opened:
+            opened.enter_context(unrecorded())
+            opened.enter_context(torch._C.DisableTorchFunction())
+            opened.enter_context(torch.no_grad())
+            opened.enter_context(on_one_thread())  # the same numbers for any number of CPUs
+            if self._weights_of != run.updates:
+                run.read_weights()
+                self._weights_of = run.updates
+            written = [(name, x, x._version) for name, x in self._model.named_buffers()]
+            found = call_for_user(self._forward, args, kwargs)
+        if changed := next((name for name, x, version in written if x._version != version), None):
+            raise UsageError(
+                f"{line}: the model is called on the loop's own tensors in training mode, and "
+                f"writes its buffer {changed}: call model.eval() before it"
+            )
+        return found

@@ -1,0 +1,74 @@
+"""Traced tensors in the place of tokens: a step that began on tokens is recorded after all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.pytorch.loop.host_eval import Computation, Lazy, Result
+from csrun.pytorch.loop.loop_step import MadeCall
+from csrun.pytorch.loop.recorded_step import RecordedStep
+from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.tokens import InStep, Slot, StepOutputs, Token
+
+
+class TracedTokens:
+    """Traced tensors of a recorded step by the tokens that the loop has of it.
+
+    outputs: of the step as it began, which the tokens are of; arrays: the slots of its batch.
+    state: returns the modes of the model and the state of its guards.
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedStep,
+        outputs: StepOutputs,
+        arrays: Sequence[Slot],
+        state: Callable[[], tuple[tuple[bool, ...], int]],
+    ) -> None:
+        self._recorded, self._outputs, self._state = recorded, outputs, state
+        batch = [leaf for leaf in tree_leaves(recorded.batch) if isinstance(leaf, TracedTensor)]
+        self._traced: dict[Slot, TracedTensor] = dict(zip(arrays, batch, strict=True))
+        self._computed: dict[Computation, list[Any]] = {}
+        outputs.recorded = self._traced
+
+    def call_again(self, made: MadeCall) -> None:
+        """Make a call of the loop again, whose results it has as tokens."""
+        args, kwargs = self.of((made.args, made.kwargs))
+        with torch.set_grad_enabled(made.has_gradients):
+            if made.is_of_model:
+                found = self._recorded.call(made.func, args, kwargs, *self._state())
+            else:
+                found = made.func(*args, **kwargs)
+        for slot, traced in zip(
+            tree_leaves(made.expected.results), tree_leaves(found), strict=True
+        ):
+            if isinstance(slot, Slot):
+                self._traced[slot] = traced
+
+    def of(self, tree: Any) -> Any:
+        """Return arguments with a traced tensor for each token and each lazy result of tokens."""
+        return tree_map(self._value, tree)
+
+    def _value(self, leaf: Any) -> Any:
+        if isinstance(leaf, Token | InStep) and leaf.step is self._outputs:
+            found = self._traced.get(leaf.slot)
+            is_detached = isinstance(leaf, Token) and not leaf.requires_grad
+            if found is None:
+                return leaf
+            return found.detach() if is_detached and found.requires_grad else found
+        if isinstance(leaf, Lazy):
+            return self._value(leaf.result) if self._is_of_step(leaf.result.of) else leaf
+        return self._result(leaf) if isinstance(leaf, Result) else leaf
+
+    def _is_of_step(self, computation: Computation) -> bool:
+        return any(
+            isinstance(source, InStep) and source.step is self._outputs
+            for source in computation.sources()
+        )
+
+    def _result(self, result: Result) -> Any:
+        if result.of not in self._computed:
+            self._computed[result.of] = result.of.call_again(self._value)
+        return self._computed[result.of][result.number]
