@@ -26,10 +26,6 @@ CODE = Path(__file__).parents[2] / "csrun"
 OTHER = torch.ones(40, requires_grad=True)
 
 
-def branches(x):
-    return x * 2 if x.sum() > 0 else x
-
-
 def one_label(x):
     return torch.zeros(6, 40, dtype=torch.long) + torch.arange(6)[:, None]
 
@@ -55,7 +51,6 @@ def spectrum(x):
 #: By the first column of the table: what forward makes of [6, 40].
 IN_FORWARD = {
     "`torch.randn(...)` in forward": lambda x: x + torch.randn(6, 40),
-    "`if x.sum() > 0:`, `.item()` in forward": branches,
     "`x[x > 0]`, `x.unique()`": lambda x: x[x > 0].sum() + x,
     "`.half()`, `.bfloat16()`, autocast": lambda x: x.half().float(),
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
@@ -111,7 +106,9 @@ IN_LOOP = {
     "betas, eps, momentum that the loop changes": changes_eps,
     "`optimizer.step(closure)`": lambda kit: kit.optimizer.step(lambda: 1.0),
     "the norm that `clip_grad_norm_` returns, read": reads_the_norm,
-    "`load_state_dict` in the block": lambda kit: kit.optimizer.load_state_dict({}),
+    "`load_state_dict` of the optimizer in the block": lambda kit: kit.optimizer.load_state_dict(
+        {}
+    ),
 }
 COMPILED = "a model of `torch.compile`, DDP, `jit.script`"
 
