@@ -166,10 +166,12 @@ class SessionLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of one pass, of the Session in whose block the first one is taken."""
         if active:
-            return active[-1].batches(self)
+            yield from active[-1].batches(self)
+            return
         _warn_of_reading_outside(user_line())
-        return iter(self.loader)
+        yield from self.loader
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)

@@ -74,7 +74,7 @@ def group_layers(
 def _parts(
     sizes: Mapping[str, int], forward: list[frozenset[str]], backward: list[frozenset[str]]
 ) -> list[_LayerUnit]:
-    """By their first turn forward; those without one last."""
+    """By their first turn forward; those without one after the layer that is declared before."""
     first_of = _bound_together(sizes, [*forward, *backward])
     members: dict[str, list[str]] = {}
     for layer in sizes:
@@ -90,7 +90,11 @@ def _parts(
         )
         for first, layers in members.items()
     ]
-    return sorted(found, key=lambda part: len(found) if part.forward is None else part.forward)
+    places, turn = [], -1
+    for number, part in enumerate(found):
+        turn = turn if part.forward is None else part.forward
+        places.append((turn, part.forward is None, number))
+    return [found[number] for *_, number in sorted(places)]
 
 
 def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:

@@ -37,7 +37,8 @@ class HostCalls:
         """
         require_memory(self._model)
         run, line = self._run, user_line()
-        run.replay.require_over()
+        if run.replay.made:  # before the first step the model has its first weights
+            run.replay.require_over()
         if line not in self._lines:
             self._lines.add(line)
             log.info(

@@ -170,9 +170,11 @@ class RecordedStep:
         """Stop recording."""
         self._modes.close()
 
-    def finish(self) -> None:
-        """End the recording."""
+    def finish(self, *, is_one_of_many: bool) -> None:
+        """End the recording. is_one_of_many: other steps have other graphs over the same store."""
         self.close()
+        if is_one_of_many and self.has_loss:
+            self._recorder.read_model()
         recording = self._recorder.finish()
         self.is_cleared = self.is_left and not recording.gradients
         if self.is_cleared:  # of another batch of its shape they are not

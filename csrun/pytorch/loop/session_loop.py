@@ -303,9 +303,10 @@ class SessionLoop:
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """Make a variant of a recorded step, or compare it with its variant."""
-        recorded.finish()
+        recorded.close()
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
+        recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         outputs = step.outputs
 
@@ -353,7 +354,7 @@ class SessionLoop:
         """The loop calls the model."""
         step, leaves = self._step, leaves_of(args, kwargs)
         is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
-        if is_own and self.has_begun and not torch.is_grad_enabled():
+        if is_own and not torch.is_grad_enabled():
             return self._host_calls.call(args, kwargs)
         if step is not None and step.recorded is not None:
             mismatch.require_open(step, args, kwargs)

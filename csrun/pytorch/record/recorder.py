@@ -155,6 +155,15 @@ class StepRecorder(TorchDispatchMode):
             f"{type(given).__name__}: convert it to a tensor in the dataset or in collate_fn"
         )
 
+    def read_model(self) -> None:
+        """Have all of the model's parameters and float buffers among the leaves, in their order."""
+        stored = [*self.model.named_parameters(), *self.model.named_buffers()]
+        for _, tensor in stored:
+            if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
+                self.traced(tensor)
+        place = {name: number for number, (name, _) in enumerate(stored)}
+        self.leaves.sort(key=lambda leaf: place.get(leaf.name, -1))
+
     def finish(self) -> Recording:
         """Return the recording and remove the parameters' gradients.
 

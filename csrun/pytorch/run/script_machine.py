@@ -64,7 +64,11 @@ class ScriptMachine:
 
     def takes(self, variant: StepVariant) -> bool:
         """True if the store has what a variant's program needs."""
-        return not variant.trains or (self.owner.trains and variant.updates <= self.owner.updates)
+        owner = self.owner
+        if not variant.trains:
+            return True
+        has_all = variant.stored <= owner.stored and variant.updates <= owner.updates
+        return owner.trains and has_all
 
     def require_successor(self, variant: StepVariant) -> None:
         """Raises: UsageError where the store of a variant would not have all that is trained"""

@@ -208,6 +208,12 @@ class StepVariant:
         return self.inputs[0].shape[0]
 
     @property
+    def stored(self) -> set[str]:
+        """Names of the parameters and buffers that it reads."""
+        sources = LeafSource.PARAMETER, LeafSource.BUFFER
+        return {leaf.name for source in sources for leaf in self.recording.of(source)}
+
+    @property
     def updates(self) -> set[str]:
         """Names of the parameters that it trains."""
         return set(self.recording.gradients)

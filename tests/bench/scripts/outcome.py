@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     loss_difference: largest relative one of a step, float64_difference: of a run in float64;
     weight_difference: norm of the difference over the norm of all weights; ratio: steps per second
-    over plain PyTorch's.
+    over plain PyTorch's; recorded: steps that were recorded after the first ones.
     """
 
     case: str
@@ -49,6 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
     weight_difference: float | None = None
     ratio: float | None = None
     float64_difference: float | None = None
+    recorded: int | None = None
 
 
 def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finished) -> Outcome:
@@ -73,7 +74,7 @@ def measure(runner: Runner, case: Case, side: Side, folder: Path, plain: Finishe
         weights = weight_difference(found, plain)
         steps, rates = len(plain.losses), (found.steps_per_s, plain.steps_per_s)
         measured: dict[str, Any] = {"steps": steps, "loss_difference": losses}
-        measured["weight_difference"] = weights
+        measured["weight_difference"], measured["recorded"] = weights, found.recorded
         measured["ratio"] = (rates[0] or 0.0) / (rates[1] or 1.0)
         if case.draws:
             finite = isfinite(losses) and all(map(isfinite, found.losses))

@@ -9,14 +9,17 @@ from sides import Side
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
 BEGIN, END = "<!-- scripts: written by `scripts/bench scripts --write` -->", "<!-- /scripts -->"
-HEAD = ["| script | source | + | outcome | losses | steps/s |", "|---|---|---|---|---|---|"]
+HEAD = [
+    "| script | source | + | outcome | path | losses | steps/s |",
+    "|---|---|---|---|---|---|---|",
+]
 
 
 def markdown(outcomes: list[Outcome], machine: str) -> str:
     """The table of docs/pytorch.md."""
     rows = [
         f"| {o.case} | {o.source} | {o.lines_beyond or ''} | {o.verdict.value}{_where(o)} "
-        f"| {_difference(o)} | {_ratio(o)} |"
+        f"| {_path(o)} | {_difference(o)} | {_ratio(o)} |"
         for o in outcomes
     ]
     return "\n".join([summary(outcomes), "", machine, "", *HEAD, *rows])
@@ -76,6 +79,12 @@ def _where(outcome: Outcome) -> str:
         return ""
     message = re.sub(r"^(\S+: )?error: ", "", outcome.message).replace("|", "\\|")
     return f": `{message[:110]}`"
+
+
+def _path(outcome: Outcome) -> str:
+    if outcome.recorded is None:
+        return ""
+    return "recorded" if outcome.recorded else "fast"
 
 
 def _difference(outcome: Outcome) -> str:

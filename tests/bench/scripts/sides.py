@@ -31,20 +31,25 @@ class Side(Enum):
 
 
 JOBS = {
-    Side.PIPELINED: ("csrun_cpu", "python-pt"),
+    # not csrun_cpu, which leaves PYTHONPATH out, as the container of the original does
+    Side.PIPELINED: ("csrun_wse", "--total-nodes=3", "--tasks-per-node=2", "python-pt"),
     Side.STREAMING: ("csrun_wse", "--total-nodes=3", "--tasks-per-node=2", "python-ws"),
 }
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Exit code, output and what the recorder wrote, of one run."""
+    """Exit code, output and what the recorder wrote, of one run.
+
+    recorded: steps that csrun recorded after the first ones; None if it wrote no performance.json
+    """
 
     code: int
     errors: str
     losses: list[float] = field(default_factory=list)
     steps_per_s: float | None = None
     weights: Path | None = None
+    recorded: int | None = None
 
 
 class Runner:
@@ -146,7 +151,15 @@ def read_result(code: int, folder: Path) -> Finished:
         return Finished(code, errors)
     found = json.loads(path.read_text())
     weights = folder / "result" / "weights.pt"
-    return Finished(code, errors, found["losses"], found["steps_per_s"], weights)
+    losses, rate = found["losses"], found["steps_per_s"]
+    return Finished(code, errors, losses, rate, weights, recorded_steps(folder))
+
+
+def recorded_steps(folder: Path) -> int | None:
+    """Steps that a run in this folder recorded after the first ones, by its performance.json."""
+    for path in folder.rglob("performance/performance.json"):
+        return sum(json.loads(path.read_text())["recorded_steps"].values())
+    return None
 
 
 def first_error(errors: str) -> str:

@@ -77,9 +77,17 @@ def test_what_one_kernel_uses_is_one_group_and_nothing_else_is():
     assert grouped(sizes, ["a", "b+d", "c"]) == ["a", "b d", "c"]
 
 
-def test_layers_come_in_the_order_of_their_use_and_unused_ones_last():
-    sizes = {"unused": 5, "head": 2 * MB, "body": 2 * MB}
-    assert grouped(sizes, ["body", "head"]) == ["body", "head unused"]
+def test_layers_come_in_the_order_of_their_use():
+    sizes = {"head": 2 * MB, "body": 2 * MB}
+    assert grouped(sizes, ["body", "head"]) == ["body", "head"]
+
+
+def test_an_unused_layer_comes_after_the_one_that_is_declared_before_it():
+    sizes = dict.fromkeys("abcd", 2 * MB)
+    assert grouped(sizes, ["a", "b", "c", "d"]) == ["a", "b", "c", "d"]
+    assert grouped(sizes, ["a", "b", "d"]) == ["a", "b", "c", "d"]
+    assert grouped(sizes, ["b", "d"]) == ["a", "b", "c", "d"]
+    assert grouped(dict.fromkeys("abc", 100), ["a", "c"]) == ["a b", "c"]
 
 
 def test_a_kernel_without_weights_parts_nothing():

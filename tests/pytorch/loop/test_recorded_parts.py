@@ -26,6 +26,19 @@ class LayerDrop(nn.Module):
         return self.last(x if random.random() < 0.4 else self.first(x).tanh())
 
 
+class MiddleDrop(nn.Module):
+    """Skips the layer between two others; a layer is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.unused, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+        self.middle = nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x if random.random() < 0.4 else self.middle(x).tanh())
+
+
 class Counter(LayerDrop):
     """Scales its result by how often it was called."""
 
@@ -58,7 +71,7 @@ def one_pass(kit):
     return kit.train_once()
 
 
-@pytest.mark.parametrize("layer", [LayerDrop, Counter, OfBatch, OfWeights])
+@pytest.mark.parametrize("layer", [LayerDrop, MiddleDrop, Counter, OfBatch, OfWeights])
 @pytest.mark.parametrize("fast", [True, False])
 def test_forward_may_compute_something_else_in_each_step(tmp_path, layer, fast):
     torch.manual_seed(1)
@@ -77,6 +90,18 @@ def with_another_loss(kit):
         kit.optimizer.step()
         losses.append(loss.detach())
     return losses
+
+
+class Unused(nn.Linear):
+    """Has a weight that it does not use."""
+
+    def __init__(self):
+        super().__init__(6, 4)
+        self.never = nn.Parameter(torch.ones(3))
+
+
+def test_a_parameter_without_use_may_be_there(tmp_path):
+    beside(with_another_loss, tmp_path, Unused())
 
 
 def with_another_argument(kit):
@@ -281,6 +306,34 @@ def test_gradients_of_the_loops_own_tensors_are_refused(tmp_path):
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         kit.train_once()
         kit.model(torch.randn(5, 6).double())
+
+
+def with_an_iterator_from_before(kit):
+    losses = []
+    for x, y in kit.early:
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+class EarlyKit(Kit):
+    """A kit whose pass begins before the Session's block."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = iter(self.train)
+
+    def session(self, folder, **options):
+        opened = super().session(folder, **options)
+        self.early = iter(self.train)
+        return opened
+
+
+def test_a_pass_is_of_the_session_in_which_its_first_batch_is_taken(tmp_path):
+    beside(with_an_iterator_from_before, tmp_path, kit=EarlyKit)
 
 
 # Weights that the loop writes.
