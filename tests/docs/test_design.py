@@ -15,7 +15,7 @@ LIMITS = {
     "A weight, from its layer to the checkpoint": 55,
     "A request, from the command to the running task": 31,
     "A failure, from the task to the screen": 16,
-    "The first step of a PyTorch loop, from `for batch in loader` to the compiled program": 52,
+    "The first step of a PyTorch loop, from `for batch in loader` to the compiled program": 54,
     "A later step of a PyTorch loop, from the batch to the wafer": 35,
 }
 #: Modules that import by a name that is made as they run.
