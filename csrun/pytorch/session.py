@@ -79,7 +79,7 @@ class Session:
                 f"{self.line}: Session: a training needs an optimizer of torch.optim, "
                 f"got {type(optimizer).__name__}"
             )
-        return Optimization(optimizer, self._model)
+        return Optimization(_unwrapped(optimizer), self._model)
 
     def __enter__(self) -> Self:
         if active:
@@ -165,3 +165,9 @@ class Session:
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""
         self._in_block.summarize(name, value)
+
+
+def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer in a wrapper that calls its `step`, as Accelerate's does."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from support.torch_loops import beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
@@ -278,3 +279,28 @@ def test_what_forward_writes_is_state_and_what_reading_costs_is_said_once(tmp_pa
     said = [line for line in caplog.messages if "reads a value in each step" in line]
     assert len(said) == 1
     assert "test_session.py:" in said[0]
+
+
+class Wrapped(optim.Optimizer):
+    """An optimizer in another one, as Accelerate's `prepare` returns it."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+
+
+def test_the_optimizer_in_a_wrapper_is_taken(tmp_path):
+    beside(
+        lambda kit: kit.train_once(),
+        tmp_path,
+        optimizer=lambda p: Wrapped(optim.SGD(p, 0.05, momentum=0.9)),
+    )
