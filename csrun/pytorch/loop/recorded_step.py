@@ -21,6 +21,7 @@ from csrun.pytorch.record.compare import difference, is_same
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref, ancestors
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
@@ -57,7 +58,8 @@ class RecordedStep:
     """A step on traced tensors, from its batch to `finish`.
 
     key: of the variant in the cache. batch: for the loop. is_left: the loop takes another batch
-    without `optimizer.step()`; is_cleared: and has cleared its gradients.
+    without `optimizer.step()`; is_cleared: and has cleared its gradients. has_new_buffers: forward
+    has created buffers of the model.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class RecordedStep:
         require_cleared: Callable[[], Collection[str]],
     ) -> None:
         self.key = key
-        self.is_left = self.is_cleared = False
+        self.is_left = self.is_cleared = self.has_new_buffers = False
         self.modes: tuple[bool, ...] = ()  # in which the model was called
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
@@ -98,6 +100,10 @@ class RecordedStep:
         return self._before.number_of(
             traced.value, lambda: interpret(so_far, [traced.value], self._weights(), self._draw)
         )
+
+    def _value_of(self, recording: Recording, value: Ref) -> torch.Tensor:
+        with unrecorded(), on_one_thread():
+            return interpret(recording, [value], self._weights(), self._draw)[value].clone()
 
     def _require_returned(self, recording: Recording, value: Ref) -> None:
         """Raises: GoneError for a value made of one that forward has not returned"""
@@ -143,6 +149,9 @@ class RecordedStep:
         self.calls.depth += 1
         try:
             results = self._recorder.call_model(forward, args, kwargs)
+            if self._recorder.take_new_buffers(self._value_of):
+                self.has_new_buffers = True
+                results = self._recorder.call_model(forward, args, kwargs)
         finally:
             self.calls.depth -= 1
         if not self.calls.depth:

@@ -358,7 +358,10 @@ class SessionLoop:
             return self._host_calls.call(args, kwargs)
         if step is not None and step.recorded is not None:
             mismatch.require_open(step, args, kwargs)
-            return step.recorded.call(self._forward, args, kwargs, *self._state())
+            results = step.recorded.call(self._forward, args, kwargs, *self._state())
+            if step.recorded.has_new_buffers:
+                self.watch.begin()
+            return results
         if step is not None and step.is_revalidating:  # by its own forward
             return call_for_user(self._forward, args, kwargs)
         found = self._called_model(step, args, kwargs) if step is not None else None

@@ -33,6 +33,7 @@ from csrun.pytorch.record.recording import (
     Recording,
     Ref,
     TensorKind,
+    ancestors,
     returns_view,
 )
 from csrun.pytorch.record.scopes import Scopes
@@ -184,18 +185,48 @@ class StepRecorder(TorchDispatchMode):
 
     def _require_no_new_buffers(self) -> None:
         """Raises: CaptureError for a buffer that forward has created"""
-        for prefix, module in self.model.named_modules():
-            for name, buffer in module._buffers.items():
-                if (
-                    isinstance(buffer, TracedTensor)
-                    and self._model_tensors.find_name(prefix, name) is None
-                ):
-                    module._buffers[name] = None
-                    made = (op.line for op in self.operators if buffer.value in op.results)
-                    raise CaptureError(
-                        f"{next(made, user_line())}: forward creates the buffer {name}: create it "
-                        "in __init__, or run a batch through the model before cbtorch.module"
-                    )
+        for module, name, buffer in self._new_buffers():
+            raise self._new_buffer_error(module, name, buffer)
+
+    def _new_buffers(self) -> list[tuple[torch.nn.Module, str, TracedTensor]]:
+        find = self._model_tensors.find_name
+        return [
+            (module, name, buffer)
+            for prefix, module in self.model.named_modules()
+            for name, buffer in module._buffers.items()
+            if isinstance(buffer, TracedTensor) and find(prefix, name) is None
+        ]
+
+    def _new_buffer_error(
+        self, module: torch.nn.Module, name: str, buffer: TracedTensor
+    ) -> CaptureError:
+        module._buffers[name] = None
+        made = (op.line for op in self.operators if buffer.value in op.results)
+        return CaptureError(
+            f"{next(made, user_line())}: forward creates the buffer {name}: create it in "
+            "__init__, or run a batch through the model before cbtorch.module"
+        )
+
+    def take_new_buffers(self, compute: Callable[[Recording, Ref], torch.Tensor]) -> bool:
+        """Give buffers that forward has created their values; False if there are none.
+
+        Forward must be called again, which finds them there. compute: returns a value of a
+        recording
+
+        Raises: CaptureError for one that is computed from the batch or from weights, or where
+            forward has written other buffers, which it would write twice
+        """
+        made, recording = self._new_buffers(), self.so_far()
+        sources = LeafSource.INPUT, LeafSource.PARAMETER
+        given = {leaf.value for source in sources for leaf in recording.of(source)}
+        writes = bool(recording.written or self.counters)
+        for module, name, buffer in made:
+            if writes or not given.isdisjoint(ancestors(recording, [buffer.value])):
+                raise self._new_buffer_error(module, name, buffer)
+            module._buffers[name] = compute(recording, buffer.value)
+        if made:
+            self._model_tensors = ModelTensors(self.model)
+        return bool(made)
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """Return the recording so far."""

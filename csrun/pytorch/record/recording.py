@@ -7,7 +7,8 @@ from functools import cache, cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from csrun.pytorch.record.arguments import leaves_of
 
 STRIDED = "aten.as_strided.default"  # recorded with csrun's own function
 
@@ -81,7 +82,7 @@ class RecordedOperator:
     @cached_property
     def operands(self) -> tuple[Ref, ...]:
         """Values that the operator reads, in order."""
-        leaves = tree_leaves((self.arguments, dict(self.keywords)))
+        leaves = leaves_of(self.arguments, self.keywords)
         return tuple(leaf for leaf in leaves if isinstance(leaf, Ref))
 
 
