@@ -49,6 +49,14 @@ aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
+#: Operators whose second argument are indices.
+_INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._unsafe_index_put.default,
+    aten._index_put_impl_.default,
+}
 
 
 class StepRecorder(TorchDispatchMode):
@@ -279,6 +287,9 @@ class StepRecorder(TorchDispatchMode):
             return self.read(self.traced(given[0])).item()
         if self._counts_up(func, given, args):
             return given[0]
+        if func in _INDEXING:
+            args = self._with_places(func, args)
+            given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         self._require_supported(func, given)
         if func._schema.is_mutable:
             self.writes.check_given(func, args, kwargs)
@@ -297,6 +308,24 @@ class StepRecorder(TorchDispatchMode):
             or self._model_tensors.find(tensor)
             or self.fresh.is_taken(tensor)
         )
+
+    def _with_places(self, func: Any, args: Any) -> Any:
+        """Return the arguments of an index with places for each mask that is a constant."""
+        masks = [i for i in args[1] if self._is_constant_mask(i)]
+        adds = func is aten.index.Tensor or (len(args) > 3 and args[3])
+        if not masks or not adds:  # a write by a mask has no place twice
+            return args
+        places: list[Any] = []
+        for index in args[1]:
+            is_mask = any(index is mask for mask in masks)
+            places += index.nonzero(as_tuple=True) if is_mask else [index]
+        return args[0], places, *args[2:]
+
+    def _is_constant_mask(self, index: Any) -> bool:
+        is_plain = isinstance(index, torch.Tensor) and not isinstance(index, TracedTensor)
+        if not is_plain or index.dtype not in (torch.bool, torch.uint8):
+            return False
+        return not self.fresh.is_taken(index) and not self.is_owned(index)
 
     def record_strided(
         self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
