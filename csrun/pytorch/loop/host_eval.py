@@ -26,7 +26,7 @@ from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
 class Computation:
     """Call of a function on values of steps and results of other computations.
 
-    results: its tensors, flat, once it is computed. takes_weights: a tensor among its arguments is
+    results: its tensors, flat, once it is computed. has_gradients: autograd records it. takes_weights: a tensor among its arguments is
     computed from weights, of which its copy knows nothing.
     """
 
@@ -35,6 +35,7 @@ class Computation:
         "_args",
         "_func",
         "_kwargs",
+        "has_gradients",
         "is_settled",
         "owner",
         "results",
@@ -45,7 +46,7 @@ class Computation:
         self.owner, self._func = owner, func
         self._args, self._kwargs = tree_map(_as_it_is, (args, dict(kwargs)))
         self.results: list[Any] | None = None
-        self.is_settled = False
+        self.is_settled, self.has_gradients = False, torch.is_grad_enabled()
         plain = (x for x in leaves_of(args, kwargs) if isinstance(x, torch.Tensor))
         self.takes_weights = any(x.requires_grad for x in plain if not isinstance(x, Numbers))
         for leaf in self._leaves():
@@ -147,7 +148,8 @@ class Computation:
                 "use them in forward, or call cbtorch.initialize(fast=False)"
             )
         args, kwargs = tree_map(value, (self._args, self._kwargs))
-        return list(tree_leaves(call_for_user(self._func, args, kwargs)))
+        with torch.set_grad_enabled(self.has_gradients):
+            return list(tree_leaves(call_for_user(self._func, args, kwargs)))
 
     def _number(self, leaf: Any) -> Any:
         if isinstance(leaf, InStep):
@@ -162,9 +164,10 @@ class Result:
     """One tensor of a computation's results.
 
     is_shared: other results may be views of it. viewed: the views of weights that it is a view of.
+    is_detached: no gradient goes through it.
     """
 
-    __slots__ = ("is_shared", "number", "of", "viewed")
+    __slots__ = ("is_detached", "is_shared", "number", "of", "viewed")
 
     def __init__(
         self,
@@ -172,8 +175,14 @@ class Result:
         number: int,
         is_shared: bool = False,
         viewed: tuple[InStep, ...] = (),
+        is_detached: bool = False,
     ) -> None:
         self.of, self.number, self.is_shared, self.viewed = of, number, is_shared, viewed
+        self.is_detached = is_detached
+
+    def detached(self) -> "Result":
+        """Return the same, apart from autograd."""
+        return Result(self.of, self.number, self.is_shared, self.viewed, True)
 
     def numbers(self) -> Any:
         """Its numbers."""
@@ -181,15 +190,31 @@ class Result:
 
 
 class Lazy(Numbers):
-    """Lazy tensor of a result."""
+    """Lazy tensor of a result. is_detached: no gradient goes through it."""
 
-    result: Result
+    is_detached: bool
+    _held: list[Result]  # one, in the memory of all that are detached from it
 
     @staticmethod
-    def __new__(cls: type["Lazy"], owner: Owner, result: Result, meta: torch.Tensor) -> "Lazy":
+    def __new__(
+        cls: type["Lazy"],
+        owner: Owner,
+        held: list[Result],
+        meta: torch.Tensor,
+        is_detached: bool = False,
+    ) -> "Lazy":
         made: Lazy = torch.Tensor._make_wrapper_subclass(cls, meta.size(), dtype=meta.dtype)
-        made._owner, made.result = owner, result
+        made._owner, made._held, made.is_detached = owner, held, is_detached
         return made
+
+    @property
+    def result(self) -> Result:
+        """The result that it shows now."""
+        return self._held[0]
+
+    @result.setter
+    def result(self, given: Result) -> None:
+        self._held[0] = given
 
     @property
     def viewed(self) -> tuple[InStep, ...]:
@@ -203,18 +228,18 @@ class Lazy(Numbers):
         return self.result.numbers()
 
     def detach(self) -> "Lazy":
-        """The value, apart from autograd, as all of them are."""
-        return self
+        """Return the value, apart from autograd; writes into either are seen in both."""
+        return self if self.is_detached else Lazy(self._owner, self._held, self, is_detached=True)
 
 
 def _as_it_is(argument: Any) -> Any:
     """Return an argument that later writes of the loop do not change."""
     if isinstance(argument, Lazy):
-        return argument.result
+        return argument.result.detached() if argument.is_detached else argument.result
     if isinstance(argument, TracedTensor) and argument.became is not None:
         return argument.became
     if isinstance(argument, Token):
-        return InStep(argument.step, argument.slot)
+        return argument.in_step
     if type(argument) is torch.Tensor or isinstance(argument, torch.nn.Parameter):
         return argument.detach().clone()
     return argument.copy() if isinstance(argument, np.ndarray) else argument
@@ -242,7 +267,7 @@ def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
             if isinstance(leaf, Lazy):
                 leaf.result.is_shared = True
     results = [
-        Lazy(owner, Result(made, n, shared, viewed if m.is_view else ()), m.tensor)
+        Lazy(owner, [Result(made, n, shared, viewed if m.is_view else ())], m.tensor)
         for n, m in enumerate(leaves)
     ]
     return tree_unflatten(results, spec)

@@ -12,7 +12,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import InStep, StepOutputs, Token
+from csrun.pytorch.step.tokens import StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
 
@@ -77,7 +77,7 @@ class LoopStep:
 
     def _keep_slot(self, token: Token) -> None:
         """Keep the present value of a token, which a write gives another one, in the calls."""
-        value = InStep(token.step, token.slot)
+        value = token.in_step
         for number, made in enumerate(self.calls):
             args, kwargs = tree_map(lambda x: value if x is token else x, (made.args, made.kwargs))
             self.calls[number] = made._replace(args=args, kwargs=kwargs)

@@ -26,11 +26,10 @@ def cause_of_call() -> str:
     return f"{user_line()}: the model is not called as in step 1"
 
 
-def require_open(step: LoopStep, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises: UsageError for a call of the model that a recorded step cannot take"""
+def require_open(step: LoopStep) -> None:
+    """Raises: UsageError for a call of the model after its step"""
     if step.status.is_over:
         raise UsageError(f"{user_line()}: {CALLED_AGAIN}")
-    require_current(leaves_of(args, kwargs), None)
 
 
 def require_current(leaves: list[Any], step: StepOutputs | None) -> None:

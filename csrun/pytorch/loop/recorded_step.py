@@ -25,7 +25,7 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape
+from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape, gradients_of
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs
 from csrun.pytorch.step.variant import Batches, StepVariant
@@ -133,6 +133,10 @@ class RecordedStep:
         """True if `backward()` was called."""
         return self._recorder.has_loss
 
+    def traced(self, tree: Any) -> Any:
+        """Return what the loop has given, with traced tensors in the place of tokens."""
+        return tree if self.calls.traced is None else self.calls.traced(tree)
+
     def call(
         self,
         forward: Callable[..., Any],
@@ -142,9 +146,8 @@ class RecordedStep:
         state: int,
     ) -> Any:
         """Call the model. modes, state: of its modules and of its guards."""
-        if self.calls.traced is not None:
-            args, kwargs = self.calls.traced((args, kwargs))
         operands = self.calls.operands(args, kwargs)
+        gradients = gradients_of(leaves_of(args, kwargs))
         begin = len(self._recorder.operators)
         self.calls.depth += 1
         try:
@@ -159,13 +162,14 @@ class RecordedStep:
             if not self.modes:
                 self.modes, self.state = modes, state
             how = (tuple(kwargs), modes, None if state == self.state else state)
-            self.calls.note(MODEL, operands, results, how, tree_structure((args, kwargs)))
+            spec = tree_structure((args, kwargs))
+            self.calls.note(MODEL, operands, results, how, gradients, spec)
         return results
 
     def backward(self, token: Numbers) -> bool:
         """Call backward() on the traced tensor of a token; False if it is not of this step."""
         with torch.enable_grad():
-            traced = self.calls.traced(token) if self.calls.traced is not None else token
+            traced = self.traced(token)
         if not isinstance(traced, TracedTensor):
             return False
         traced.backward()

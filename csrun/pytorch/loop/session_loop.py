@@ -357,7 +357,9 @@ class SessionLoop:
         if is_own and not torch.is_grad_enabled():
             return self._host_calls.call(args, kwargs)
         if step is not None and step.recorded is not None:
-            mismatch.require_open(step, args, kwargs)
+            mismatch.require_open(step)
+            args, kwargs = step.recorded.traced((args, kwargs))
+            mismatch.require_current(leaves_of(args, kwargs), None)
             results = step.recorded.call(self._forward, args, kwargs, *self._state())
             if step.recorded.has_new_buffers:
                 self.watch.begin()
@@ -375,6 +377,7 @@ class SessionLoop:
         is_changed = is_other or (step is not None and modes != step.modes)
         recorded = self._record_after_all("" if is_changed else mismatch.cause_of_call())
         if recorded is not None:
+            args, kwargs = recorded.traced((args, kwargs))
             return recorded.call(self._forward, args, kwargs, modes, state)
         if is_other:
             raise call_order.changed_too_late(self._guards.changed)
@@ -413,7 +416,7 @@ class SessionLoop:
         if found is None:
             return self._later(func, args, kwargs)
         if isinstance(args[0], Token) and is_write(func):  # all that have it see what it is now
-            args[0].slot = found.slot
+            args[0].become(found)
             return args[0]
         return found
 

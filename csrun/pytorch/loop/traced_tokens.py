@@ -53,14 +53,16 @@ class TracedTokens:
 
     def _value(self, leaf: Any) -> Any:
         if isinstance(leaf, Token | InStep) and leaf.step is self._outputs:
-            found = self._traced.get(leaf.slot)
-            is_detached = isinstance(leaf, Token) and not leaf.requires_grad
-            if found is None:
-                return leaf
-            return found.detach() if is_detached and found.requires_grad else found
+            at = leaf.in_step if isinstance(leaf, Token) else leaf
+            found = self._traced.get(at.slot)
+            return leaf if found is None else _apart(found, at.is_detached)
         if isinstance(leaf, Lazy):
-            return self._value(leaf.result) if self._is_of_step(leaf.result.of) else leaf
-        return self._result(leaf) if isinstance(leaf, Result) else leaf
+            if not self._is_of_step(leaf.result.of):
+                return leaf
+            return _apart(self._value(leaf.result), leaf.is_detached)
+        if isinstance(leaf, Result):
+            return _apart(self._result(leaf), leaf.is_detached)
+        return leaf
 
     def _is_of_step(self, computation: Computation) -> bool:
         return any(
@@ -72,3 +74,8 @@ class TracedTokens:
         if result.of not in self._computed:
             self._computed[result.of] = result.of.call_again(self._value)
         return self._computed[result.of][result.number]
+
+
+def _apart(found: torch.Tensor, is_detached: bool) -> torch.Tensor:
+    """Return a value, detached if the loop has it so."""
+    return found.detach() if is_detached and found.requires_grad else found

@@ -55,7 +55,8 @@ class Call:
 
     operands: a Ref for each traced argument, a Snapshot for each tensor of the loop's own. how: the
     names of keywords; for the model also the modes of its modules and the state of its guards.
-    spec: the structure of the model's arguments.
+    spec: the structure of the model's arguments. gradients: `gradients_of` its arguments.
+    differentiable: those of its results that have gradients.
     """
 
     name: str
@@ -63,6 +64,15 @@ class Call:
     results: Any
     how: tuple[Any, ...] = ()
     spec: TreeSpec | None = None
+    gradients: tuple[bool, ...] | None = None
+    differentiable: tuple[Any, ...] = ()
+
+
+def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
+    """Return whether autograd is on, and which of the values among a call's arguments it follows."""
+    return torch.is_grad_enabled(), *(
+        leaf.requires_grad for leaf in leaves if isinstance(leaf, TracedTensor | Token)
+    )
 
 
 class Calls(TorchFunctionMode):
@@ -99,7 +109,7 @@ class Calls(TorchFunctionMode):
             return self.later(func, args, kwargs)  # it is of a step that is over
         if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             return self._on_numbers(func, args, kwargs)
-        operands = self.operands(args, kwargs)
+        operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
         try:
             results = call_for_user(func, args, kwargs)
         except OfNumbersError:
@@ -107,7 +117,7 @@ class Calls(TorchFunctionMode):
                 raise
             return self._on_numbers(func, args, kwargs)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
-            self.note(name_of(func), operands, results, tuple(kwargs))
+            self.note(name_of(func), operands, results, tuple(kwargs), gradients)
         return results
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
@@ -131,11 +141,14 @@ class Calls(TorchFunctionMode):
         operands: tuple[Any, ...],
         results: Any,
         how: tuple[Any, ...],
+        gradients: tuple[bool, ...],
         spec: TreeSpec | None = None,
     ) -> None:
         """Record a call if any of its results is traced."""
-        if any(isinstance(r, TracedTensor) for r in tree_leaves(results)):
-            self.found.append(Call(name, operands, tree_map(self._ref, results), how, spec))
+        if traced := [r for r in tree_leaves(results) if isinstance(r, TracedTensor)]:
+            followed = tuple(r.value for r in traced if r.requires_grad)
+            refs = tree_map(self._ref, results)
+            self.found.append(Call(name, operands, refs, how, spec, gradients, followed))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """Return the flat arguments of a call, as they are before it."""
@@ -152,7 +165,10 @@ class Calls(TorchFunctionMode):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """A call that each step makes. operands: a Slot for each value of the step."""
+    """A call that each step makes. operands: a Slot for each value of the step.
+
+    gradients: `gradients_of` its arguments; None in an evaluation.
+    """
 
     name: str
     operands: tuple[Any, ...]
@@ -160,6 +176,7 @@ class Expected:
     how: tuple[Any, ...]
     is_one: bool = False
     spec: TreeSpec | None = None
+    gradients: tuple[bool, ...] | None = None
 
     def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
         """True if a call is this one."""
@@ -173,7 +190,7 @@ class Expected:
                     return False
             elif not _is_equal(operand, argument):
                 return False
-        return True
+        return self.gradients is None or self.gradients == gradients_of(given)
 
     def first_difference(self, given: list[Any]) -> int:
         """Return the index of the first argument that differs, in a call that is not this one."""
@@ -226,7 +243,8 @@ class LoopShape:
         self.inputs: Mapping[Ref, Slot] = dict(self._slots)
         self._is_batch_known = True
         self.calls: list[Expected] = []
-        self._differentiable = wanted if recording.loss else set()
+        if recording.loss:
+            self._differentiable = {value for call in calls for value in call.differentiable}
         for call in calls:
             results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
             is_needed = call.name == MODEL or any(r in wanted for r in results)
@@ -267,7 +285,8 @@ class LoopShape:
         operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
         results = self._with_slots(call.results)
         is_one = isinstance(results, Slot)
-        return Expected(call.name, operands, results, call.how, is_one, call.spec)
+        gradients = call.gradients if self._recording.loss else None
+        return Expected(call.name, operands, results, call.how, is_one, call.spec, gradients)
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

@@ -147,10 +147,11 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class InStep:
-    """A value of a step."""
+    """A value of a step. is_detached: no gradient goes through it."""
 
     step: StepOutputs
     slot: Slot
+    is_detached: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -315,7 +316,12 @@ class Token(Numbers):
 
     @property
     def viewed(self) -> tuple[InStep, ...]:
-        return (InStep(self.step, self.slot),) if self.slot.weight else ()
+        return (self.in_step,) if self.slot.weight else ()
+
+    @property
+    def in_step(self) -> InStep:
+        """The value that it shows now."""
+        return InStep(self.step, self.slot, not self.requires_grad)
 
     def tensor(self) -> torch.Tensor:
         if self.slot.weight:
@@ -324,12 +330,17 @@ class Token(Numbers):
 
     def detach(self) -> "Token":
         """Return the value, detached."""
-        if not self.requires_grad:
-            return self
-        made = Token(self._owner, self.step, self.slot, False)
-        if not self.slot.is_loss:
+        made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
+        if not (self.slot.is_loss or self.slot.is_input):
             self.step.detached.append(ref(made))
         return made
+
+    def become(self, written: "Token") -> None:
+        """Show the value that a write has given it."""
+        self.slot = written.slot
+        if written.requires_grad != self.requires_grad:
+            with torch._C.DisableTorchFunctionSubclass():
+                self.requires_grad_(written.requires_grad)
 
     def item(self) -> Any:
         """Return the number; for a loss without making a tensor, which takes longer."""

@@ -144,6 +144,127 @@ def with_a_metric_of_the_batch(kit):
     return [*losses, hits]
 
 
+def with_term(term):
+    """Return a loop with another term of the loss in step 5."""
+
+    def loop(kit):
+        losses = []
+        for step, (x, y) in enumerate(kit.train):
+            kit.optimizer.zero_grad()
+            out = kit.model(x)
+            loss = kit.criterion(out, y)
+            if step == 4:
+                loss = loss + term(out, loss)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    return loop
+
+
+def under_no_grad(out, loss):
+    with torch.no_grad():
+        mean = out.mean()
+    return out.square().mean() * mean
+
+
+def written_and_detached(out, loss):
+    target = out.clone().detach()
+    target *= 2
+    return (target * out).mean()
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        under_no_grad,
+        written_and_detached,
+        lambda out, loss: out.square().mean() * out.detach().mean(),
+        lambda out, loss: out.square().mean() * out.mean().detach(),
+        lambda out, loss: loss / loss.detach(),
+    ],
+)
+def test_what_is_detached_stays_so_in_a_step_recorded_after_all(tmp_path, term):
+    beside(with_term(term), tmp_path)
+
+
+class WithMean(nn.Linear):
+    """Returns the mean of its result, too."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out, out.mean()
+
+
+def with_another_output(kit):
+    losses = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        out, mean = kit.model(x)
+        loss = kit.criterion(out, y)
+        if step == 4:
+            loss = loss + mean.square()
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def detached_in_a_step(kit):
+    losses = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        out = kit.model(x)
+        scale = (out.detach() if step == 4 else out).exp()
+        loss = kit.criterion(out * scale, y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def without_gradients_in_a_step(kit):
+    losses = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        with torch.set_grad_enabled(step != 4):
+            mirrored = kit.model(x.flip(0))
+        loss = kit.criterion(kit.model(x) + mirrored, y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def test_gradients_of_an_output_that_step_1_did_not_use(tmp_path):
+    beside(with_another_output, tmp_path, WithMean(6, 4))
+
+
+@pytest.mark.parametrize("loop", [detached_in_a_step, without_gradients_in_a_step])
+def test_gradients_may_be_cut_in_some_steps(tmp_path, loop):
+    beside(loop, tmp_path)
+
+
+def written_before_the_loss(kit):
+    losses = []
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        shifted = x * 2  # without gradients until the write
+        shifted += kit.model(x).mean()
+        loss = kit.criterion(shifted, y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def test_a_value_has_gradients_from_a_write_on(tmp_path):
+    beside(written_before_the_loss, tmp_path)
+    performance = json.loads((tmp_path / "performance/performance.json").read_text())
+    assert not performance["recorded_steps"]  # tokens from step 4 on
+
+
 def with_a_penalty_of_weights(kit):
     losses = []
     for step, (x, y) in enumerate(kit.train):
