@@ -26,8 +26,9 @@ from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
 class Computation:
     """Call of a function on values of steps and results of other computations.
 
-    results: its tensors, flat, once it is computed. has_gradients: autograd records it. takes_weights: a tensor among its arguments is
-    computed from weights, of which its copy knows nothing.
+    results: its tensors, flat, once it is computed. has_gradients: autograd records it.
+    takes_weights: a tensor among its arguments is computed from weights, of which its copy knows
+    nothing.
     """
 
     __slots__ = (

@@ -117,6 +117,8 @@ class Readback:
                     computation.settle()
                     if computation.is_of_recorded:
                         self._waiting.append(each)
+                    elif computation.is_ready:  # a count of hits must not keep its outputs
+                        computation.compute()
 
     def _keep_known(self, place: InStep) -> None:
         """Take a value from the batch of a step that has run, or from the value log."""

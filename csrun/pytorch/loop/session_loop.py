@@ -527,6 +527,7 @@ class SessionLoop:
                 f"{user_line()}: {name} is written between the loop's batch and optimizer.step(): "
                 "write it after optimizer.step(), before the next batch is taken"
             )
+        self._run.users.keep_weights()
         self._run.are_written = not self.is_replayed
         return self._run.are_written
 

@@ -169,7 +169,8 @@ class ScriptRun:
             self.give_back()
 
     def leave_block(self) -> None:
-        """Release what is held during a block only."""
+        """Release what is held during a block only; the script may write weights after it."""
+        self.users.keep_weights()
         with self._in_block:
             if self._machine is not None:
                 self._machine.leave_block()

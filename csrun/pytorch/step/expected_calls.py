@@ -69,7 +69,7 @@ class Call:
 
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
-    """Return whether autograd is on, and which of the values among a call's arguments it follows."""
+    """Return whether autograd is on, and which of the values among the arguments it follows."""
     return torch.is_grad_enabled(), *(
         leaf.requires_grad for leaf in leaves if isinstance(leaf, TracedTensor | Token)
     )

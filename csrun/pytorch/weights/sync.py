@@ -34,9 +34,13 @@ class StepWeights:
         self._leaves = [leaf for leaf in recording.leaves if leaf.source in stored]
         self.weights: dict[str, torch.Tensor] = {}
 
-    def keep(self) -> None:
-        """Copy the weights, as the model is about to get others."""
-        self.weights = {leaf.name: leaf.tensor.detach().clone() for leaf in self._leaves}
+    def keep(self, copies: dict[int, torch.Tensor]) -> None:
+        """Keep the weights: the model is about to get others. copies: by tensor, of all steps."""
+        for leaf in self._leaves:
+            tensor = leaf.tensor
+            if id(tensor) not in copies:
+                copies[id(tensor)] = tensor.detach().clone()
+            self.weights[leaf.name] = copies[id(tensor)]
 
 
 class WeightSync:
@@ -78,11 +82,16 @@ class WeightSync:
 
     def copy_weights(self, state: Mapping[str, Array]) -> None:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
+        self.keep_weights()
+        read_weights(self.model, state)
+
+    def keep_weights(self) -> None:
+        """Have values of earlier steps keep the weights: the model is about to get others."""
+        copies: dict[int, torch.Tensor] = {}
         if not self.is_in_file:
             for each in self.before:
-                each.keep()
+                each.keep(copies)
         self.before.clear()
-        read_weights(self.model, state)
 
     def copy_all(self, state: Mapping[str, Array], step: int) -> None:
         """Give model and optimizer their values after so many steps."""
@@ -114,7 +123,7 @@ class WeightSync:
 
     def has_optimizer_as_given(self) -> bool:
         """True if the optimizer's state is unchanged since the last copy, if there was one."""
-        return self._optimizer_was in (None, self._optimizer_state())
+        return self._optimizer_was is None or self._optimizer_was == self._optimizer_state()
 
     def require_optimizer_as_given(self) -> None:
         """Raises: UsageError where the script has changed the optimizer's state since"""

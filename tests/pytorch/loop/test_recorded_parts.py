@@ -1,5 +1,6 @@
 """Loops whose steps differ: each step is recorded, and its program found by its graph."""
 
+import gc
 import json
 import random
 
@@ -11,6 +12,7 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.loop import variant_cache  # noqa: E402
 
@@ -512,6 +514,60 @@ def written(kit):
 
 def test_the_loop_may_write_weights_between_steps(tmp_path):
     beside(written, tmp_path)
+
+
+def evaluated(kit):
+    kit.model.eval()
+    with torch.no_grad():
+        return [kit.criterion(kit.model(x), y) for x, y in kit.val]
+
+
+def halve(kit):
+    with torch.no_grad():
+        kit.model[0].weight.mul_(0.5)
+
+
+def written_around_evaluations(kit):
+    losses = kit.train_once()
+    halve(kit)
+    losses += evaluated(kit)
+    halve(kit)
+    return losses + evaluated(kit)
+
+
+def test_what_was_evaluated_before_a_write_is_read_after_it(tmp_path):
+    beside(written_around_evaluations, tmp_path)
+
+
+def test_weights_are_written_between_evaluations_in_two_blocks(tmp_path):
+    ours, theirs, found = Kit(), Kit(), []
+    cbtorch.initialize(model_dir=tmp_path)
+    ours.model, ours.val = cbtorch.module(ours.model), cbtorch.dataloader(ours.val)
+    for _ in range(2):
+        with cbtorch.Session(ours.model, criterion=ours.criterion, mode="eval"):
+            found += evaluated(ours)
+        halve(ours)
+    expected = evaluated(theirs)
+    halve(theirs)
+    expected += evaluated(theirs)
+    assert [float(x) for x in found] == pytest.approx([float(x) for x in expected], 1e-6)
+
+
+def test_a_count_of_hits_keeps_no_outputs_of_recorded_steps(tmp_path):
+    kit, hits, held = Kit(), torch.tensor(0), []
+    with kit.session(tmp_path, fast=False):
+        for _ in range(3):
+            for x, y in kit.train:
+                kit.optimizer.zero_grad()
+                out = kit.model(x)
+                kit.criterion(out, y).backward()
+                kit.optimizer.step()
+                hits = hits + (out.argmax(1) == y).sum()
+            gc.collect()
+            held.append(
+                sum(type(o) is torch.Tensor and o.shape == (8, 4) for o in gc.get_objects())
+            )
+    assert held[2] - held[1] < 2  # of six steps
 
 
 def test_weights_are_not_written_within_a_step(tmp_path):
