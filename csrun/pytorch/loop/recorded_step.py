@@ -20,7 +20,7 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference, is_same
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import Recording, Ref, ancestors
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
@@ -339,13 +339,20 @@ def _require_samples(batch: Any) -> None:
 
 
 def _require_evaluation(recording: Recording) -> None:
-    """Raises: UsageError for operators that only a training computes"""
+    """Raises: UsageError for operators that only a training computes, and for sums in buffers"""
     for op in filter(is_of_training, recording.operators):
         what = op.name.partition("::")[2]
         raise UsageError(
             f"{op.line}: an evaluation computes {what} as in training: call model.eval() before "
             "it; in a training, call backward() before the next batch is taken"
         )
+    for leaf in recording.of(LeafSource.BUFFER):
+        value = recording.written.get(leaf.name)
+        if value is not None and leaf.value in ancestors(recording, [value]):
+            raise UsageError(
+                f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
+                "which only training steps write to the run's store: do it if self.training"
+            )
 
 
 def _refs(tree: Any) -> list[Ref]:

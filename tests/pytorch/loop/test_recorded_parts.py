@@ -496,6 +496,28 @@ def test_a_mask_of_the_loop_is_an_index(tmp_path):
     beside(contrastive, tmp_path)
 
 
+class Seen(nn.Linear):
+    """Adds up what it has seen, in evaluations too."""
+
+    def __init__(self):
+        super().__init__(6, 4)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        self.seen += x.detach().abs().max()
+        return super().forward(x)
+
+
+def test_a_buffer_that_an_evaluation_adds_to_is_refused(tmp_path):
+    kit = Kit(Seen())
+    said = r"test_recorded_parts.py:\d+: an evaluation adds to the buffer 0.seen"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+        kit.model.eval()
+        with torch.no_grad():
+            [kit.model(x).sum().item() for x, _ in kit.val]
+
+
 # Weights that the loop writes.
 
 
