@@ -56,7 +56,8 @@ def test_waiting_jobs_leave_the_line(place: Workplace) -> None:
         assert second.returncode == 143
         assert "csrun_wse: error: SIGTERM: job cancelled before it started" in err
         with place.start(*ONE_TASK, "true") as third:
-            place.wait_for_state(3, "PENDING")
+            assert third.stderr is not None
+            assert any(line.startswith(waits) for line in third.stderr)
             third.send_signal(signal.SIGSTOP)
             assert place.csctl("cancel", "job", "3").returncode == 0
             third.communicate(timeout=STALL_S)
