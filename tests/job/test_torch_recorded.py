@@ -1,0 +1,92 @@
+"""A PyTorch loop whose steps differ, in each way of running: PyTorch's numbers, the same bits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fc_mnist import TWO_STREAMERS
+from support.jobs import Workplace
+
+pytest.importorskip("torch")
+
+PLAIN = Path(__file__).parents[1] / "support" / "plain_torch"
+SCRIPT = """
+import copy
+import json
+import random
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+
+class LayerDrop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(6, 9), nn.Linear(9, 9), nn.Linear(9, 4)
+
+    def forward(self, x):
+        x = self.first(x).tanh()
+        if self.training and random.random() < 0.6:
+            x = self.middle(x).tanh()
+        return self.last(x)
+
+
+cbtorch.initialize(model_dir="model_dir")
+torch.manual_seed(0)
+random.seed(1)
+data = TensorDataset(torch.randn(40, 6), torch.randint(0, 4, (40,)))
+own, labels = torch.randn(12, 6), torch.randint(0, 4, (12,))
+model = cbtorch.module(LayerDrop())
+loader = cbtorch.dataloader(DataLoader(data, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with cbtorch.Session(model, optimizer, mode="train"):
+    for epoch in range(4):
+        if epoch == 1:
+            best = copy.deepcopy(model.state_dict())
+        if epoch == 3:
+            model.load_state_dict(best)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            estimate = cross_entropy(model(own), labels).item()
+        model.train()
+        print("pass", json.dumps([loss.item(), estimate]))
+"""
+COMMANDS = ((*TWO_STREAMERS, "python-ws"), (*TWO_STREAMERS, "python-pt"), ("python-pt",))
+
+
+def numbers(output: str) -> list[list[float]]:
+    """Losses that the script has printed, a line a pass."""
+    return [json.loads(line[5:]) for line in output.splitlines() if line.startswith("pass ")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT)
+    alone = {**os.environ, "PYTHONPATH": str(PLAIN)}
+    plain = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=alone, capture_output=True, text=True
+    )
+    assert plain.returncode == 0, plain.stderr
+    found = []
+    for number, command in enumerate(COMMANDS):
+        place = Workplace(tmp_path / str(number))
+        place.path.mkdir()
+        done = place.run(*command, place.script(SCRIPT))
+        assert done.returncode == 0, done.stderr
+        found.append(numbers(done.stdout))
+    assert found[0] == found[1] == found[2]
+    for ours, theirs in zip(found[0], numbers(plain.stdout), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    assert len(found[0]) == 4
