@@ -121,6 +121,7 @@ class ScriptRun:
         if not are_written or self._machine is None or self.replay.is_on:
             return
         self.flush()
+        self.users.take_counters(self.replay.step)
         if self.users.is_changed(self._machine.machine.state):
             log.info(f"{user_line()}: the loop has written weights: the run goes on from them")
             self._machine.save()

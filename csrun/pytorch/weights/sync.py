@@ -109,6 +109,13 @@ class WeightSync:
             self.optimization.give_back(state, step, self._trained)
             self._optimizer_was = self._optimizer_state()
 
+    def take_counters(self, step: int) -> None:
+        """Take the counters of steps as the script has written them after so many steps."""
+        for name, buffer in self.model.named_buffers():
+            if name in self._counters:
+                _, by = self._counters[name]
+                self._counters[name] = buffer - by * step, by
+
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give model and optimizer the values of an earlier run's checkpoint."""
         if self.is_in_file:

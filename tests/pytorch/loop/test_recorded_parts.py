@@ -635,3 +635,12 @@ def test_a_tensor_that_the_loop_has_written_since_is_not_read_again(tmp_path):
                 logits = logits * 3
             kit.criterion(logits, y).backward()
             kit.optimizer.step()
+
+
+def test_statistics_that_the_loop_resets(tmp_path):
+    def loop(kit):
+        losses = kit.train_once()
+        kit.model[1].reset_running_stats()
+        return losses + kit.train_once()
+
+    beside(loop, tmp_path, nn.Linear(6, 4), nn.BatchNorm1d(4))
