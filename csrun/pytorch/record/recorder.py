@@ -165,13 +165,18 @@ class StepRecorder(TorchDispatchMode):
         )
 
     def read_model(self) -> None:
-        """Have all of the model's parameters and float buffers among the leaves, in their order."""
-        stored = [*self.model.named_parameters(), *self.model.named_buffers()]
-        for _, tensor in stored:
+        """Have all of the model's parameters and float buffers among the leaves.
+
+        Modules in their order; the tensors of each as forward has met them, as in other graphs.
+        """
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
             if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
                 self.traced(tensor)
-        place = {name: number for number, (name, _) in enumerate(stored)}
-        self.leaves.sort(key=lambda leaf: place.get(leaf.name, -1))
+        place = {name: number for number, (name, _) in enumerate(self.model.named_modules())}
+        stored = LeafSource.PARAMETER, LeafSource.BUFFER
+        self.leaves.sort(
+            key=lambda leaf: place[leaf.name.rpartition(".")[0]] if leaf.source in stored else -1
+        )
 
     def finish(self) -> Recording:
         """Return the recording and remove the parameters' gradients.
