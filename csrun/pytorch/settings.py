@@ -85,9 +85,12 @@ def initialize(
     """
     for name in options:
         if name not in _OPTIONS:
-            near = get_close_matches(name, _OPTIONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
+            known = sorted(("compile_only", "validate_only", "fast", *_OPTIONS))
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             raise UsageError(f"{user_line()}: initialize: unknown option {name}: {hint}")
+    if not isinstance(fast, bool):
+        raise UsageError(f"{user_line()}: initialize: fast must be True or False, got {fast!r}")
     given = {"cs_ip": cs_ip, **options}
     config = typed_yaml.convert(given, CSRunConfig, f"{user_line()}: initialize")
     if compile_only and validate_only:

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import beside  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
@@ -304,3 +304,31 @@ def test_the_optimizer_in_a_wrapper_is_taken(tmp_path):
         tmp_path,
         optimizer=lambda p: Wrapped(optim.SGD(p, 0.05, momentum=0.9)),
     )
+
+
+def with_an_iterator_from_before(kit):
+    losses = []
+    for x, y in kit.early:
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+class EarlyKit(Kit):
+    """A kit whose pass begins before the Session's block."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = iter(self.train)
+
+    def session(self, folder, **options):
+        opened = super().session(folder, **options)
+        self.early = iter(self.train)
+        return opened
+
+
+def test_a_pass_is_of_the_session_in_which_its_first_batch_is_taken(tmp_path):
+    beside(with_an_iterator_from_before, tmp_path, kit=EarlyKit)

@@ -60,6 +60,12 @@ class LoopStep:
     strayed: str = ""
     revalidation: Revalidation | None = None
 
+    @property
+    def rows(self) -> int | None:
+        """Samples of its batch; None where samples are batches themselves."""
+        loader = self.batches.loader
+        return loader.orders.rows(*divmod(self.batch, len(loader)))
+
     def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> None:
         """Note a call that was made."""
         self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled()))

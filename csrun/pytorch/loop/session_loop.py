@@ -204,8 +204,7 @@ class SessionLoop:
             batch=began.outputs.batch,
             updates=began.outputs.updates,
         )
-        loader = began.batches.loader
-        key = (loader, loader.orders.rows(*divmod(began.batch, len(loader))), *self._state())
+        key = (began.batches.loader, began.rows, *self._state())
         step = LoopStep(outputs, began.batches, began.batch, guards=key[-1])
         step.recorded = recorded = self._record(step, key)
         self._step = step
@@ -403,9 +402,7 @@ class SessionLoop:
         expected = variant.shape.modes
         if expected is None or (modes == expected and state == step.guards):
             return True
-        loader = step.batches.loader
-        rows = loader.orders.rows(*divmod(step.batch, len(loader)))
-        found = self._variants.switched(loader, rows, modes, state)
+        found = self._variants.switched(step.batches.loader, step.rows, modes, state)
         if found is not None:
             step.variant = found
         return found is not None

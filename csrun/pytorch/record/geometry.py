@@ -97,7 +97,8 @@ class KnownResults:
             call = call.func, *call.args
         elif not isinstance(call, FunctionType | torch._ops.OpOverload):
             return None
-        key = call, _frozen(args, geometry), _frozen(tuple(kwargs.items()), geometry)
+        given = _frozen(args, geometry), _frozen(tuple(kwargs.items()), geometry)
+        key = call, *given, torch.get_default_dtype()  # of the quotient of two integers
         try:
             hash(key)
         except TypeError:

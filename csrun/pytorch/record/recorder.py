@@ -18,11 +18,13 @@ from csrun.pytorch.deferred_init.tape import is_deferred, materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.backward import RecordedBackward
+from csrun.pytorch.record.constant_masks import INDEXING, with_places
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.geometry import Geometry, KnownResults
 from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
 from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
     STRIDED,
@@ -33,7 +35,6 @@ from csrun.pytorch.record.recording import (
     Recording,
     Ref,
     TensorKind,
-    ancestors,
     returns_view,
 )
 from csrun.pytorch.record.scopes import Scopes
@@ -49,14 +50,6 @@ aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
-#: Operators whose second argument are indices.
-_INDEXING = {
-    aten.index.Tensor,
-    aten.index_put.default,
-    aten.index_put_.default,
-    aten._unsafe_index_put.default,
-    aten._index_put_impl_.default,
-}
 
 
 class StepRecorder(TorchDispatchMode):
@@ -184,7 +177,8 @@ class StepRecorder(TorchDispatchMode):
         Raises: CaptureError for a gradient that is not of this step
         """
         self._is_finished = True
-        self._require_no_new_buffers()
+        for buffer in new_buffers(self.model, self._model_tensors):
+            raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
         for leaf in self.leaves:
             if leaf.name in self.counters:
@@ -196,47 +190,19 @@ class StepRecorder(TorchDispatchMode):
             self.traced(entry.tensor).value = self.traced(now).value
         return self.so_far(gradients)
 
-    def _require_no_new_buffers(self) -> None:
-        """Raises: CaptureError for a buffer that forward has created"""
-        for module, name, buffer in self._new_buffers():
-            raise self._new_buffer_error(module, name, buffer)
-
-    def _new_buffers(self) -> list[tuple[torch.nn.Module, str, TracedTensor]]:
-        find = self._model_tensors.find_name
-        return [
-            (module, name, buffer)
-            for prefix, module in self.model.named_modules()
-            for name, buffer in module._buffers.items()
-            if isinstance(buffer, TracedTensor) and find(prefix, name) is None
-        ]
-
-    def _new_buffer_error(
-        self, module: torch.nn.Module, name: str, buffer: TracedTensor
-    ) -> CaptureError:
-        module._buffers[name] = None
-        made = (op.line for op in self.operators if buffer.value in op.results)
-        return CaptureError(
-            f"{next(made, user_line())}: forward creates the buffer {name}: create it in "
-            "__init__, or run a batch through the model before cbtorch.module"
-        )
-
     def take_new_buffers(self, compute: Callable[[Recording, Ref], torch.Tensor]) -> bool:
         """Give buffers that forward has created their values; False if there are none.
 
         Forward must be called again, which finds them there. compute: returns a value of a
         recording
 
-        Raises: CaptureError for one that is computed from the batch or from weights, or where
-            forward has written other buffers, which it would write twice
+        Raises: CaptureError as `NewBuffer.require_constant`
         """
-        made, recording = self._new_buffers(), self.so_far()
-        sources = LeafSource.INPUT, LeafSource.PARAMETER
-        given = {leaf.value for source in sources for leaf in recording.of(source)}
-        writes = bool(recording.written or self.counters)
-        for module, name, buffer in made:
-            if writes or not given.isdisjoint(ancestors(recording, [buffer.value])):
-                raise self._new_buffer_error(module, name, buffer)
-            module._buffers[name] = compute(recording, buffer.value)
+        recording = self.so_far()
+        made = list(new_buffers(self.model, self._model_tensors))
+        for buffer in made:
+            buffer.require_constant(recording)
+            buffer.set_value(compute(recording, buffer.traced.value))
         if made:
             self._model_tensors = ModelTensors(self.model)
         return bool(made)
@@ -292,8 +258,8 @@ class StepRecorder(TorchDispatchMode):
             return self.read(self.traced(given[0])).item()
         if self._counts_up(func, given, args):
             return given[0]
-        if func in _INDEXING:
-            args = self._with_places(func, args)
+        if func in INDEXING:
+            args = with_places(func, args, self._is_constant)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         self._require_supported(func, given)
         if func._schema.is_mutable:
@@ -314,23 +280,10 @@ class StepRecorder(TorchDispatchMode):
             or self.fresh.is_taken(tensor)
         )
 
-    def _with_places(self, func: Any, args: Any) -> Any:
-        """Return the arguments of an index with places for each mask that is a constant."""
-        masks = [i for i in args[1] if self._is_constant_mask(i)]
-        adds = func is aten.index.Tensor or (len(args) > 3 and args[3])
-        if not masks or not adds:  # a write by a mask has no place twice
-            return args
-        places: list[Any] = []
-        for index in args[1]:
-            is_mask = any(index is mask for mask in masks)
-            places += index.nonzero(as_tuple=True) if is_mask else [index]
-        return args[0], places, *args[2:]
-
-    def _is_constant_mask(self, index: Any) -> bool:
-        is_plain = isinstance(index, torch.Tensor) and not isinstance(index, TracedTensor)
-        if not is_plain or index.dtype not in (torch.bool, torch.uint8):
-            return False
-        return not self.fresh.is_taken(index) and not self.is_owned(index)
+    def _is_constant(self, tensor: torch.Tensor) -> bool:
+        """True for a plain tensor that forward does not write, and that is not the model's."""
+        is_plain = not isinstance(tensor, TracedTensor) and not self.is_owned(tensor)
+        return is_plain and not self.fresh.is_taken(tensor)
 
     def record_strided(
         self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
