@@ -39,7 +39,7 @@ REASONS: Mapping[str, re.Pattern[str]] = {
     for name, text in {
         "operator": "operator not supported|PyTorch decomposes it into|has no out-of-place form",
         "type": r"dtype torch\.\w+ is not supported|a tensor is torch\.",
-        "shape": "the shape of its result depends on the data",
+        "shape": "the shape of its result depends on the data|a write by a mask takes one value",
         "read": "the operator reads the values of its operands",
         "number": "forward reads the value of a traced tensor",
         "draws": "draws random numbers",

@@ -152,6 +152,13 @@ def embedding_bag(
     return {"sum": rows.sum, "mean": rows.mean, "max": rows.amax}[mode](1)
 
 
+def linear_cross_entropy(recorder: Any, *given: Any, options: Any = None, **others: Any) -> Any:
+    """A linear layer and its loss; `options` only say how PyTorch's kernel saves memory."""
+    if options is None:
+        return NotImplemented
+    return functional.linear_cross_entropy(*given, **others)
+
+
 def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
     """Scatter, which checks the range of labels; PyTorch's own compares each with each class."""
     if num_classes < 1 or not isinstance(tensor, torch.Tensor) or not tensor.dim():
@@ -173,5 +180,6 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.nll_loss: nll_loss,
     functional.bilinear: bilinear,
     functional.embedding_bag: embedding_bag,
+    functional.linear_cross_entropy: linear_cross_entropy,
     functional.one_hot: one_hot,
 }
