@@ -106,7 +106,7 @@ IN_LOOP = {
     "betas, eps, momentum that the loop changes": changes_eps,
     "`optimizer.step(closure)`": lambda kit: kit.optimizer.step(lambda: 1.0),
     "the norm that `clip_grad_norm_` returns, read": reads_the_norm,
-    "`load_state_dict` of the optimizer in the block": lambda kit: kit.optimizer.load_state_dict(
+    "`load_state_dict` of the optimizer between steps": lambda kit: kit.optimizer.load_state_dict(
         {}
     ),
 }

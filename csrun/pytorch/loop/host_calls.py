@@ -37,8 +37,7 @@ class HostCalls:
         """
         require_memory(self._model)
         run, line = self._run, user_line()
-        if run.replay.made:  # before the first step the model has its first weights
-            run.replay.require_over()
+        run.replay.require_over()
         if line not in self._lines:
             self._lines.add(line)
             log.info(

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from csrun.base.errors import UsageError
-from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.optimizer_hooks import has_step_hooks, require_own_step, step_hooks
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState
@@ -57,6 +56,7 @@ class Patches:
         optimizer = self._optimization.optimizer
         require_own_step(optimizer)
         zero_grad, states = optimizer.zero_grad, (model.state_dict, optimizer.state_dict)
+        load_own_state = optimizer.load_state_dict
 
         def step(own: Any, *args: Any, **kwargs: Any) -> None:
             own._opt_called = True  # which schedulers ask for
@@ -77,11 +77,8 @@ class Patches:
             loop.give_back()
             return states[1](*args, **kwargs)
 
-        def load_optimizer_state(*args: Any, **kwargs: Any) -> Any:
-            raise UsageError(
-                f"{user_line()}: load_state_dict of the optimizer must be called before the "
-                "Session's block: in the block the state is in the run's store"
-            )
+        def load_optimizer_state(*args: Any, **kwargs: Any) -> None:
+            loop.load_optimizer_state(partial(load_own_state, *args, **kwargs))
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         loop.optimizer_state = WatchedState(loop, optimizer)

@@ -533,6 +533,18 @@ class SessionLoop:
         self._run.flush()
         self._run.give_back()
 
+    def load_optimizer_state(self, load: Callable[[], None]) -> None:
+        """The loop calls `optimizer.load_state_dict`; `load` does it.
+
+        Raises: UsageError after the block's first step, or for state that the store does not have
+        """
+        state, optimization = self.optimizer_state, self._optimization
+        assert state is not None, "taken over of a training"
+        assert optimization is not None, "taken over of a training"
+        state.load(load)
+        optimization.check_options()
+        self._run.require_known_state()
+
     def require_state_as_given(self) -> None:
         """Raises: UsageError where the script has written into the optimizer's state"""
         if not self._run.users.has_optimizer_as_given():

@@ -41,10 +41,19 @@ class Optimization:
         self._line = user_line()
         self._rule = self._find_rule()
         self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
-        self._groups: list[dict[str, Any]] = optimizer.param_groups
+        self.check_options()
+        self._counted: set[str] | None = None
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        """Groups of parameters, for which load_state_dict makes new ones."""
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return groups
+
+    def check_options(self) -> None:
+        """Raises: UsageError for an option of a group that is not supported"""
         for number, group in enumerate(self._groups):
             self._rule.check(group, f"{self._line}: param_groups[{number}]")
-        self._counted: set[str] | None = None
 
     def _find_rule(self) -> OptimizerRule:
         rule = RULES.get(type(self.optimizer))

@@ -1,7 +1,7 @@
 """The optimizer's `state` in a Session's block: reads come from the store, writes are refused."""
 
 from collections import defaultdict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -51,6 +51,23 @@ class WatchedState(MutableMapping[Any, Any]):
         if self._was_read:  # its tensors may have been written
             self._was_read = False
             self._loop.require_state_as_given()
+
+    def load(self, load_state_dict: Callable[[], None]) -> None:
+        """Load a state_dict, for which PyTorch puts another mapping in the place of its own.
+
+        Raises: UsageError after the block's first step
+        """
+        if self._loop.has_begun:
+            raise UsageError(
+                f"{user_line()}: load_state_dict of the optimizer must be called before the first "
+                "step of the Session's block: from then on the run's store has the state"
+            )
+        attributes = self._optimizer.__dict__
+        attributes["state"] = self.own
+        try:
+            load_state_dict()
+        finally:
+            self.own, attributes["state"] = attributes["state"], self
 
     def _read(self) -> MutableMapping[Any, Any]:
         if self._loop.is_apart:

@@ -107,9 +107,14 @@ class Replay:
         """True if anything of the run was saved, now or earlier."""
         return self.found is not None or self.step > 0
 
+    @property
+    def is_at_start(self) -> bool:
+        """True before the first replayed step: the user's objects have their first values."""
+        return self.is_on and self._made == 0
+
     def require_over(self) -> None:
-        """Raises: UsageError in steps that an earlier run has taken"""
-        if self.is_on:
+        """Raises: UsageError after the first of the steps that an earlier run has taken"""
+        if self.is_on and not self.is_at_start:
             raise UsageError(
                 f"{user_line()}: step {self._made + 1} was taken by an earlier run, and its "
                 "weights are gone: skip this line where the Session's is_replayed is true"

@@ -115,6 +115,13 @@ class ScriptRun:
         if self.users.is_changed(self._machine.machine.state):
             self._restart_machine()
 
+    def require_known_state(self) -> None:
+        """Raises: UsageError for optimizer state that the run's store does not have"""
+        if self.replay.has_checkpoint:
+            self.users.require_optimizer_as_given()
+        elif self.users.optimization is not None:
+            self.users.optimization.require_new()
+
     def take_written(self) -> None:
         """Go on from the weights that the loop has written between two steps."""
         are_written, self.are_written = self.are_written, False
@@ -473,9 +480,9 @@ class ScriptRun:
 
         Raises: UsageError in steps that an earlier run has taken
         """
-        self.replay.require_over()
-        if self.users.are_current:
+        if self.replay.is_at_start or self.users.are_current:
             return
+        self.replay.require_over()
         if self._machine is not None:
             self.users.copy_all(self._machine.machine.state, self.replay.step)
         else:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 
 
@@ -28,6 +29,60 @@ def test_the_loop_reads_what_the_steps_so_far_have_made(tmp_path):
         return found
 
     beside(loop, tmp_path)
+
+
+def test_a_state_dict_is_loaded_before_the_first_step(tmp_path):
+    """As Accelerate's `prepare` does, which moves the state to its device."""
+
+    def loop(kit):
+        state = kit.optimizer.state_dict()
+        state["param_groups"][0]["lr"] = 0.02
+        kit.optimizer.load_state_dict(state)
+        kit.optimizer.param_groups[0]["momentum"] = 0.5
+        losses = kit.train_once()
+        kit.optimizer.param_groups[0]["lr"] = 0.04
+        return losses + kit.train_once() + momenta(kit.optimizer.state)
+
+    beside(loop, tmp_path)
+
+
+def test_a_state_dict_with_an_earlier_trainings_state_is_refused(tmp_path):
+    trained = Kit()
+    trained.train_once()
+    kit = Kit()
+    with (
+        pytest.raises(UsageError, match=r"the optimizer has taken steps already"),
+        kit.session(tmp_path),
+    ):
+        kit.optimizer.load_state_dict(trained.optimizer.state_dict())
+        kit.train_once()
+
+
+def test_the_next_block_takes_its_own_state_back_and_no_other(tmp_path):
+    kit, plain = Kit(), Kit()
+    with kit.session(tmp_path):
+        found = kit.train_once()
+    with cbtorch.Session(kit.model, kit.optimizer, kit.criterion, mode="train"):
+        kit.optimizer.load_state_dict(kit.optimizer.state_dict())
+        found += kit.train_once()
+    expected = plain.train_once() + plain.train_once()
+    torch.testing.assert_close(list(map(float, found)), list(map(float, expected)))
+    with (
+        pytest.raises(UsageError, match=r"the optimizer's state was changed"),
+        cbtorch.Session(kit.model, kit.optimizer, kit.criterion, mode="train"),
+    ):
+        kit.optimizer.load_state_dict(Kit().optimizer.state_dict())
+
+
+def test_a_script_that_is_run_again_loads_its_state_as_before(tmp_path):
+    def run():
+        kit = Kit()
+        with kit.session(tmp_path):
+            first = kit.model.state_dict()["0.weight"].sum()
+            kit.optimizer.load_state_dict(kit.optimizer.state_dict())
+            return [float(x) for x in (first, *kit.train_once(), *kit.train_once())]
+
+    assert run() == run()
 
 
 def clear(optimizer):
