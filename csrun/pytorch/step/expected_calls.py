@@ -220,7 +220,8 @@ def _is_equal(operand: Any, argument: Any) -> bool:
 class LoopShape:
     """The expected calls of a step, and the values that it has for the loop.
 
-    The calls are those that lead to the loss; in an evaluation, to the first value that is read.
+    The calls are those that lead to the loss, or to an argument of the model, which it may leave
+    unused; in an evaluation, to the first value that is read.
     batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
     variants with such batches of a loader. loss: None in an evaluation.
     """
@@ -236,7 +237,9 @@ class LoopShape:
         self._slots: dict[Ref, Slot] = dict(inputs or {})
         calls = list(calls)
         goal = recording.loss or next((read.value for read in recording.reads), None)
-        wanted = ancestors(recording, [goal] if goal else [])
+        given = (x for call in calls if call.name == MODEL for x in call.operands)
+        goals = [x for x in (goal, *given) if isinstance(x, Ref)]
+        wanted = ancestors(recording, goals)
         self._is_batch_known = False
         self._differentiable: set[Ref] = set()
         self.batch = self._with_slots(batch)

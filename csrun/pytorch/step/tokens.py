@@ -183,6 +183,11 @@ class Numbers(torch.Tensor):
         """Views of weights that it shows, which change when the optimizer steps."""
         return ()
 
+    @property
+    def like(self) -> torch.Tensor:
+        """A tensor of its shape and type."""
+        return self
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -319,6 +324,10 @@ class Token(Numbers):
         return (self.in_step,) if self.slot.weight else ()
 
     @property
+    def like(self) -> torch.Tensor:
+        return self.slot.meta
+
+    @property
     def in_step(self) -> InStep:
         """The value that it shows now."""
         return InStep(self.step, self.slot, not self.requires_grad)
@@ -387,9 +396,9 @@ def _unless_same(name: str) -> Callable[..., Any]:
     """Return a conversion method that returns the token itself where nothing changes."""
     func = getattr(torch.Tensor, name)
 
-    def method(self: Token, *args: Any, **kwargs: Any) -> Any:
-        meta = self.slot.meta
-        probe = torch.empty_strided((0,) * meta.dim(), meta.stride(), dtype=meta.dtype)
+    def method(self: Numbers, *args: Any, **kwargs: Any) -> Any:
+        like = self.like
+        probe = torch.empty_strided((0,) * like.dim(), like.stride(), dtype=like.dtype)
         is_plain = not any(isinstance(a, Numbers) for a in (*args, *kwargs.values()))
         if is_plain and func(probe, *args, **kwargs) is probe:
             return self
@@ -398,8 +407,9 @@ def _unless_same(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("to", "float", "double", "long", "int", "contiguous"):
-    setattr(Token, _name, _unless_same(_name))
+for _name in ("to", "float", "double", "long", "int"):
+    setattr(Numbers, _name, _unless_same(_name))
+Token.contiguous = _unless_same("contiguous")  # the strides of others are not known
 
 
 def number_of(argument: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import math
 from itertools import chain
 
@@ -19,6 +20,21 @@ from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.user import SessionLoader  # noqa: E402
 from csrun.runtime.chief import step_orders  # noqa: E402
 from csrun.runtime.chief.cpu import CpuProgram  # noqa: E402
+
+
+def test_a_result_is_moved_to_the_cpu_without_being_computed(tmp_path):
+    kit = Kit()
+    with kit.session(tmp_path):
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            count = y.ne(0).sum()
+            assert count.to("cpu") is count
+            assert count.to(torch.device("cpu"), torch.int64) is count
+            assert count.to(torch.float32).dtype is torch.float32
+            kit.criterion(kit.model(x), y).backward()
+            kit.optimizer.step()
+    performance = json.loads((tmp_path / "performance/performance.json").read_text())
+    assert not performance["synchronizations"]
 
 
 def evaluate(kit, each):
