@@ -1,7 +1,7 @@
 """The Session: a context in which a training loop runs on the wafer."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -158,7 +158,7 @@ class Session:
         assert self._loop is not None, "in the block"
         return self._loop
 
-    def batches(self, loader: SessionLoader) -> Iterator[Any]:
+    def batches(self, loader: SessionLoader) -> Generator[Any]:
         """Yield the batches of one pass over a loader."""
         return self._in_block.batches(loader)
 

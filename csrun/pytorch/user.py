@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -13,7 +13,14 @@ from torch.nn.parameter import is_lazy
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.loader import DataChanges, PassOrders, batches_by_number, check, dataset_of
+from csrun.pytorch.loader import (
+    DataChanges,
+    PassOrders,
+    batches_by_number,
+    check,
+    dataset_of,
+    own_pass,
+)
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
 from csrun.records.torch_names import same_stored_name, stored_name
@@ -32,7 +39,7 @@ class OpenSession(Protocol):
 
     line: str
 
-    def batches(self, loader: "SessionLoader") -> Iterator[Any]:
+    def batches(self, loader: "SessionLoader") -> Generator[Any]:
         """Iterate over the batches of a pass."""
 
     def summarize(self, name: str, value: Any) -> None:
@@ -168,7 +175,7 @@ class SessionLoader:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one pass, of the Session in whose block the first one is taken."""
         if active:
-            yield from active[-1].batches(self)
+            yield from own_pass(self.loader, active[-1].batches(self))
             return
         _warn_of_reading_outside(user_line())
         yield from self.loader

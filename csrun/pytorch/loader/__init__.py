@@ -3,5 +3,14 @@
 from csrun.pytorch.loader.changes import DataChanges
 from csrun.pytorch.loader.data import batches_by_number, check, dataset_of, input_name
 from csrun.pytorch.loader.order import PassOrders
+from csrun.pytorch.loader.own_passes import own_pass
 
-__all__ = ["DataChanges", "PassOrders", "batches_by_number", "check", "dataset_of", "input_name"]
+__all__ = [
+    "DataChanges",
+    "PassOrders",
+    "batches_by_number",
+    "check",
+    "dataset_of",
+    "input_name",
+    "own_pass",
+]
