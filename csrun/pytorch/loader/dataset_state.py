@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from logging import Logger
 from types import ModuleType
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -23,7 +24,7 @@ LONG = 16  # elements; a longer list is one leaf
 SUMMED_BYTES = 1 << 24  # a larger array is sampled in blocks
 BLOCK_BYTES = 1 << 12
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-OPAQUE = (type, ModuleType, torch.Generator, torch.dtype, torch.device, np.random.Generator)
+OPAQUE = (type, ModuleType, torch.Generator, torch.dtype, torch.device, np.random.Generator, Logger)
 
 
 class PathKind(Enum):

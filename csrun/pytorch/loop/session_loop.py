@@ -3,7 +3,8 @@
 `csrun.pytorch.step.step_status` has the status of a step; this is the shell that changes it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,8 @@ from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.user import SessionLoader
 
+log = logging.getLogger("csrun")
+
 
 class SessionLoop:
     """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens.
@@ -57,7 +60,7 @@ class SessionLoop:
         forward: Callable[..., Any],
         is_fast: bool,
     ) -> None:
-        self._run, self._model, self._optimization = run, model, optimization
+        self._run, self._model, self._optimization, self._line = run, model, optimization, line
         self._trainable = list(model.parameters())
         self._variants = VariantCache(
             run,
@@ -93,6 +96,11 @@ class SessionLoop:
     def end(self) -> None:
         """End the last step and the loop."""
         self._end_step()
+        if not self.has_begun and self._optimization is not None:
+            log.warning(
+                f"{self._line}: no batch of a cbtorch.dataloader was taken in this Session's "
+                "block: nothing ran on the system; iterate over one in the block"
+            )
         if self.has_begun:
             self.watch.require_in_place()
             self._revalidations.end(self._forward, self._modes, self._guards.state())
@@ -119,7 +127,7 @@ class SessionLoop:
         self._run.left_gradients = self._gradients.kept
         self._gradients.vanish()
 
-    def batches(self, loader: SessionLoader) -> Iterator[Any]:
+    def batches(self, loader: SessionLoader) -> Generator[Any]:
         """Yield the batches of one pass over a loader.
 
         Raises: UsageError where the pass is read after the block

@@ -87,9 +87,11 @@ class InPlaceWrites:
     def _check(self, func: Any, target: TracedTensor) -> None:
         refusal = self._recorder.refusal
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
+            remedy = "write x = x * 2 instead of x *= 2"
+            if self._recorder.has_loss:
+                remedy = "give the Session the optimizer that updates it"
             raise refusal(
-                f"{func} writes into {target.memory.stored}, which the step may only read: "
-                "write x = x * 2 instead of x *= 2"
+                f"{func} writes into {target.memory.stored}, which the step may only read: {remedy}"
             )
         if all(other.geometry == target.geometry for other in target.memory.tensors):
             return

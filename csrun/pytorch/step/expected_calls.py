@@ -4,7 +4,7 @@ Forward's Python does not run in later steps. A call that step 1 made in the sam
 values, returns what was recorded; all else that the loop computes is lazy.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,7 +56,7 @@ class Call:
     operands: a Ref for each traced argument, a Snapshot for each tensor of the loop's own. how: the
     names of keywords; for the model also the modes of its modules and the state of its guards.
     spec: the structure of the model's arguments. gradients: `gradients_of` its arguments.
-    differentiable: those of its results that have gradients.
+    differentiable: those of its results that have gradients. writes: it writes its first argument.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Call:
     spec: TreeSpec | None = None
     gradients: tuple[bool, ...] | None = None
     differentiable: tuple[Any, ...] = ()
+    writes: bool = False
 
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
@@ -117,7 +118,9 @@ class Calls(TorchFunctionMode):
                 raise
             return self._on_numbers(func, args, kwargs)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
-            self.note(name_of(func), operands, results, tuple(kwargs), gradients)
+            self.note(
+                name_of(func), operands, results, tuple(kwargs), gradients, writes=is_write(func)
+            )
         return results
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
@@ -143,12 +146,13 @@ class Calls(TorchFunctionMode):
         how: tuple[Any, ...],
         gradients: tuple[bool, ...],
         spec: TreeSpec | None = None,
+        writes: bool = False,
     ) -> None:
         """Record a call if any of its results is traced."""
         if traced := [r for r in tree_leaves(results) if isinstance(r, TracedTensor)]:
             followed = tuple(r.value for r in traced if r.requires_grad)
             refs = tree_map(self._ref, results)
-            self.found.append(Call(name, operands, refs, how, spec, gradients, followed))
+            self.found.append(Call(name, operands, refs, how, spec, gradients, followed, writes))
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """Return the flat arguments of a call, as they are before it."""
@@ -221,7 +225,7 @@ class LoopShape:
     """The expected calls of a step, and the values that it has for the loop.
 
     The calls are those that lead to the loss, or to an argument of the model, which it may leave
-    unused; in an evaluation, to the first value that is read.
+    unused; in an evaluation, to the first value that is read, or to a write into a value.
     batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
     variants with such batches of a loader. loss: None in an evaluation.
     """
@@ -236,10 +240,7 @@ class LoopShape:
         self._recording = recording
         self._slots: dict[Ref, Slot] = dict(inputs or {})
         calls = list(calls)
-        goal = recording.loss or next((read.value for read in recording.reads), None)
-        given = (x for call in calls if call.name == MODEL for x in call.operands)
-        goals = [x for x in (goal, *given) if isinstance(x, Ref)]
-        wanted = ancestors(recording, goals)
+        wanted = ancestors(recording, self._goals(calls))
         self._is_batch_known = False
         self._differentiable: set[Ref] = set()
         self.batch = self._with_slots(batch)
@@ -256,6 +257,17 @@ class LoopShape:
         self.loss = self._slots.get(recording.loss) if recording.loss else None
         flat, self._spec = tree_flatten(self.batch)
         self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
+
+    def _goals(self, calls: Sequence[Call]) -> list[Ref]:
+        """Return the values that each step computes by the same calls."""
+        recording = self._recording
+        found = [x for call in calls if call.name == MODEL for x in call.operands]
+        if recording.loss is not None:
+            found.append(recording.loss)
+        else:
+            found += [read.value for read in recording.reads[:1]]
+            found += [x for call in calls if call.writes for x in tree_leaves(call.results)]
+        return [x for x in found if isinstance(x, Ref)]
 
     @cached_property
     def modes(self) -> tuple[bool, ...] | None:

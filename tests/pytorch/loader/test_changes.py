@@ -1,5 +1,7 @@
 """Data sets that the loop changes between passes: PyTorch's losses, or a refusal."""
 
+import logging
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
@@ -98,6 +100,17 @@ def test_what_the_data_set_itself_writes_is_no_change():
     assert not changes.found()
     data.scale = 2.0
     assert [path[-1].key for path in changes.found()] == ["scale"]
+
+
+def test_a_logger_of_the_data_set_is_no_data():
+    """As the collator of Hugging Face's Trainer has one: others are made while it is there."""
+    data = Data()
+    data.logger = logging.getLogger("csrun.test")
+    changes = DataChanges(DataLoader(data, BATCH))
+    changes.begin()
+    logging.getLogger("csrun.test.another").setLevel("ERROR")
+    data.logger.setLevel("ERROR")
+    assert not changes.found()
 
 
 def test_what_streamers_cannot_be_told_of_is_refused():

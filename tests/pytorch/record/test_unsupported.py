@@ -133,6 +133,11 @@ def writes_to_a_weight(model, batch):
         model.linear.weight.mul_(0.9)  # here
 
 
+def steps_another_optimizer(model, batch):
+    f.cross_entropy(model(batch[0]), batch[1]).backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()  # here
+
+
 def writes_to_the_batch(model, batch):
     batch[0].mul_(0.9)  # here
 
@@ -148,6 +153,7 @@ LOOPS = {
     backward_from_elsewhere: "gradients are computed outside loss.backward",
     accumulates: "linear.weight already has a gradient.*optimizer.zero_grad",
     writes_to_a_weight: "writes into parameter linear.weight, which the step may only read",
+    steps_another_optimizer: "writes into parameter .* give the Session the optimizer that",
     writes_to_the_batch: "writes into input batch_0",
 }
 

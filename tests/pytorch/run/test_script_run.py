@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 
@@ -261,7 +262,7 @@ def test_values_of_an_evaluation_are_read_when_its_loop_is_over(tmp_path):
     assert found[1] == expected[1]
 
 
-def test_a_loop_may_be_left_in_the_middle_and_a_block_may_have_no_step(tmp_path):
+def test_a_loop_may_be_left_in_the_middle_and_a_block_may_have_no_step(tmp_path, caplog):
     ours, theirs = Script().on_csrun(tmp_path), Script()
 
     def some(script, count):
@@ -278,13 +279,17 @@ def test_a_loop_may_be_left_in_the_middle_and_a_block_may_have_no_step(tmp_path)
                 script.optimizer.step()
         raise AssertionError("the pass is longer")
 
+    said = r"test_script_run.py:[0-9]+: no batch of a cbtorch.dataloader was taken in"
     for count in (5, 3):
         torch.manual_seed(count)
         found = some(ours, count)
+        assert not re.search(said, caplog.text)
         torch.manual_seed(count)
         close(found, some(theirs, count))
         with ours.make(ours.model, ours.optimizer, ours.criterion, mode="train"):
             pass
+        assert re.search(said, caplog.text)
+        caplog.clear()
     same_weights(ours, theirs)
 
 

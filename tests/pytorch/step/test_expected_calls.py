@@ -8,6 +8,23 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
 
 
+def test_an_evaluation_writes_into_its_values(tmp_path):
+    """As Hugging Face's Trainer scales the loss that a model returns."""
+
+    def loop(kit):
+        found = []
+        for _ in range(2):
+            found += kit.train_once()
+            with torch.no_grad():
+                for x, y in kit.val:
+                    out = kit.model(x)
+                    out *= 3
+                    found.append(kit.criterion(out, y))
+        return found
+
+    beside(loop, tmp_path)
+
+
 class TakesMore(nn.Module):
     """Model with an argument that the loss does not depend on."""
 
