@@ -169,13 +169,15 @@ def numbers_layout(plan: Plan) -> TensorPlace | None:
     offset = plan.store.numbers_offset
     if offset is None:
         return None
-    return TensorPlace(offset, (MOST_STEPS, plan.store.numbers), "float64")
+    return TensorPlace(offset, (MOST_STEPS, plan.store.numbers + 1), "float64")
 
 
 def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
     """The numbers of the steps, if they have any; of several stores, those of the first.
 
-    Shapes: float64[MOST_STEPS, numbers]; step s has row s mod MOST_STEPS
+    The last one is the norm of the step's gradients, which the updates write where they clip them.
+
+    Shapes: float64[MOST_STEPS, numbers + 1]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
     return None if place is None else place.view(_memory_at(store, 0))

@@ -195,8 +195,9 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
     between the wafer and MemoryX, unless all must be there before the first update, or are sums.
     Of several systems each has its own, `gradients_stride_bytes` after another's. `numbers` come
-    with each step, as its learning rate may: float64[MOST_STEPS, numbers], the row of a step is its
-    remainder. The chief writes them before it orders the steps.
+    with each step, as its learning rate may: float64[MOST_STEPS, numbers + 1], the row of a step
+    is its remainder. The chief writes them before it orders the steps; the last one is the norm of
+    the step's gradients, which updates write where they clip them.
     """
 
     nbytes: int

@@ -87,6 +87,6 @@ def test_numbers_lie_behind_the_state_and_are_no_part_of_it(tmp_path):
     _, executable = compiled(tmp_path, LambAttr.of(RATE))
     store = executable.plan.store
     assert store.numbers == 1
-    assert store.nbytes - store.numbers_offset == MOST_STEPS * 8
+    assert store.nbytes - store.numbers_offset == MOST_STEPS * 2 * 8  # and the norm
     machine = Machine(executable, {})
     assert sum(array.nbytes for array in machine.state.values()) <= store.numbers_offset

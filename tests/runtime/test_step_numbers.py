@@ -26,9 +26,13 @@ PART, STEPS = 5, 20
 class ByNumbers:
     """Adam, whose rate and decay come with each step; tests/compiler has it beside PyTorch's."""
 
+    def __init__(self, clip_norm=None):
+        self._clip_norm = clip_norm
+
     def minimize(self, loss):
         rate, decay = (StepNumberAttr.of(index) for index in range(2))
-        return TrainOp(loss, AdamAttr.of(rate, decoupled=True, weight_decay=decay))
+        algorithm = AdamAttr.of(rate, decoupled=True, weight_decay=decay)
+        return TrainOp(loss, algorithm, clip_norm=self._clip_norm)
 
 
 def rows(first: int, scale: float) -> list[tuple[float, float]]:
@@ -60,3 +64,44 @@ def test_a_steps_numbers_are_those_that_were_written_before_it(tmp_path, way, mo
         found, last = trained(machine)
     assert found == losses
     assert_same(last, expected)
+
+
+def norms_of(machine):
+    """Norms of the gradients of all steps, read after each order."""
+    numbers, norms = StepNumbers(machine.numbers), []
+    for first in range(BEGIN, BEGIN + STEPS, PART):
+        numbers.put(first, rows(first, 1.0))
+        losses_of(machine, first, PART)
+        norms += numbers.norms(first, PART)
+    return norms
+
+
+def first_norm(network):
+    """That of the first step, by PyTorch."""
+    torch = pytest.importorskip("torch", reason="PyTorch is the oracle of clipping")
+    tensors = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
+    x, labels = network.batches(1)[0]
+    hidden, layers = torch.from_numpy(x).flatten(1), ("dense", "dense_1", "dense_2")
+    for layer in layers:
+        hidden = hidden @ tensors[f"{layer}/kernel"] + tensors[f"{layer}/bias"]
+        hidden = hidden.relu() if layer != layers[-1] else hidden
+    torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long()).backward()
+    return torch.nn.utils.clip_grad_norm_(tensors.values(), 0.6).item()
+
+
+PLACES = [
+    ("memory 1", PIPELINED, 1),
+    *[(way, STREAMING, servers) for way in ("memory 1", "tcp 1") for servers in (1, 2)],
+]
+
+
+@pytest.mark.parametrize(("way", "mode", "servers"), PLACES)
+def test_the_norm_of_clipped_gradients_comes_back(tmp_path, way, mode, servers):
+    network = Network(optimizer=ByNumbers(0.6))
+    train, state = network.compile(tmp_path, mode, 1), network.parameters()
+    expected = norms_of(begun(train, data(network), state))
+    assert expected[0] == pytest.approx(first_norm(network), rel=1e-5)
+    assert len(set(expected)) == STEPS
+    begin = {"start": BEGIN, "batch": 0, "servers": servers}
+    with opened(way, tmp_path, train, [data(network)], state, **begin) as machine:
+        assert norms_of(machine) == expected

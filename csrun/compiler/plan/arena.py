@@ -133,7 +133,7 @@ def with_store(
     end, numbers = state + len(slots) * region, _step_numbers(model)
     store = StoreLayout(end, 0, region, slots)
     if numbers:
-        nbytes = aligned(nbytes_of((MOST_STEPS, numbers), "float64"))
+        nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1), "float64"))
         store = StoreLayout(end + nbytes, 0, region, slots, numbers, end)
     return layout, _of_several(store, options.systems, gradients_bytes)
 

@@ -85,7 +85,8 @@ class CpuProgram:
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
         program = executable.update_program(store, memory.runtime)
-        updates = Updates(plan, program, gate=memory.gate)
+        numbers = numbers_view(plan, store)
+        updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
         weights: Weights = ResidentWeights(updates)
         if not plan.store_in_arena:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)

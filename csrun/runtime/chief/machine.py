@@ -118,9 +118,9 @@ class Machine(Program, Protocol):
 
     state: what a checkpoint holds, by name; it may be written before the first call of `run`, and
     read between calls, whichever program has run. numbers: those that come with each step, if there
-    are any: float64[MOST_STEPS, numbers], a step's row is its remainder; they are there before its
-    order. arena_bytes: of the wafer, what the largest of its programs needs. plans: of the
-    programs, by their numbers.
+    are any: float64[MOST_STEPS, numbers + 1], a step's row is its remainder; they are there before
+    its order, and the last one, the norm of clipped gradients, after it. arena_bytes: of the wafer,
+    what the largest of its programs needs. plans: of the programs, by their numbers.
     """
 
     state: dict[str, Array]

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from csrun.base.run_config import RunSettings
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
 from csrun.executable.bind import Array
@@ -206,11 +208,18 @@ class ChiefStores:
 
 
 class MirroredArray:
-    """An array that lies in several stores, and is written whole into each."""
+    """An array that lies in several stores, and is written whole into each.
+
+    Read it has the largest number of each place: what a task has not written since is zero.
+    """
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = arrays
         self.shape = arrays[0].shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        found = np.maximum.reduce([np.asarray(array) for array in self._arrays])  # NaN stays
+        return found if dtype is None else found.astype(dtype)
 
     def __setitem__(self, every: Any, values: Any) -> None:
         for array in self._arrays:

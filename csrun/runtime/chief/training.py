@@ -250,6 +250,10 @@ class Training:
             self._ending.__exit__()
         return done
 
+    def norms(self, first: int, count: int) -> list[float]:
+        """Norms that the gradients of steps of the last order had before they were clipped."""
+        return self._numbers.norms(first, count)
+
     def save(self) -> None:
         """Save where the newest checkpoint is of an earlier step; on return it is whole."""
         if self._saving.newest != self.step:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import Executable, Runtime, StepState, flat_views, load
+from csrun.executable import Executable, Runtime, StepState, flat_views, load, numbers_view
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
@@ -194,4 +194,5 @@ class _Served:
         program = stored.threads.over(executable.update_program(memory, runtime))
         self.flat = flat_views(plan, memory)
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
-        self.updates = Updates(plan, program, self.pages, gate, stored.share.own(plan))
+        own, numbers = stored.share.own(plan), numbers_view(plan, memory)
+        self.updates = Updates(plan, program, self.pages, gate, own, numbers)

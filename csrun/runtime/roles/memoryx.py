@@ -9,7 +9,15 @@ from typing import NoReturn
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from csrun.executable import Executable, Plan, RunMode, Runtime, StepState, load
+from csrun.executable import (
+    Executable,
+    Plan,
+    RunMode,
+    Runtime,
+    StepState,
+    load,
+    numbers_view,
+)
 from csrun.executable.bind import Bytes
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.swarmx import Ballot, SystemGradientSum
@@ -207,7 +215,8 @@ class _StoreServer:
         plan, memory = executable.plan, self._store.memory.bytes
         program = self._threads.over(executable.update_program(memory, self._runtime))
         own = self._part.own(plan)
-        updates = Updates(plan, program, self._store.pages.of(plan), self._gate, own)
+        pages, numbers = self._store.pages.of(plan), numbers_view(plan, memory)
+        updates = Updates(plan, program, pages, self._gate, own, numbers)
         shared = self._control, self._resources, self._recorder
         added = _Updating(plan, memory, updates, *shared, self._loaded)
         self._programs[self._loaded] = added

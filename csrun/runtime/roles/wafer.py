@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
-from csrun.executable.bind import AnyStore, Bytes, ShardedStore, store_of
+from csrun.executable.bind import AnyStore, Bytes, ShardedStore, numbers_view, store_of
 from csrun.executable.shards import StoreShards
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
@@ -214,7 +214,8 @@ class _Wafer:
             return memory.remote.weights(plan, arena, server_of, self._loaded)
         if plan.store_in_arena:
             program = executable.update_program(memory.resident, memory.runtime)
-            return ResidentWeights(Updates(plan, program, gate=memory.gate))
+            numbers = numbers_view(plan, memory.resident)
+            return ResidentWeights(Updates(plan, program, gate=memory.gate, numbers=numbers))
         slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))
         ends = self._ends(plan, store_parts, resources)
         return StreamedWeights(plan, slots, ends, memory.server_of(plan), system)

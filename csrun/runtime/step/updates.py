@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from csrun.executable import Plan, StepState, UpdateProgram
-from csrun.executable.bind import total
+from csrun.executable import MOST_STEPS, Plan, StepState, UpdateProgram
+from csrun.executable.bind import Array, total
 from csrun.executable.shards import Own
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.store.pages import GroupPages
@@ -18,7 +18,9 @@ class Updates:
     A group's weights are not read again in a step once its gradients are complete, so its update
     follows at once, or as soon as a checkpoint has its old values; or, where the gradients are
     clipped to a global norm, when all are there. Of several tasks each has groups of its `own`, and
-    the norm is that of the gradients of all.
+    the norm is that of the gradients of all. It is written into the step's row of `numbers`.
+
+    Shapes: numbers as of `numbers_view`
     """
 
     def __init__(
@@ -28,6 +30,7 @@ class Updates:
         pages: GroupPages | None = None,
         gate: UpdateGate | None = None,
         own: Own = None,
+        numbers: Array | None = None,
     ) -> None:
         self._gate = gate or UpdateGate(plan)
         self._last_copied = self._gate.last_of_groups(plan)
@@ -38,6 +41,7 @@ class Updates:
         self._pages = pages or GroupPages()
         self._program = program
         self._clip_norm = plan.clip_norm
+        self._norms = None if numbers is None else numbers[:, -1]
         self._squares: list[float] = []
 
     @property
@@ -63,7 +67,10 @@ class Updates:
     def apply(self, squares: float, step: StepState) -> Sequence[int]:
         """Update all groups by gradients that are clipped: this is the sum of all their squares."""
         if self._clip_norm is not None:
-            step.clip = clipping(sqrt(squares), self._clip_norm)
+            norm = sqrt(squares)
+            step.clip = clipping(norm, self._clip_norm)
+            if self._norms is not None:
+                self._norms[step.index % MOST_STEPS] = norm
         return self._update(self.order, step)
 
     def _update(self, groups: Sequence[int], step: StepState) -> Sequence[int]:
