@@ -31,7 +31,8 @@ with cbtorch.Session(model, optimizer, criterion, mode="train"):
             loss = criterion(model(x), y) / 4
             loss.backward()
             if batch % 4 == 0:  # first of one batch, which is another store's
-                nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+                early = norm.item() if batch % 8 == 0 else 0.0
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
@@ -39,7 +40,7 @@ with cbtorch.Session(model, optimizer, criterion, mode="train"):
             if batch == killed_at:
                 loss.item()
                 os.kill(os.getpid(), signal.SIGKILL)
-        cbtorch.master_print(f"pass {epoch}: {loss.item()!r}")
+        cbtorch.master_print(f"pass {epoch}: {loss.item()!r} {norm.item()!r} {early!r}")
 """
 STEPS = 17  # behind batches 1, 5, ... of 66
 FOUR_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "4", "--cpus-per-task", "1")

@@ -7,7 +7,7 @@ are compared with those of the step before; a difference is seen at `optimizer.s
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -19,25 +19,29 @@ from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Recording
 from csrun.pytorch.record.torch_modes import unrecorded
-from csrun.pytorch.step.expected_calls import is_write
+from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.mutation_counters import ParameterSets
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
+from csrun.pytorch.step.tokens import NORM, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
-_READS = frozenset({"__repr__", "__format__", "numpy", "__array__", "tolist", "item", "__set__"})
+_READS = frozenset({"__repr__", "__format__", "numpy", "__array__", "tolist", "item"})
 _NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
 _HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own argument
 
 
-def refused() -> UsageError:
+class GradientReadError(UsageError):
+    """A number of the gradients is read that the program does not return."""
+
+
+def refused() -> GradientReadError:
     """Error for a number of the gradients."""
-    return UsageError(
-        f"{user_line()}: a number of the gradients is read, such as the norm that clip_grad_norm_ "
-        "returns: gradients stay on the wafer after steps 1 to 3; do not read it, or train in "
-        "plain PyTorch to see it"
+    return GradientReadError(
+        f"{user_line()}: a number of the gradients is read, and gradients stay on the wafer: only "
+        "the norm by which clip_grad_norm_ has clipped those of all parameters can be read"
     )
 
 
@@ -60,11 +64,13 @@ def _refused_write(func: Any) -> UsageError:
 class Gradient(torch.Tensor):
     """Lazy gradient of a parameter, or a value computed of gradients.
 
-    of: the parameter's name; "" of a computed value.
+    of: the parameter's name; "" of a computed value. edit: that has computed it, in `step`.
     """
 
     of: str
     owner: "Gradients"
+    edit: Edit | None = None
+    step: StepOutputs | None = None
 
     @staticmethod
     def __new__(
@@ -82,7 +88,7 @@ class Gradient(torch.Tensor):
     ) -> Any:
         """Note a call of one of PyTorch's functions on gradients.
 
-        Raises: UsageError for one that reads their numbers
+        Raises: UsageError for one that reads their numbers, except the norm they are clipped by
         """
         name = getattr(func, "__name__", "")
         if name == "__get__":
@@ -90,11 +96,14 @@ class Gradient(torch.Tensor):
                 return args[0]
             with torch._C.DisableTorchFunctionSubclass():
                 return call_for_user(func, args, kwargs or {})
-        if name in _READS:
+        if name == "__set__":
             raise refused()
         if name in _NO_EDITS:
             return args[0]
         kwargs = kwargs or {}
+        if name in _READS:
+            first, *rest = args
+            return func(first.owner.number_of(first).tensor(), *rest, **kwargs)
         # those of a model that has no memory say that they are on the meta device
         args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
         leaves = leaves_of(args, kwargs)
@@ -112,23 +121,33 @@ _GRAD = attrgetter("grad")
 _CPU = torch.device("cpu")
 
 
+class EditingLoop(Owner, Protocol):
+    """The loop, as gradients see it."""
+
+    def norm_edit_of(self, step: StepOutputs) -> Edit | None:
+        """Return the edit of a step that computes the norm by which all gradients are clipped."""
+
+
 class Gradients:
     """Lazy gradients of the trained parameters.
 
-    optimized: parameters that the optimizer has; gradients of others have no effect. name_of:
-    returns the name of the model's tensor whose memory a tensor shares. left: parameters with a
-    gradient of an earlier Session, which the first zero_grad() clears.
+    loop: computes with numbers on the host. optimized: parameters that the optimizer has; gradients
+    of others have no effect. name_of: returns the name of the model's tensor whose memory a tensor
+    shares. left: parameters with a gradient of an earlier Session, which the first zero_grad()
+    clears.
     """
 
     def __init__(
         self,
+        loop: EditingLoop,
         model: torch.nn.Module,
         optimized: Iterable[torch.Tensor],
         name_of: Callable[[Any], str | None],
         sets: ParameterSets,
         left: frozenset[str] = frozenset(),
     ) -> None:
-        self._left = left
+        self._loop, self._left = loop, left
+        self._norm_slots: dict[torch.dtype, Slot] = {}
         self._name_of, self._optimized = name_of, set(map(id, optimized))
         self._parameters = dict(model.named_parameters())
         self._names: Mapping[str, Any] = {}
@@ -270,6 +289,10 @@ class Gradients:
         self.is_open, self.batches = False, 0
         return self._edits.end(self._assigned())
 
+    def so_far(self) -> KeptEdits:
+        """Return the edits of the step, as if the loop made those of the step before to the end."""
+        return self._edits.so_far(self._assigned())
+
     def leave(self, batches: int) -> None:
         """Keep the gradients of `batches` batches: the next one accumulates into them.
 
@@ -311,9 +334,16 @@ class Gradients:
             return leaves[known.target]
         if sys.getrefcount(known.value) != _HELD_BY_EDIT_ALONE:  # the loop has it from before
             known.value = tree_map(self._another, known.value)
+        if type(known.value) is Gradient:
+            known.value.edit, known.value.step = known, self._edits.step
         return known.value
 
     def _new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_of_loop = writes_outside(func, args) or any(
+            map(self._is_of_loop, leaves_of(args, kwargs))
+        )
+        if is_of_loop and (numbers := self._numbers_in(args, kwargs)) is not None:
+            return func(*numbers[0], **numbers[1])
         given, options = tree_map(self._given, (args, kwargs))
         found = self._like(func, args, kwargs)
         leaves = leaves_of(args, kwargs)
@@ -321,8 +351,71 @@ class Gradients:
         made = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Gradient)]
         if made or is_write(func):
             value = None if target is not None else found
-            self._edits.add(Edit(func, given, options, value, target, user_line()))
+            self._edits.add(edit := Edit(func, given, options, value, target, user_line()))
+            for leaf in leaves if is_write(func) else ():
+                if isinstance(leaf, Gradient) and leaf.edit is not None:
+                    leaf.edit.is_written = True
+            if type(found) is Gradient and target is None:
+                found.edit, found.step = edit, self._edits.step
         return found
+
+    def _is_of_loop(self, leaf: Any) -> bool:
+        """True for a value that is not of this step."""
+        if isinstance(leaf, Gradient):
+            return not leaf.of and leaf.step is not self._edits.step
+        is_own = isinstance(leaf, Token) and leaf.step is self._edits.step
+        return isinstance(leaf, Numbers | TracedTensor) and not is_own
+
+    def number_of(self, gradient: Gradient) -> Numbers:
+        """Return the lazy number of a value that is computed from the norm of clipped gradients.
+
+        Raises: UsageError for another value
+        """
+        edit, step = gradient.edit, gradient.step
+        if edit is None or step is None:
+            raise refused()
+        norm = self._loop.norm_edit_of(step)
+        if norm is None:
+            raise refused()
+        found: Numbers = self._computed(edit, norm, step)
+        return found
+
+    def _computed(self, edit: Edit, norm: Edit, step: StepOutputs) -> Any:
+        """Return the lazy result of an edit of a step whose norm is that of edit `norm`."""
+        if edit.is_written:
+            raise refused()
+        if edit is norm:
+            return token_of(self._loop, step, self.norm_slot(edit.value.dtype))
+
+        def number(leaf: Any) -> Any:
+            if isinstance(leaf, Gradient):
+                raise refused()
+            if isinstance(leaf, Place):
+                found = self._computed(edit.sources[leaf.edit], norm, step)
+                return tree_leaves(found)[leaf.leaf]
+            if isinstance(leaf, Slot):
+                return token_of(self._loop, step, leaf)
+            return leaf.tensor if isinstance(leaf, Snapshot) else leaf
+
+        args, kwargs = tree_map(number, (edit.args, edit.kwargs))
+        return edit.func(*args, **kwargs)
+
+    def norm_slot(self, dtype: torch.dtype) -> Slot:
+        """Return the slot of the norm of gradients of a type."""
+        if dtype not in self._norm_slots:
+            self._norm_slots[dtype] = Slot(NORM, torch.empty((), dtype=dtype, device="meta"))
+        return self._norm_slots[dtype]
+
+    def _numbers_in(self, args: Any, kwargs: Any) -> Any:
+        """Return arguments with lazy numbers for values of gradients; None if one has no number."""
+        if any(isinstance(leaf, Gradient) and leaf.of for leaf in leaves_of(args, kwargs)):
+            return None
+        try:
+            return tree_map(
+                lambda a: self.number_of(a) if isinstance(a, Gradient) else a, (args, kwargs)
+            )
+        except GradientReadError:
+            return None
 
     def _given(self, leaf: Any) -> Any:
         """Return an argument of an edit as edits are compared."""
@@ -362,6 +455,8 @@ class Gradients:
 
         Raises: UsageError if it writes them into something that lasts
         """
+        if (numbers := self._numbers_in(args, kwargs)) is not None:
+            return func(*numbers[0], **numbers[1])
         target = kwargs.get("out", args[0] if args else None)
         if not is_write(func) and "out" not in kwargs:
             return self._like(func, args, kwargs)
@@ -409,4 +504,7 @@ class Gradients:
                 found = call_for_user(func, tree_map(fake, args), tree_map(fake, kwargs))
                 return tree_map(real, found)
         except DataDependentOutputException:
-            raise refused() from None
+            numbers = self._numbers_in(args, kwargs)
+            if numbers is None:
+                raise refused() from None
+            return func(*numbers[0], **numbers[1])

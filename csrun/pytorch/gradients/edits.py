@@ -33,13 +33,26 @@ class Edit:
 
     Its arguments have parameters' gradients as they are, a Place for each result of an edit, and a
     Slot for each value of the step. value: its result; None if it writes into argument `target`.
+    sources: the edits of its Places. is_written: a later edit has written into its result.
     """
 
-    __slots__ = ("args", "func", "kwargs", "leaves", "line", "target", "value")
+    __slots__ = (
+        "args",
+        "func",
+        "is_written",
+        "kwargs",
+        "leaves",
+        "line",
+        "sources",
+        "target",
+        "value",
+    )
 
     def __init__(
         self, func: Any, args: Any, kwargs: Any, value: Any, target: int | None, line: str
     ) -> None:
+        self.sources: dict[int, Edit] = {}
+        self.is_written = False
         self.func, self.args, self.kwargs = func, args, kwargs
         self.leaves = leaves_of(args, kwargs)
         self.value, self.target, self.line = value, target, line
@@ -71,6 +84,12 @@ class Edits:
         if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
             del self.all[self._made :]
             self._kept = KeptEdits(tuple(self.all), assigned)
+        return self._kept
+
+    def so_far(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+        """Return all edits of the step before, while this one makes the same; else those so far."""
+        if self._is_other:
+            return KeptEdits(tuple(self.all[: self._made]), assigned)
         return self._kept
 
     def again(self, func: Any, leaves: Sequence[Any], kwargs: Mapping[str, Any]) -> Edit | None:
@@ -105,6 +124,8 @@ class Edits:
     def add(self, edit: Edit) -> None:
         """Add an edit that differs from the step before."""
         del self.all[self._made :]
+        places = (leaf for leaf in edit.leaves if isinstance(leaf, Place))
+        edit.sources = {place.edit: self.all[place.edit] for place in places}
         self.all.append(edit)
         self._made, self._is_other = len(self.all), True
 
@@ -133,12 +154,19 @@ class KeptEdits:
         )
 
     @property
+    def are_any(self) -> bool:
+        """True if the loop has edited the gradients."""
+        return bool(self.all or self.assigned)
+
+    @property
     def line(self) -> str | None:
         """The line of the first one."""
         return self.all[0].line if self.all else None
 
-    def recorded(self, recorder: StepRecorder, recording: Recording) -> Recording:
-        """Return a recording with these edits in place of its own.
+    def recorded(
+        self, recorder: StepRecorder, recording: Recording
+    ) -> tuple[Recording, list[list[Any]]]:
+        """Return a recording with these edits in place of its own, and the results of each edit.
 
         recorder: in its state after that recording's backward()
 
@@ -166,13 +194,14 @@ class KeptEdits:
             for name, place in self.assigned.items():
                 of[name] = None if place is None else results[place.edit][place.leaf]
         gradients = {n: g.value for n, g in of.items() if isinstance(g, TracedTensor)}
-        return replace(
+        edited = replace(
             recording,
             operators=tuple(recorder.operators),
             kinds=tuple(recorder.kinds),
             leaves=tuple(recorder.leaves),
             gradients=gradients,
         )
+        return edited, results
 
 
 def _is_same(one: Edit, other: Edit) -> bool:

@@ -45,8 +45,8 @@ def require_followed(step: LoopStep, accumulates: bool) -> None:
     Raises: UsageError where a value of it was read, so that it has run, and its end is missing
     """
     was_read = step.status.is_queued and step.trains
-    if was_read and not (step.has_gradients and accumulates):
-        needed = "backward()" if accumulates else "optimizer.step()"
+    if was_read and not (step.has_gradients and accumulates and not step.is_updated):
+        needed = "backward()" if accumulates and not step.is_updated else "optimizer.step()"
         raise UsageError(
             f"{user_line()}: {needed} must follow: step {step.outputs.number + 1} has run, since a "
             f"value of it was read; read the value after {needed}, and skip no step by its own loss"
@@ -94,10 +94,15 @@ def require_same_place(step: LoopStep, place: int) -> None:
 def require_same_edits(step: LoopStep, variant: StepVariant) -> None:
     """Raises: UsageError if edits of gradients need another variant than the one queued"""
     if variant is not step.variant and step.status.is_queued:
-        raise UsageError(
-            f"{user_line()}: gradients are edited differently than in earlier steps, and this step "
-            "has run, since a value of it was read: read values after optimizer.step()"
-        )
+        raise edited_too_late()
+
+
+def edited_too_late() -> UsageError:
+    """Error for edits of gradients in a step that has run without them."""
+    return UsageError(
+        f"{user_line()}: gradients are edited differently than in earlier steps, and this step "
+        "has run, since a value of it was read: read values after optimizer.step()"
+    )
 
 
 def require_optimizer(optimization: Optimization | None) -> None:

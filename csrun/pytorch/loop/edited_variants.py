@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import KeptEdits, with_edits_of, without_dead_edits
+from csrun.pytorch.gradients.edits import Edit, KeptEdits, with_edits_of, without_dead_edits
+from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.variant import StepVariant
 
 MOST_FORMS = 8  # of edits of one variant: a program each
@@ -29,6 +32,7 @@ class EditedVariants:
         self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # the latest first
         self._first: dict[StepVariant, StepVariant] = {}
         self._recorded: dict[StepVariant, StepVariant] = {}  # forms of steps that were recorded
+        self._norms: WeakKeyDictionary[KeptEdits, Edit | None] = WeakKeyDictionary()
 
     def latest(self, variant: StepVariant) -> StepVariant:
         """Return the variant that the last step of this one had."""
@@ -79,9 +83,25 @@ class EditedVariants:
         self._first[found] = first
         return found
 
+    def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
+        """Return the edit that computes the norm by which all gradients are clipped at last."""
+        if edits not in self._norms:
+            self._norms[edits] = self._find_norm(self._first.get(variant, variant), edits)
+        return self._norms[edits]
+
+    def _find_norm(self, first: StepVariant, edits: KeptEdits) -> Edit | None:
+        recorder = StepRecorder.resume(self._model, first.recording)
+        edited, results = edits.recorded(recorder, first.recording)
+        clipping = clipping_of(edited, list(edited.gradients))
+        for edit, made in zip(edits.all, results, strict=True):
+            values = [leaf.value for leaf in made if isinstance(leaf, TracedTensor)]
+            if clipping is not None and values == [clipping.total] and edit.target is None:
+                return edit
+        return None
+
     def _new(self, first: StepVariant, edits: KeptEdits) -> StepVariant:
         recording = first.recording
-        edited = edits.recorded(StepRecorder.resume(self._model, recording), recording)
+        edited, _ = edits.recorded(StepRecorder.resume(self._model, recording), recording)
         assert recording.loss is not None, "of a training"
         goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
         recorded = self._recorded.get(first, first)

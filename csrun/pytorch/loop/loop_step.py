@@ -44,8 +44,9 @@ class LoopStep:
     recorded for the first time. guards: number of the state of the guards at the batch. calls:
     those of the expected calls that were made. place: how many batches of its `optimizer.step()`
     came before it, from `backward()` or the first value read on. numbers: the optimizer's, that it
-    was ordered with. strayed: a call of the expected function with other arguments, for messages.
-    revalidation: set where it is compared with step 1 again.
+    was ordered with. is_updated: its update was queued before `optimizer.step()`. strayed: a call
+    of the expected function with other arguments, for messages. revalidation: set where it is
+    compared with step 1 again.
     """
 
     outputs: StepOutputs
@@ -57,6 +58,7 @@ class LoopStep:
     calls: list[MadeCall] = field(default_factory=list)
     place: int = 0
     numbers: tuple[float, ...] = ()
+    is_updated: bool = False
     strayed: str = ""
     revalidation: Revalidation | None = None
 

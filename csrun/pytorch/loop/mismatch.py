@@ -27,8 +27,8 @@ def cause_of_call() -> str:
 
 
 def require_open(step: LoopStep) -> None:
-    """Raises: UsageError for a call of the model after its step"""
-    if step.status.is_over:
+    """Raises: UsageError for a call of the model after its step, or its recording"""
+    if step.status.is_over or (step.recorded is not None and step.recorded.is_finished):
         raise UsageError(f"{user_line()}: {CALLED_AGAIN}")
 
 

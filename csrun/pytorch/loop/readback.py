@@ -13,7 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.tokens import Deferred, InStep, Owner, Slot, StepOutputs
+from csrun.pytorch.step.tokens import NORM, Deferred, InStep, Owner, Slot, StepOutputs
 
 CHECKED_STEPS = 3  # of each variant, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said
@@ -32,7 +32,7 @@ def view_is_stale(weight: str) -> UsageError:
 class Loop(Owner, Protocol):
     """The loop, as readback sees it."""
 
-    def run_early(self, values: StepOutputs) -> None:
+    def run_early(self, values: StepOutputs, *, with_update: bool = False) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
 
 
@@ -73,7 +73,10 @@ class Readback:
         wanted = [place for place in places if not place.is_known]
         if not wanted:
             return
+        norms = [place.step for place in wanted if place.slot.value is NORM]
         for place in wanted:
+            if place.slot.value is NORM:
+                continue
             if place.step.status.has_values:
                 raise UsageError(
                     f"{user_line()}: step {place.step.number + 1} has already run without this "
@@ -82,7 +85,7 @@ class Readback:
                 )
             place.step.asked[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():
-            self._loop.run_early(values)
+            self._loop.run_early(values, with_update=values in norms)
         self._run.flush_for_read()
         for place in wanted:
             if not place.is_known:

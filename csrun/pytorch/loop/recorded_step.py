@@ -14,6 +14,7 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.loop.readback import view_is_stale
+from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
@@ -59,7 +60,8 @@ class RecordedStep:
 
     key: of the variant in the cache. batch: for the loop. is_left: the loop takes another batch
     without `optimizer.step()`; is_cleared: and has cleared its gradients. has_new_buffers: forward
-    has created buffers of the model.
+    has created buffers of the model. end_early: ends the recording, as a number of the gradients is
+    read.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RecordedStep:
         self._recorder, self._draw = StepRecorder(model), draw
         self.calls = Calls(self._recorder, later)
         self._before = before
+        self.end_early: Callable[[], None] = _no_end
         self._recorder.reader = self._number_so_far
         self._recorder.may_read_in_forward = True
         self._recorder.backward.require_cleared = require_cleared
@@ -94,7 +97,9 @@ class RecordedStep:
         """Return the numbers of a value that is read before the step is over."""
         recorder = self._recorder
         so_far = recorder.so_far()
-        _require_forward(so_far, traced.value)
+        if not _is_of_forward(so_far, traced.value):
+            self.end_early()
+            return recorder.reader(traced)
         if not recorder.scopes.is_in_forward:
             self._require_returned(so_far, traced.value)
         return self._before.number_of(
@@ -183,9 +188,13 @@ class RecordedStep:
         """Stop recording."""
         self._modes.close()
 
+    @property
+    def is_finished(self) -> bool:
+        """True if the recording has ended."""
+        return self._recorder.is_finished
+
     def finish(self, *, is_one_of_many: bool) -> None:
         """End the recording. is_one_of_many: other steps have other graphs over the same store."""
-        self.close()
         if is_one_of_many and self.has_loss:
             self._recorder.read_model()
         recording = self._recorder.finish()
@@ -224,7 +233,7 @@ class RecordedStep:
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
         """Return the values that the loop reads, or that calls beside the loss give."""
         recording, calls = self._recording, self.calls.found
-        read = [read.value for read in recording.reads]
+        read = [r.value for r in recording.reads if _is_of_forward(recording, r.value)]
         if recording.loss is None:
             results = [c.results for c in calls if c.name != MODEL or not read]
         else:
@@ -280,7 +289,12 @@ class RecordedStep:
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
         return True
 
-    def answer(self, variant: StepVariant, loss: Callable[[], torch.Tensor | None]) -> None:
+    def answer(
+        self,
+        variant: StepVariant,
+        loss: Callable[[], torch.Tensor | None],
+        norm: Callable[[torch.dtype], torch.Tensor],
+    ) -> None:
         """Answer reads of the step's traced tensors with numbers, after it is over.
 
         What is read now is returned by later steps of the variant, too.
@@ -300,7 +314,12 @@ class RecordedStep:
         def number_of(traced: TracedTensor) -> torch.Tensor:
             if traced.value == recording.loss and (found := loss()) is not None:
                 return found
-            _require_forward(recording, traced.value)
+            if not _is_of_forward(recording, traced.value):
+                total = _norm_in(recording, traced.value)
+                known = {total: norm(recording.kind(total).dtype)}
+                given = before.weights or self._weights()
+                with on_one_thread():
+                    return interpret(recording, [traced.value], given, draw, known)[traced.value]
             weight = recording.viewed_parameter(traced.value)
             if weight and self._before.values.updates != run.updates:
                 raise view_is_stale(weight)
@@ -317,6 +336,10 @@ class RecordedStep:
         if any(map(self._recorder.name_of, own)):
             return None
         return self.calls.later(func, args, kwargs)
+
+
+def _no_end() -> None:
+    raise AssertionError("given before it is recorded")
 
 
 def _are_numbered_alike(one: Recording, other: Recording) -> bool:
@@ -359,13 +382,18 @@ def _refs(tree: Any) -> list[Ref]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
 
 
-def _require_forward(recording: Recording, value: Ref) -> None:
-    """Raises: UsageError for a value of the gradients, which later steps do not return"""
-    if not _is_of_forward(recording, value):
+def _norm_in(recording: Recording, value: Ref) -> Ref:
+    """Return the norm of clipped gradients, from which a value is computed.
+
+    Raises: UsageError for another value of the gradients, which later steps do not return
+    """
+    clipping = clipping_of(recording, list(recording.gradients))
+    if clipping is None or not _is_of_forward(recording, value, {clipping.total}):
         raise refused()
+    return clipping.total
 
 
-def _is_of_forward(recording: Recording, value: Ref) -> bool:
-    made_of = ancestors(recording, [value])
+def _is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ()) -> bool:
+    made_of = ancestors(recording, [value], known) - set(known)
     late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
     return not any(result in made_of for op in late for result in op.results)

@@ -14,6 +14,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import CaptureError, call_for_user, failure_of, user_line
 from csrun.pytorch.gradients.deferred import Gradient, Gradients
+from csrun.pytorch.gradients.edits import Edit, KeptEdits
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
@@ -30,6 +31,7 @@ from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
@@ -85,7 +87,7 @@ class SessionLoop:
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(
-            model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
+            self, model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
         )
         self._accumulation = GradientAccumulation(model, optimization, self._gradients)
         self.readback = Readback(self, run)
@@ -181,7 +183,7 @@ class SessionLoop:
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        return RecordedStep(
+        recorded = RecordedStep(
             self._model,
             step.batches.loader.batch(step.batch),
             key,
@@ -190,6 +192,8 @@ class SessionLoop:
             ReadBefore(run, step.outputs),
             self._begin_gradients,
         )
+        recorded.end_early = partial(self._end_early, step)
+        return recorded
 
     def _record_after_all(self, cause: str) -> RecordedStep | None:
         """Record the current step, in which the loop has begun to do something else than in step 1.
@@ -236,6 +240,8 @@ class SessionLoop:
         step, self._step = self._step, None
         if step is None or step.status.is_over:
             return
+        if step.recorded is not None:
+            step.recorded.close()
         call_order.require_followed(step, self._run.accumulates)
         if step.has_gradients:
             self._leave_open(step)
@@ -246,11 +252,10 @@ class SessionLoop:
         """Leave a step without `backward()`."""
         step.status.enter(StepPhase.OVER)
         recorded = step.recorded
-        if recorded is not None and not recorded.calls.found:
-            recorded.close()  # nothing was done with the batch
-        elif recorded is not None:
-            self._learn(step, recorded, RunMode.EVAL)
-            self._queue(step, ())
+        if recorded is not None:
+            if recorded.calls.found:  # else nothing was done with the batch
+                self._learn(step, recorded, RunMode.EVAL)
+                self._queue(step, ())
         elif step.calls and not step.trains and not step.status.is_queued:
             step.calls.clear()
             self._queue(step, ())
@@ -258,8 +263,6 @@ class SessionLoop:
     def _leave_open(self, step: LoopStep) -> None:
         """Leave a step after `backward()`: the next batch accumulates into its gradients."""
         recorded = step.recorded
-        if recorded is not None:
-            recorded.close()
         call_order.require_optimizer(self._optimization)
         self._run.accumulate()
         if recorded is not None:
@@ -281,36 +284,55 @@ class SessionLoop:
             return
         step = call_order.step_of(self._step, closure)
         numbers, recorded = optimization.numbers(), step.recorded
-        if recorded is not None:
-            self._learn(step, recorded, RunMode.TRAIN)
-            assert step.variant is not None, "learned"
-            if self._run.accumulates:
-                step.variant = self._variants.ended(step.variant, recorded)
-            self._accumulation.end_recorded(step)
+        if recorded is None:
+            self._edit(step, self._gradients.end())
+        elif recorded.is_finished:
+            recorded.close()
+            if self._gradients.end().are_any:
+                raise call_order.edited_too_late()
         else:
-            self._edit(step)
+            recorded.close()
+            self._end_recorded(step, recorded)
         if step.place:
             self._accumulation.require(step)
         step.status.enter(StepPhase.OVER)
         step.calls.clear()
         if not step.status.is_queued:
             self._queue(step, numbers)
-        elif self._run.accumulates:  # its gradients are computed
+        elif self._run.accumulates and not step.is_updated:  # its gradients are computed
             self._queue(step, numbers, QueuedWork.UPDATE)
         else:
             call_order.require_same_numbers(step, numbers)
 
-    def _edit(self, step: LoopStep) -> None:
+    def _edit(self, step: LoopStep, edits: KeptEdits) -> None:
         """Switch to the variant with the loop's edits of the gradients."""
         assert step.variant is not None, "known by now"
-        variant = self._variants.edited(step.variant, self._gradients.end())
-        if not (self._run.accumulates and self._accumulation.are_of_sums(step.variant, variant)):
+        variant = self._variants.edited(step.variant, edits)
+        is_open = self._run.accumulates and not step.is_updated
+        if not (is_open and self._accumulation.are_of_sums(step.variant, variant)):
             call_order.require_same_edits(step, variant)
         step.variant = variant
+        if edits.are_any:
+            step.outputs.norm_edit = partial(self._variants.norm_edit, variant, edits)
+
+    def _end_recorded(self, step: LoopStep, recorded: RecordedStep) -> None:
+        """Make a variant of a recorded step with all edits of its gradients."""
+        self._learn(step, recorded, RunMode.TRAIN)
+        assert step.variant is not None, "learned"
+        if self._run.accumulates:
+            step.variant = self._variants.ended(step.variant, recorded)
+        self._accumulation.end_recorded(step)
+
+    def _end_early(self, step: LoopStep) -> None:
+        """End the recording of a step before `optimizer.step()`; edits that follow are noted."""
+        recorded = step.recorded
+        assert recorded is not None, "it is"
+        with unrecorded():
+            self._end_recorded(step, recorded)
+            self._gradients.begin(recorded.recording.first_gradients, step.outputs)
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """Make a variant of a recorded step, or compare it with its variant."""
-        recorded.close()
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
         recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
@@ -321,7 +343,10 @@ class SessionLoop:
             slot = variant.shape.loss
             return None if slot is None else self.readback.read(outputs, slot)
 
-        recorded.answer(variant, loss)
+        def norm(dtype: torch.dtype) -> torch.Tensor:
+            return self.readback.read(outputs, self._gradients.norm_slot(dtype))
+
+        recorded.answer(variant, loss, norm)
 
     def _queue(
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
@@ -485,12 +510,22 @@ class SessionLoop:
         self._gradients.begin(step.variant.recording.first_gradients, step.outputs)
         step.status.enter(StepPhase.BACKWARD)
 
-    def run_early(self, outputs: StepOutputs) -> None:
+    def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
+        """Return the edit of a step that computes the norm by which all gradients are clipped."""
+        step = self._step
+        if step is not None and step.outputs is outputs and not step.status.is_over:
+            assert step.variant is not None, "it has gradients"
+            return self._variants.norm_edit(step.variant, self._gradients.so_far())
+        return None if outputs.norm_edit is None else outputs.norm_edit()
+
+    def run_early(self, outputs: StepOutputs, *, with_update: bool = False) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
         step, optimization = self._step, self._optimization
-        if step is None or step.outputs is not outputs:
+        if step is None or step.outputs is not outputs or step.status.is_over:
             return
-        if step.status.is_over or step.status.is_queued:
+        if with_update:
+            self._update_early(step)
+        if step.status.is_queued:
             return
         if optimization is None or not step.trains:
             self._queue(step, ())
@@ -500,6 +535,22 @@ class SessionLoop:
             self._queue(step, (), QueuedWork.BATCH)
         else:
             self._queue(step, optimization.numbers())
+
+    def _update_early(self, step: LoopStep) -> None:
+        """Queue the current step with its update, whose gradients the loop has edited."""
+        if step.is_updated:
+            return
+        assert self._optimization is not None, "of a training"
+        if step.recorded is None:
+            self._edit(step, self._gradients.so_far())
+        if step.place:
+            self._accumulation.require(step)
+        numbers, step.is_updated = self._optimization.numbers(), True
+        if not step.status.is_queued:
+            self._queue(step, numbers)
+        elif self._run.accumulates:
+            step.numbers = numbers
+            self._queue(step, numbers, QueuedWork.UPDATE)
 
     def zero_grad(self, own: Callable[[bool], None], set_to_none: bool) -> None:
         """The loop calls `optimizer.zero_grad()`."""

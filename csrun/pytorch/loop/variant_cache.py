@@ -9,7 +9,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import KeptEdits
+from csrun.pytorch.gradients.edits import Edit, KeptEdits
 from csrun.pytorch.loop.edited_variants import EditedVariants
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import CHECKED_STEPS
@@ -85,6 +85,10 @@ class VariantCache:
     def edited(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
         """Return the variant with the loop's edits of the gradients."""
         return self._edited.variant_of(variant, edits)
+
+    def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
+        """Return the edit that computes the norm by which all gradients are clipped, or None."""
+        return self._edited.norm_edit(variant, edits)
 
     def ended(self, variant: StepVariant, recorded: RecordedStep) -> StepVariant:
         """Return the variant with the edits of a recorded step, which may end several batches."""

@@ -15,9 +15,10 @@ EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 @dataclass(frozen=True)
 class Clipping:
-    """Maximum global norm of the gradients, and the unscaled gradients by parameter."""
+    """Maximum global norm of the gradients, their norm, and the unscaled ones by parameter."""
 
     norm: float
+    total: Ref
     gradients: Mapping[str, Ref]
 
 
@@ -39,7 +40,7 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None
     if len(factors) != 1:
         return None
     found = _match_limit(recording, factors.pop(), set(before.values()))
-    return None if found is None else Clipping(found, before)
+    return None if found is None else Clipping(*found, before)
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
@@ -53,8 +54,8 @@ def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
     return all(found.get(name) == first[name] for name in first if name in trained)
 
 
-def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | None:
-    """Return c of min(c / (norm + 1e-6), 1), where the norm is the global one of these values."""
+def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> tuple[float, Ref] | None:
+    """Return c and the norm of min(c / (norm + 1e-6), 1), if that is the one of these values."""
     clamp = _maker_named(recording, factor, CLAMP)
     if clamp is None or _bounds(clamp) != (None, 1.0):
         return None
@@ -71,7 +72,7 @@ def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> float | Non
     if None in norms or {op.arguments[0] for op in norms if op} != of:
         return None
     limit = float(scaled.arguments[1])
-    return limit if 0 < limit < inf else None
+    return (limit, shifted.arguments[0]) if 0 < limit < inf else None
 
 
 def _bounds(clamp: RecordedOperator) -> tuple[Any, Any]:

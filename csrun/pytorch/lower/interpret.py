@@ -1,6 +1,6 @@
 """Interpreter of a recording: the values that PyTorch itself computes, to the last bit."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,18 +24,20 @@ def interpret(
     wanted: Iterable[Ref],
     given: Mapping[str, torch.Tensor] | None = None,
     draw: MaskKey | None = None,
+    known: Mapping[Ref, torch.Tensor] | None = None,
 ) -> Numbers:
     """Compute values of a recording with PyTorch, from the leaves of step 1.
 
     given: replacements of leaves, by their names. draw: seed of dropout's masks, which are those of
-    the compiled step.
+    the compiled step. known: values that are not computed.
     """
-    wanted, given = list(wanted), given or {}
+    wanted, given, known = list(wanted), given or {}, known or {}
     leaves = {leaf.value: leaf for leaf in recording.leaves}
-    needed = _needed(recording, wanted)
+    needed = _needed(recording, wanted, known)
     numbers = _ComputedValues(
         lambda ref: materialize(given.get(leaves[ref].name, leaves[ref].tensor)).detach()
     )
+    numbers.update(known)
     with _disable_current_modes():  # it lowers constants, which must not be recorded
         masks = masks_of(recording, draw or MaskKey()) if _has_dropout(recording, needed) else {}
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
@@ -67,11 +69,11 @@ def _compute(number: int, op: RecordedOperator, numbers: Numbers, masks: Masks) 
     numbers.update((ref, x) for ref, x in zip(op.results, each, strict=True) if ref is not None)
 
 
-def _needed(recording: Recording, wanted: Sequence[Ref]) -> list[int]:
+def _needed(recording: Recording, wanted: Sequence[Ref], known: Container[Ref]) -> list[int]:
     """Return the numbers of the operators that the values depend on, in order."""
     needed, found = set(wanted), []
     for number, op in reversed(list(enumerate(recording.operators))):
-        if any(ref in needed for ref in op.results):
+        if any(ref in needed and ref not in known for ref in op.results):
             needed.update(op.operands)
             found.append(number)
     return found[::-1]

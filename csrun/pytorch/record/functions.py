@@ -62,6 +62,8 @@ class FunctionCapture(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record a call of the loop."""
         kwargs = kwargs or {}
+        if self._recorder.is_finished:
+            return call_for_user(func, args, kwargs)
         if func is torch.Tensor.backward:
             self._recorder.backward.start(args[0])
             with torch.autograd.set_detect_anomaly(False):  # anomaly detection reads values
@@ -74,7 +76,7 @@ class FunctionCapture(TorchFunctionMode):
     def _patched(self, func: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(func)
         def called(*args: Any, **kwargs: Any) -> Any:
-            if self in _get_current_function_mode_stack():
+            if self._recorder.is_finished or self in _get_current_function_mode_stack():
                 return call_for_user(func, args, kwargs)  # which calls this mode
             found = record_composite(self._recorder, func, args, kwargs)
             return call_for_user(func, args, kwargs) if found is NotImplemented else found

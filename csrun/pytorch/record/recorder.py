@@ -241,8 +241,10 @@ class StepRecorder(TorchDispatchMode):
     # Dispatch.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Record an operator, or run it where no operand is traced."""
+        """Record an operator, or run it where no operand is traced, or the step is finished."""
         kwargs = kwargs or {}
+        if self._is_finished:
+            return call_for_user(func, args, kwargs)
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, args, kwargs)

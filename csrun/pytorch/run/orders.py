@@ -11,8 +11,8 @@ from itertools import count, takewhile
 
 from csrun.base.errors import CsrunError
 from csrun.pytorch.run.replay import Replay
-from csrun.pytorch.run.script_machine import keep_results
-from csrun.pytorch.step.queued_step import Numbers, QueuedStep, gathering_of
+from csrun.pytorch.run.script_machine import keep_norms, keep_results
+from csrun.pytorch.step.queued_step import QueuedStep, gathering_of
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.runtime.chief.machine import Ordered, Program
@@ -25,11 +25,13 @@ EARLIEST = 4  # steps that are ordered before they are asked for: fewer are not 
 
 @dataclass(frozen=True)
 class _UnderWay:
-    """Steps of one variant, of which some at least are ordered."""
+    """Steps of one variant, of which some at least are ordered. ends: those with an update."""
 
     variant: StepVariant
     program: Program
     steps: list[QueuedStep]
+    ends: list[QueuedStep]
+    training: Training
     order: Ordered
 
 
@@ -78,7 +80,7 @@ class TrainingOrders:
         """Apply the update of a step whose batches have all run."""
         training.use(program)
         self._running = self._program = None
-        self._begin(training, variant, program, [], [step.numbers], Gathering(step.place))
+        self._begin(training, variant, program, [], [step], Gathering(step.place))
         self._finish(training)
 
     def ready(self, queued: list[QueuedStep]) -> int:
@@ -98,8 +100,8 @@ class TrainingOrders:
         variant, program = self._running, self._program
         assert variant is not None, "run before"
         assert program is not None, "run before"
-        numbers = [step.numbers for step in steps if step.ends_step]
-        self._begin(training, variant, program, steps, numbers, gathering)
+        ends = [step for step in steps if step.ends_step]
+        self._begin(training, variant, program, steps, ends, gathering)
 
     def _begin(
         self,
@@ -107,13 +109,13 @@ class TrainingOrders:
         variant: StepVariant,
         program: Program,
         steps: list[QueuedStep],
-        numbers: list[Numbers],
+        ends: list[QueuedStep],
         gathering: Gathering | None,
     ) -> None:
         self._users.are_current = False
         keeps_all = any(step.outputs.wanted() for step in steps[:-1])
-        order = training.order(numbers, keeps_all, gathering)
-        self._under_way = _UnderWay(variant, program, steps, order)
+        order = training.order([step.numbers for step in ends], keeps_all, gathering)
+        self._under_way = _UnderWay(variant, program, steps, ends, training, order)
 
     def finish(self, training: Training) -> list[QueuedStep]:
         """Wait for the order; return the steps that it did not take.
@@ -142,10 +144,17 @@ class TrainingOrders:
         self._running = self._program = self._under_way = None
 
     def keep_taken(self, first: int, count: int) -> None:
-        """Keep losses and outputs of training steps before a signal may end the run."""
+        """Keep losses and outputs of training steps before a signal may end the run.
+
+        first: the first step; count: of batches
+        """
         assert self._under_way is not None, "they were taken"
         its = self._under_way
-        if taken := its.steps[:count]:
+        taken = its.steps[:count]
+        ended = its.ends[: sum(step.ends_step for step in taken)] if its.steps else its.ends
+        if ended and its.program.plan.clip_norm is not None:
+            keep_norms(its.program, ended, its.training.norms(first, len(ended)))
+        if taken:
             losses = its.program.losses(count)
             self._replay.keep_losses([step.outputs for step in taken], losses)
             keep_results(its.variant, its.program, taken, losses)

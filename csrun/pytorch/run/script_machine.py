@@ -14,6 +14,7 @@ from csrun.estimator.target import Target, machine_for
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.step_status import StepProgress
+from csrun.pytorch.step.tokens import NORM
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 from csrun.runtime.chief.machine import Feed, Machine, Program
@@ -187,6 +188,13 @@ class ScriptMachine:
                 self.machine.close(results)
 
 
+def keep_norms(program: Program, steps: Sequence[QueuedStep], norms: Sequence[float]) -> None:
+    """Give steps that have run the norms of their gradients before they were clipped."""
+    dtype = getattr(torch, program.plan.precision)
+    for step, norm in zip(steps, norms, strict=True):
+        step.outputs.outputs[NORM] = torch.tensor(norm, dtype=dtype)
+
+
 def keep_results(
     variant: StepVariant, program: Program, steps: Sequence[QueuedStep], losses: Sequence[float]
 ) -> None:
@@ -201,7 +209,7 @@ def keep_results(
         is_wanted = not variant.trains or step is steps[-1] or step.outputs.wanted()
         if variant.outputs and is_wanted:
             found = program.result(slot, 0).outputs
-            step.outputs.outputs = {
+            step.outputs.outputs |= {
                 ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in variant.outputs
             }
     for step in steps:

@@ -39,8 +39,8 @@ def name_of(func: Any) -> str:
 
 
 def is_write(func: Any) -> bool:
-    """True if a function writes into its first argument."""
-    name = getattr(func, "__name__", "")
+    """True if a function, or an operator of ATen's, writes into its first argument."""
+    name = getattr(func, "__name__", "").partition(".")[0]
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
@@ -96,7 +96,7 @@ class Calls(TorchFunctionMode):
     ) -> Any:
         """One of PyTorch's functions is called."""
         kwargs = kwargs or {}
-        if self.depth:
+        if self.depth or self._recorder.is_finished:
             return call_for_user(func, args, kwargs)
         if self.traced is not None:
             args, kwargs = self.traced((args, kwargs))

@@ -21,6 +21,8 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.step_status import StepStatus
 
+NORM = Ref(-1)  # of a step's gradients before they are clipped; no output of the program has it
+
 
 @dataclass(frozen=True, eq=False)
 class Slot:
@@ -38,6 +40,11 @@ class Slot:
     weight: str = ""
     made: list["Token"] = field(default_factory=list)
 
+    @property
+    def comes_with_step(self) -> bool:
+        """True if it is known of each step, without being an output of the program."""
+        return self.is_loss or self.value is NORM
+
 
 @dataclass(eq=False, slots=True)
 class StepOutputs:
@@ -49,6 +56,7 @@ class StepOutputs:
     has detached, and may read later. others: tokens of all its values but loss and batch. batch:
     returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
     recorded: the traced tensors of a step that began on tokens and is recorded after all.
+    norm_edit: returns the edit of its gradients that computes their norm, or None.
     """
 
     number: int
@@ -63,6 +71,7 @@ class StepOutputs:
     batch: Callable[[], Any] | None = None
     updates: int = 0
     recorded: Mapping[Slot, TracedTensor] = field(default_factory=dict)
+    norm_edit: Callable[[], Any] | None = None
 
     def wanted(self) -> dict[Ref, None]:
         """Return the values that are needed of it, except the loss."""
@@ -73,7 +82,7 @@ class StepOutputs:
         for waiting in self.waiting:
             if (computation := waiting()) is not None:
                 places = (p for p in computation.own_places() if p.step is self)
-                found.update((p.slot.value, None) for p in places if not p.slot.is_loss)
+                found.update((p.slot.value, None) for p in places if not p.slot.comes_with_step)
         return found
 
     def asks_for(self, outputs: Collection[Ref]) -> bool:
@@ -315,7 +324,7 @@ class Token(Numbers):
             cls, meta.size(), dtype=meta.dtype, requires_grad=wants
         )
         made._owner, made.step, made.slot = owner, step, slot
-        if not (slot.is_loss or slot.is_input):
+        if not (slot.comes_with_step or slot.is_input):
             step.others.append(ref(made))
         return made
 
@@ -340,7 +349,7 @@ class Token(Numbers):
     def detach(self) -> "Token":
         """Return the value, detached."""
         made = Token(self._owner, self.step, self.slot, False) if self.requires_grad else self
-        if not (self.slot.is_loss or self.slot.is_input):
+        if not (self.slot.comes_with_step or self.slot.is_input):
             self.step.detached.append(ref(made))
         return made
 

@@ -218,7 +218,7 @@ class MirroredArray:
         self.shape = arrays[0].shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found = np.maximum.reduce([np.asarray(array) for array in self._arrays])  # NaN stays
+        found: Array = np.maximum.reduce([np.asarray(array) for array in self._arrays])  # NaN stays
         return found if dtype is None else found.astype(dtype)
 
     def __setitem__(self, every: Any, values: Any) -> None:

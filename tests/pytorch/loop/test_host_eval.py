@@ -71,6 +71,19 @@ def hits_from_zero(kit):
     return found
 
 
+def hits_in_a_tensor(kit):
+    """A value from before `optimizer.step()` is added to a tensor after it."""
+    hits = torch.zeros((), dtype=torch.int64)
+    for x, y in kit.train:
+        kit.optimizer.zero_grad()
+        out = kit.model(x)
+        correct = (out.argmax(1) == y).sum()
+        kit.criterion(out, y).backward()
+        kit.optimizer.step()
+        hits += correct
+    return [hits]
+
+
 def predictions(kit):
     """They are collected in lists, and read behind the loop, like the labels."""
     kit.train_once()
@@ -204,6 +217,7 @@ LOOPS = (
     given_a_parameter,
     drawn,
     hits_from_zero,
+    hits_in_a_tensor,
     predictions,
     at_once,
     held,
