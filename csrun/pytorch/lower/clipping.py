@@ -1,8 +1,8 @@
 """Pattern of torch.nn.utils.clip_grad_norm_ in a recording, a property of updates in CIRH."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
@@ -10,6 +10,7 @@ from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
 ADD, INVERT = "aten.add.Tensor", "aten.reciprocal.default"
 MULTIPLY, CLAMP = "aten.mul.Tensor", "aten.clamp.default"
+LONGEST = sys.float_info.max
 EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 
@@ -72,7 +73,8 @@ def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> tuple[float
     if None in norms or {op.arguments[0] for op in norms if op} != of:
         return None
     limit = float(scaled.arguments[1])
-    return (limit, shifted.arguments[0]) if 0 < limit < inf else None
+    # A loop that only reads the norm clips to infinity, which a plan cannot hold.
+    return (min(limit, LONGEST), shifted.arguments[0]) if limit > 0 else None
 
 
 def _bounds(clamp: RecordedOperator) -> tuple[Any, Any]:

@@ -1,11 +1,14 @@
 """The norm that `clip_grad_norm_` returns, read by the loop: PyTorch's, before it clips."""
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch.nn.utils import clip_grad_norm_  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 
@@ -113,6 +116,10 @@ def not_foreach(kit):
     return in_passes(kit, lambda: clip(kit, foreach=False).item())
 
 
+def not_clipped(kit):
+    return in_passes(kit, lambda: clip_grad_norm_(kit.model.parameters(), math.inf).item())
+
+
 def scaled_before(kit):
     def edit():
         for gradient in kit.gradients:
@@ -129,7 +136,7 @@ def from_the_second_pass(kit):
 
 LOOPS = (
     *(at_once, at_the_end, every_third, after_the_step, compared, in_sums, after_the_loss),
-    *(not_foreach, scaled_before, from_the_second_pass, beside_the_last_one),
+    *(not_foreach, not_clipped, scaled_before, from_the_second_pass, beside_the_last_one),
 )
 
 
@@ -169,6 +176,19 @@ def test_of_accumulated_gradients_it_is_that_of_the_sum(tmp_path, fast, reads_lo
 
 def test_micro_batches(tmp_path):
     beside(at_once, tmp_path, settings={"micro_batch_size": 4})
+
+
+class Shorter(Kit):
+    """Whose last batch has fewer samples, for another program."""
+
+    def __init__(self):
+        super().__init__()
+        self.train = DataLoader(self.train.dataset, 10)
+
+
+@pytest.mark.parametrize("loop", [at_once, at_the_end], ids=lambda loop: loop.__name__)
+def test_a_shorter_last_batch(tmp_path, loop):
+    beside(loop, tmp_path, kit=Shorter)
 
 
 def test_a_resumed_loop_has_the_norms_that_it_has_read(tmp_path):
