@@ -396,6 +396,9 @@ def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Me
 
 
 def _without_numbers(leaf: Any) -> Any:
+    """Return a tensor without numbers for a tensor, and its device for the one that has them."""
+    if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
+        return torch.device("meta")
     if not isinstance(leaf, torch.Tensor):
         return leaf
     with torch._C.DisableTorchFunctionSubclass():

@@ -176,6 +176,13 @@ def double_buffered(kit):
     kit.model(x)
 
 
+def moved_ahead(kit):
+    """As Hugging Face's Trainer takes all batches of a step first."""
+    batches = iter(kit.train)
+    (x, _), _ = next(batches), next(batches)
+    kit.model(x.to("cpu"))
+
+
 def evaluated_before_use(kit):
     x, _ = next(iter(kit.train))
     kit.model.eval()
@@ -278,6 +285,7 @@ EARLIER = "a value of an earlier step is an input of this one"
         (lambda kit: prefetched(kit, lambda step: True), LATE),
         (lambda kit: prefetched(kit, lambda step: step == 4), LATE),
         (double_buffered, AHEAD),
+        (moved_ahead, AHEAD),
         (evaluated_before_use, AHEAD),
         (comparing, EARLIER),
         (made_before, "tensors that are not of the Session's batch"),
