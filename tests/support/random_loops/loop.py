@@ -103,16 +103,18 @@ def step_scheduler(scheduler: Any, losses: list[float]) -> None:
 
 
 def one_pass(recipe: Recipe, loop: Loop, loader: Any, scheduler: Any) -> list[float]:
-    """One pass of training; return its losses."""
+    """One pass of training; return its losses, and the norms of gradients that it clips."""
     losses: list[Any] = []
     loop.model.train()
     for step, (x, y) in enumerate(loader):
+        is_read = recipe.reading == "each" or (recipe.reading == "third" and step % 3 == 2)
         if recipe.clearing != "after":
             loop.optimizer.zero_grad(set_to_none=recipe.clearing == "none")
         loss = nn.functional.cross_entropy(loop.model(x), y)
         loss.backward()
         if recipe.edit == "clip":
-            nn.utils.clip_grad_norm_(loop.plain.parameters(), 0.5)
+            norm = nn.utils.clip_grad_norm_(loop.plain.parameters(), 0.5)
+            losses.append(norm.item() if is_read else norm)
         elif recipe.edit == "scale" and loop.plain.out.weight.grad is not None:
             loop.plain.out.weight.grad.mul_(0.5)
         loop.optimizer.step()
@@ -120,7 +122,6 @@ def one_pass(recipe: Recipe, loop: Loop, loader: Any, scheduler: Any) -> list[fl
             loop.optimizer.zero_grad()
         if scheduler is not None and type(scheduler).__name__ in ("StepLR", "CosineAnnealingLR"):
             scheduler.step()
-        is_read = recipe.reading == "each" or (recipe.reading == "third" and step % 3 == 2)
         losses.append(loss.item() if is_read else loss.detach())
     return [float(loss) for loss in losses]
 
