@@ -44,7 +44,8 @@ class CompositeOp:
 
         Raises: CaptureError for dropout in the backward pass, which would draw another mask
         """
-        if self.name in DRAWING and recorder.scopes.is_backward:
+        draws = self.name in DRAWING and options.get("dropout_p") != 0
+        if draws and recorder.scopes.is_backward:
             raise recorder.refusal(
                 "dropout is recomputed in the backward pass (torch.utils.checkpoint) and would "
                 "draw another mask: move it out of the checkpoint"

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_rows import check_exact, check_near, row, with_table  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
 def self_attention(x, attention, **options):
@@ -28,6 +29,10 @@ def heads(x, count):
 def grouped(x):
     q, kv = heads(x, 4), heads(x[..., :4], 2)
     return f.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True)
+
+
+def checkpointed(x, attention):
+    return checkpoint(self_attention, x, attention, use_reentrant=False)
 
 
 class TrainedMask(nn.Module):
@@ -56,6 +61,9 @@ def test_rows_are_pytorchs(tmp_path):
 
 
 NEAR = {
+    "checkpointed": row(
+        checkpointed, 3, 8, modules=[nn.MultiheadAttention(8, 2, batch_first=True)]
+    ),
     "attention": row(self_attention, 3, 8, modules=[nn.MultiheadAttention(8, 2, batch_first=True)]),
     "attention_masked": row(
         lambda x, a: self_attention(
