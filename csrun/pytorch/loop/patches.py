@@ -81,8 +81,7 @@ class Patches:
             loop.load_optimizer_state(partial(load_own_state, *args, **kwargs))
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        loop.optimizer_state = WatchedState(loop, optimizer)
-        self._replace(optimizer, "state", loop.optimizer_state)
+        loop.optimizer_state = self._open.enter_context(WatchedState(loop, optimizer).in_place())
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
         self._replace(model, "state_dict", model_state)

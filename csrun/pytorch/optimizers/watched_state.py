@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -40,6 +41,16 @@ class WatchedState(MutableMapping[Any, Any]):
         self._loop, self._optimizer = loop, optimizer
         self.own: MutableMapping[Any, Any] = optimizer.state
         self._was_read = False
+
+    @contextmanager
+    def in_place(self) -> Iterator[Self]:
+        """Be the optimizer's state, which gets its own mapping back after the context."""
+        attributes = self._optimizer.__dict__
+        attributes["state"] = self
+        try:
+            yield self
+        finally:
+            attributes["state"] = self.own
 
     def look(self) -> None:
         """Check for writes, as a step begins or the block ends.

@@ -46,6 +46,15 @@ def test_a_state_dict_is_loaded_before_the_first_step(tmp_path):
     beside(loop, tmp_path)
 
 
+def test_a_loaded_state_is_the_optimizers_after_the_block(tmp_path):
+    kit, plain = Kit(), Kit()
+    with kit.session(tmp_path):
+        kit.optimizer.load_state_dict(kit.optimizer.state_dict())
+        kit.train_once()
+    plain.train_once()
+    assert momenta(kit.optimizer.state) == pytest.approx(momenta(plain.optimizer.state))
+
+
 def test_a_state_dict_with_an_earlier_trainings_state_is_refused(tmp_path):
     trained = Kit()
     trained.train_once()
