@@ -28,7 +28,7 @@ class EstimatorRun:
     context, folder: None without a launcher. reports: Input Function Reports of the estimator.
     dataset: result of input_fn; make: calls it again. others: further data sets, for programs
     loaded later. data: index of `dataset` among all data sets, whose order is the same in all
-    tasks.
+    tasks. is_pushed: the chief makes the first program's batches itself.
     """
 
     model_fn: ModelFunction
@@ -42,6 +42,7 @@ class EstimatorRun:
     make: Callable[[], Dataset]
     others: tuple[Dataset, ...] = ()
     data: int = 0
+    is_pushed: bool = False
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:

@@ -233,7 +233,7 @@ def loaded_machine(
         sram_bytes = target.system.sram_bytes
         first = first if batch is None else batch
         _warn_of_store_options(run, "in this process")
-        yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes)
+        yield CpuMachine(executable, run.dataset, run.settings, first, sram_bytes, run.is_pushed)
         return
     if executable.plan.store_in_arena:
         _warn_of_store_options(run, "in pipelined mode")
@@ -305,6 +305,7 @@ def run_request(
         checkpoint_space(run, executable.plan, first, last),
         memoryx_names(context.memoryx),
         tuple(map(swarmx_name, context.swarmx)),
+        run.is_pushed,
     )
 
 

@@ -20,6 +20,7 @@ from csrun.pytorch.run.session_roles import BlockIsLeft, Wanted, leave_block, ru
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import settings
 from csrun.pytorch.user import (
+    ScriptBatches,
     SessionLoader,
     active,
     is_module,
@@ -87,11 +88,8 @@ class Session:
                 f"{user_line()}: a Session is open already, since {active[-1].line}: leave that "
                 "block first; models that train each other, as in a GAN, are not supported"
             )
-        if not loaders:
-            raise UsageError(
-                f"{user_line()}: a Session needs a cbtorch.dataloader(...), made before it, with "
-                "the batches of its loop"
-            )
+        if not loaders:  # the same in all tasks, whose streamers have nothing to do then
+            loaders.append(ScriptBatches())
         session_check.opened()
         optimization = self._optimization
         wanted = Wanted(self._settings, self._model, optimization and optimization.optimizer)

@@ -2,14 +2,16 @@
 
 import gc
 import logging
+import sys
 from collections.abc import Generator, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
@@ -24,9 +26,6 @@ from csrun.pytorch.loader import (
 from csrun.pytorch.session_check import session_check
 from csrun.pytorch.settings import Settings, settings
 from csrun.records.torch_names import same_stored_name, stored_name
-
-if TYPE_CHECKING:
-    from torch.utils.data import DataLoader
 
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
@@ -119,7 +118,7 @@ def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
     return found[0]
 
 
-def dataloader(loader: "DataLoader[Any]") -> "SessionLoader":
+def dataloader(loader: DataLoader[Any]) -> "SessionLoader":
     """Wrap a DataLoader for Sessions; outside a Session's block it iterates as PyTorch's own."""
     settings("dataloader")
     check(loader, user_line())
@@ -140,7 +139,7 @@ def _warn_of_reading_outside(line: str) -> None:
 class SessionLoader:
     """Wrapper of the user's DataLoader."""
 
-    def __init__(self, loader: "DataLoader[Any]") -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
         self.orders = PassOrders(loader)
         self.batches = batches_by_number(loader, self.orders)
@@ -182,3 +181,28 @@ class SessionLoader:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
+
+
+class ScriptBatches(SessionLoader):
+    """Batches of steps whose tensors the script makes itself: no loader gives them.
+
+    Of a batch there is the number of its samples alone. rows: of the current step's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(DataLoader(_NoSamples(), batch_size=None))
+        self.rows = 1
+
+    def batch(self, number: int, taken: int | None = None) -> Any:
+        """Return a tensor with a row for each sample, which nothing reads."""
+        return torch.zeros(self.rows, dtype=torch.int64)
+
+
+class _NoSamples(Dataset[Any]):
+    """The data set of no loader, in which nothing is looked up."""
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("such batches are pushed")

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.base import MIXED, SAME, SAMPLES, Dependence, Rules, fixed
+from csrun.cirh.batch_axes.base import FIXED, MIXED, SAME, SAMPLES, Dependence, Rules, fixed
 from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.batch_axes.loss import ignores_padding
 from csrun.cirh.ops import model, padding
 
 
-def of_samples(op: Operation, of: Sequence[Dependence]) -> Dependence:
-    return Dependence(SAMPLES, 0)
+def of_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    assert isinstance(op, model.InputOp)
+    return Dependence(SAMPLES, 0) if op.of_script is None else FIXED
 
 
 def mask_padding(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -31,7 +32,7 @@ def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
 
 
 RULES: Rules = {
-    model.InputOp: of_samples,
+    model.InputOp: of_input,
     model.ParameterOp: fixed,
     model.StateOp: fixed,
     model.FullOp: fixed,

@@ -100,10 +100,14 @@ class PartAttr(ParametrizedAttribute):
 
 @irdl_op_definition
 class InputOp(LeafOp):
-    """One array of a batch, by name."""
+    """One array of a batch, by name.
+
+    of_script: one that the script makes for the step, of which no sample has a row.
+    """
 
     name = "cirh.input"
     symbol = prop_def(StringAttr)
+    of_script = opt_prop_def(BoolAttr)
     assembly_format = "$symbol attr-dict `:` type($out)"
 
 

@@ -150,6 +150,8 @@ def address(x: torch.Tensor) -> int:
     """Return the address that identifies a tensor's storage; 0 where there are no bytes."""
     if x._is_zerotensor():  # autograd's zeros, which PyTorch makes no memory for
         return 0
+    if x.layout is not torch.strided:
+        return 0
     storage = x.untyped_storage()
     found: int = storage._cdata if is_meta(x) else storage.data_ptr()
     return found

@@ -143,7 +143,7 @@ class Computation:
         """
         if self.results is not None:
             return self.results
-        if self.takes_weights:
+        if self.takes_weights and self.has_gradients:
             raise UsageError(
                 f"{user_line()}: the loss takes weights outside of forward, and did not in step 1: "
                 "use them in forward, or call cbtorch.initialize(fast=False)"

@@ -9,10 +9,11 @@ from torch.utils._pytree import tree_map
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import StepOutputs, Token
+from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
 
@@ -41,12 +42,14 @@ class LoopStep:
     """The step that a loop is in, from its batch to `optimizer.step()` or the next batch.
 
     batch: its number among the loader's. variant: None until it is known, in a step that is
-    recorded for the first time. guards: number of the state of the guards at the batch. calls:
-    those of the expected calls that were made. place: how many batches of its `optimizer.step()`
-    came before it, from `backward()` or the first value read on. numbers: the optimizer's, that it
-    was ordered with. is_updated: its update was queued before `optimizer.step()`. strayed: a call
-    of the expected function with other arguments, for messages. revalidation: set where it is
-    compared with step 1 again.
+    recorded for the first time. guards: number of the state of the guards at the batch. rows:
+    samples of the batch; None where samples are batches themselves. calls: those of the expected
+    calls that were made. given: tensors of the script among their arguments. place: how many
+    batches of its `optimizer.step()` came before it, from `backward()` or the first value read on.
+    numbers: the optimizer's, that it was ordered with. is_updated: its update was queued before
+    `optimizer.step()`. strayed: a call of the expected function with other arguments, for messages.
+    changed: why the program cannot have the step's numbers, for messages. revalidation: set where
+    it is compared with step 1 again.
     """
 
     outputs: StepOutputs
@@ -54,25 +57,53 @@ class LoopStep:
     batch: int
     variant: StepVariant | None = None
     guards: int = 0
+    rows: int | None = None
     recorded: RecordedStep | None = None
     calls: list[MadeCall] = field(default_factory=list)
+    given: dict[Ref, torch.Tensor] = field(default_factory=dict)
     place: int = 0
     numbers: tuple[float, ...] = ()
     is_updated: bool = False
     strayed: str = ""
+    changed: str = ""
     revalidation: Revalidation | None = None
 
     @property
-    def rows(self) -> int | None:
-        """Samples of its batch; None where samples are batches themselves."""
-        loader = self.batches.loader
-        return loader.orders.rows(*divmod(self.batch, len(loader)))
+    def inputs(self) -> tuple[torch.Tensor, ...] | None:
+        """What its program takes where the chief pushes that; None where a loader gives it."""
+        assert self.variant is not None, "known by now"
+        if not self.variant.batches.is_pushed:
+            return None
+        if self.recorded is not None:
+            return self.recorded.inputs_of(self.variant)
+        leaves = self.variant.recording.program_inputs
+        return tuple(self.given.get(leaf.value, leaf.tensor) for leaf in leaves)
 
-    def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> None:
-        """Note a call that was made."""
+    def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
+        """Note a call that was made; False if it is given another tensor of the script than an
+        earlier call of the step, where step 1 gave the same.
+        """
+        own = self._given_to(expected, leaves_of(args, kwargs))
+        if own is None:
+            return False
+        if own:
+            args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
         self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled()))
         if is_write(func) and isinstance(args[0], Token):
             self._keep_slot(args[0])
+        return True
+
+    def _given_to(self, expected: Expected, leaves: list[Any]) -> dict[int, torch.Tensor] | None:
+        """Return copies of the script's tensors among arguments, by id; None if one is another."""
+        own: dict[int, torch.Tensor] = {}
+        for operand, given in zip(expected.operands, leaves, strict=True):
+            if type(operand) is Slot and operand.is_argument:
+                if operand.value not in self.given:
+                    self.given[operand.value] = given.detach().clone()
+                elif not torch.equal(self.given[operand.value], given):
+                    return None
+                own[id(given)] = self.given[operand.value]
+        return own
 
     def may_be_made_again(self, modes: tuple[bool, ...], guards: int) -> bool:
         """True if its calls so far would compute the same now."""

@@ -21,8 +21,10 @@ CALLED_AGAIN = (
 )
 
 
-def cause_of_call() -> str:
+def cause_of_call(step: LoopStep | None) -> str:
     """Return what differs from step 1 in a call of the model."""
+    if step is not None and step.changed:
+        return step.changed
     return f"{user_line()}: the model is not called as in step 1"
 
 
@@ -42,6 +44,28 @@ def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
             raise UsageError(f"{user_line()}: {reason}")
 
 
+def begins_step(step: LoopStep | None, leaves: list[Any]) -> bool:
+    """True if a call of the model on tensors of the script begins a step.
+
+    No step is open, or one that is ends without `optimizer.step()`. Values of earlier steps may be
+    among the arguments, but no batch of a loader.
+    """
+    is_left = step is None or step.status.is_over
+    if step is not None and not is_left and not (step.has_gradients and step.batches.is_pushed):
+        return False
+    lazy = [leaf for leaf in leaves if isinstance(leaf, Numbers | TracedTensor)]
+    return not any(x.requires_grad or _stale_reason(x, None) is FETCHED_AHEAD for x in lazy)
+
+
+def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
+    """Raises: UsageError if an argument is of another step and has its gradient
+
+    step: the current one; None if it is recorded
+    """
+    lazy = TracedTensor | Numbers
+    require_current([x for x in leaves if isinstance(x, lazy) and x.requires_grad], step)
+
+
 def another_call(
     step: LoopStep | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> UsageError:
@@ -53,6 +77,8 @@ def another_call(
 
 def cause_of_loss(step: LoopStep | None) -> str:
     """Return what differs from step 1 on the way to a loss."""
+    if step is not None and step.changed:
+        return step.changed
     how = step.strayed if step is not None else ""
     return f"{user_line()}: the loss is not computed as in step 1{how}"
 

@@ -18,7 +18,7 @@ from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.compare import difference, is_same
+from csrun.pytorch.record.compare import ChangedValues, changed_values, difference
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
@@ -73,6 +73,7 @@ class RecordedStep:
         draw: MaskKey,
         before: "ReadBefore",
         require_cleared: Callable[[], Collection[str]],
+        takes_arguments: bool,
     ) -> None:
         self.key = key
         self.is_left = self.is_cleared = self.has_new_buffers = False
@@ -80,6 +81,7 @@ class RecordedStep:
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
         self._recorder, self._draw = StepRecorder(model), draw
+        self._recorder.takes_arguments = takes_arguments
         self.calls = Calls(self._recorder, later)
         self._before = before
         self.end_early: Callable[[], None] = _no_end
@@ -129,9 +131,8 @@ class RecordedStep:
 
     @property
     def cause(self) -> str:
-        """Why other batches may have other graphs; empty if nothing says so."""
-        line = self._recorder.forward_read
-        return f"{line}: forward reads the value of a tensor" if line else ""
+        """Why other steps may have other graphs or tensors; empty if nothing says so."""
+        return self._recorder.varies
 
     @property
     def has_loss(self) -> bool:
@@ -151,8 +152,9 @@ class RecordedStep:
         state: int,
     ) -> Any:
         """Call the model. modes, state: of its modules and of its guards."""
-        operands = self.calls.operands(args, kwargs)
         gradients = gradients_of(leaves_of(args, kwargs))
+        args, kwargs = self.calls.with_inputs((args, kwargs))
+        operands = self.calls.operands(args, kwargs)
         begin = len(self._recorder.operators)
         self.calls.depth += 1
         try:
@@ -195,18 +197,54 @@ class RecordedStep:
 
     def finish(self, *, is_one_of_many: bool) -> None:
         """End the recording. is_one_of_many: other steps have other graphs over the same store."""
-        if is_one_of_many and self.has_loss:
-            self._recorder.read_model()
         recording = self._recorder.finish()
         self.is_cleared = self.is_left and not recording.gradients
         if self.is_cleared:  # of another batch of its shape they are not
             recording = replace(recording, gradients=recording.first_gradients)
         self._recording = recording
+        if is_one_of_many:
+            self.read_model()
+
+    def read_model(self) -> None:
+        """Have all weights of the model among a training's leaves, as in other steps' graphs."""
+        if self.has_loss:
+            self._recorder.read_model()
+            kinds, leaves = self._recorder.kinds, self._recorder.leaves
+            self._recording = replace(self._recording, kinds=tuple(kinds), leaves=tuple(leaves))
 
     @property
     def recording(self) -> Recording:
         """The recording, after `finish`."""
         return self._recording
+
+    def inputs_of(self, variant: StepVariant) -> tuple[torch.Tensor, ...] | None:
+        """Return what a variant's program takes of this step; None if a loader gives all of it."""
+        if not variant.batches.is_pushed:
+            return None
+        taken = self._recording.with_script_numbers(variant.recording.script_numbers)
+        own = {leaf.value: leaf.tensor for leaf in taken.leaves}
+        return tuple(own[leaf.value].detach() for leaf in variant.recording.program_inputs)
+
+    def changed_values(self, variant: StepVariant) -> ChangedValues | None:
+        """Return the script's values that are others than a variant's, if nothing else differs.
+
+        None if more does.
+        """
+        if variant.trains != (self._recording.loss is not None):
+            return None
+        first, own = variant.recording, self._recording
+        return changed_values(first, variant.goals, own, self._goals())
+
+    def line_of(self, changed: ChangedValues) -> str:
+        """Return the user's line of one of the values that have changed."""
+        return changed.first_line(self._recording)
+
+    def take_with_step(self, changed: ChangedValues, like: StepVariant) -> None:
+        """Have the step's program take values with each step, besides what a variant's takes."""
+        first = like.recording
+        own = self._recording.with_script_numbers(first.script_numbers)
+        own = own.with_script_tensors({leaf.value for leaf in first.of(LeafSource.SCRIPT)})
+        self._recording = changed.taken_from(own)
 
     def variant(
         self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
@@ -215,6 +253,8 @@ class RecordedStep:
         recording = self._recording
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
+        if recording.has_script_tensors or batches.is_pushed:
+            batches = Batches(batches.loader, batches.number, is_pushed=True)
         variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
         if recording.loss is not None:
             self._require_returned(recording, recording.loss)
@@ -268,10 +308,8 @@ class RecordedStep:
         return difference(variant.recording, goals, self._recording, own) or ""
 
     def is_same(self, variant: StepVariant) -> bool:
-        """Return whether the step is recorded exactly as the first one of a variant."""
-        if variant.trains != (self._recording.loss is not None):
-            return False
-        return is_same(variant.recording, variant.goals, self._recording, self._goals())
+        """True if the step is recorded exactly as the first one of a variant."""
+        return self.changed_values(variant) == ChangedValues()
 
     def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
         """Make a variant of an earlier Session one of this, if the step computes the same."""
@@ -292,12 +330,13 @@ class RecordedStep:
     def answer(
         self,
         variant: StepVariant,
-        loss: Callable[[], torch.Tensor | None],
+        returned: Callable[[Ref], torch.Tensor | None],
         norm: Callable[[torch.dtype], torch.Tensor],
     ) -> None:
         """Answer reads of the step's traced tensors with numbers, after it is over.
 
-        What is read now is returned by later steps of the variant, too.
+        What is read now is returned by later steps of the variant, too. returned: gives the value
+        that its program returns, None for another.
         """
         recording, draw, run = self._recording, self._draw, self._before.run
         before = StepWeights(recording)
@@ -312,7 +351,7 @@ class RecordedStep:
             return interpret(recording, [ref], before.weights or self._weights(), draw)
 
         def number_of(traced: TracedTensor) -> torch.Tensor:
-            if traced.value == recording.loss and (found := loss()) is not None:
+            if (found := returned(traced.value)) is not None:
                 return found
             if not _is_of_forward(recording, traced.value):
                 total = _norm_in(recording, traced.value)

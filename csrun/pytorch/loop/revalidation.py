@@ -15,6 +15,7 @@ from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.lower.interpret import reader_of
+from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Ref
@@ -63,6 +64,10 @@ class Revalidations:
         where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
         where = f"{self._replay.made + 1}, {where}"
         return Revalidation(self._model, variant, where, self._saw_again)
+
+    def forget(self, variant: StepVariant) -> None:
+        """Forget a variant that has run on tokens for the last time."""
+        self._unseen.pop(variant.shape, None)
 
     def end(self, forward: Callable[..., Any], modes: Modes, state: int) -> None:
         """Compare forward of variants whose last steps have not run it, as the block is left.
@@ -114,6 +119,7 @@ class Revalidation:
         self._recorder = StepRecorder(model)
         self._recorder.reader = reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
+        self._arguments: dict[int, TracedTensor] = {}  # by the id of the script's tensor
         self.is_recording = False
         arrays = variant.shape.arrays
         batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
@@ -122,6 +128,7 @@ class Revalidation:
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Make a call of the loop again, which step 1 made."""
         with self._recording():
+            self._take_arguments(expected, leaves_of(args, kwargs))
             own, options = tree_map(self._value, (args, dict(kwargs)))
             run = self._recorder.call_model if expected.name == MODEL else call_for_user
             found = run(func, own, options)
@@ -153,7 +160,7 @@ class Revalidation:
         """
         calls = [call for call in self._variant.shape.calls if call.name == MODEL]
         for expected in calls:
-            slots = {o for o in expected.operands if isinstance(o, Slot)}
+            slots = {o for o in expected.operands if isinstance(o, Slot)}  # arguments are gone
             if expected.spec is None or not slots <= self._values.keys():
                 return
             args, kwargs = tree_unflatten(map(self._operand, expected.operands), expected.spec)
@@ -186,7 +193,15 @@ class Revalidation:
         finally:
             self.is_recording = False
 
+    def _take_arguments(self, expected: Expected, given: list[Any]) -> None:
+        """Have tensors of the script among the arguments come with the step, as in step 1."""
+        for operand, argument in zip(expected.operands, given, strict=True):
+            if isinstance(operand, Slot) and operand.is_argument:
+                self._arguments[id(argument)] = self._recorder.as_input(argument)
+
     def _value(self, argument: Any) -> Any:
+        if id(argument) in self._arguments:
+            return self._arguments[id(argument)]
         if not isinstance(argument, Token):
             return argument
         found = self._values[argument.slot]

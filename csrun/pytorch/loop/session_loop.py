@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
@@ -31,16 +32,17 @@ from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.expected_calls import MODEL, is_write, name_of, writes_outside
+from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
 from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
-from csrun.pytorch.user import SessionLoader
+from csrun.pytorch.user import ScriptBatches, SessionLoader
 
 log = logging.getLogger("csrun")
 
@@ -74,6 +76,7 @@ class SessionLoop:
         self._step: LoopStep | None = None
         self.optimizer_state: WatchedState | None = None  # of a block that trains
         self.has_begun = self._is_over = False
+        self._script_steps = 0  # steps whose tensors no loader gives
         self.watch = WeightGuard(
             model,
             lambda: self.is_apart,
@@ -148,6 +151,23 @@ class SessionLoop:
             self._run.look_at_data()
         loader.orders.is_under_way = False
 
+    def _begin_script_step(self, leaves: list[Any]) -> LoopStep:
+        """Begin a step on tensors of the script, which calls the model on them."""
+        batches = self._run.script_batches
+        loader, number = batches.loader, self._script_steps
+        assert isinstance(loader, ScriptBatches), "they are of no loader"
+        sizes = (leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim())
+        loader.rows = max(next(sizes, 1), 1)
+        if not number:
+            log.info(
+                f"{user_line()}: the model is called on tensors that no cbtorch.dataloader gives, "
+                "so their batches are made in this process, and no streamer makes them"
+            )
+        self._script_steps += 1
+        self._begin_step(batches, number, loader.rows)
+        assert self._step is not None, "begun"
+        return self._step
+
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
         self._end_step()
@@ -166,7 +186,7 @@ class SessionLoop:
         is_known = variant is not None and self._variants.is_checked(variant)
         status = StepStatus(StepPhase.TOKENS if is_known else StepPhase.RECORDING)
         outputs = StepOutputs(run.count, status, batch=batch, updates=run.updates)
-        self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1])
+        self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1], rows=rows)
         run.count += 1
         if variant is not None and is_known:
             if variant.shape.takes_weights:
@@ -191,6 +211,7 @@ class SessionLoop:
             MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches),
             ReadBefore(run, step.outputs),
             self._begin_gradients,
+            takes_arguments=step.batches.is_pushed,
         )
         recorded.end_early = partial(self._end_early, step)
         return recorded
@@ -210,6 +231,8 @@ class SessionLoop:
         if not began.may_be_made_again(*self._state()):
             return None
         self._weight_calls.end()
+        if began.changed:
+            self._revalidations.forget(began.variant)
         outputs = StepOutputs(
             began.outputs.number,
             StepStatus(StepPhase.RECORDING),
@@ -217,7 +240,7 @@ class SessionLoop:
             updates=began.outputs.updates,
         )
         key = (began.batches.loader, began.rows, *self._state())
-        step = LoopStep(outputs, began.batches, began.batch, guards=key[-1])
+        step = LoopStep(outputs, began.batches, began.batch, guards=key[-1], rows=began.rows)
         step.recorded = recorded = self._record(step, key)
         self._step = step
         arrays = began.variant.shape.arrays
@@ -337,16 +360,20 @@ class SessionLoop:
             self._variants.record_all(recorded, cause)
         recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
+        if line := variant.script_tensor_of_forward:
+            self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")
         outputs = step.outputs
 
-        def loss() -> torch.Tensor | None:
-            slot = variant.shape.loss
-            return None if slot is None else self.readback.read(outputs, slot)
+        def returned(value: Ref) -> torch.Tensor | None:
+            slot = variant.shape.slot_of(value)
+            may_come = value in variant.outputs and not outputs.status.has_values
+            is_returned = may_come or value in outputs.outputs or value == recorded.recording.loss
+            return self.readback.read(outputs, slot) if slot and is_returned else None
 
         def norm(dtype: torch.dtype) -> torch.Tensor:
             return self.readback.read(outputs, self._gradients.norm_slot(dtype))
 
-        recorded.answer(variant, loss, norm)
+        recorded.answer(variant, returned, norm)
 
     def _queue(
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
@@ -358,7 +385,11 @@ class SessionLoop:
         else:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
-        self._run.queue(QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work))
+        inputs = None
+        if work is not QueuedWork.UPDATE:
+            inputs = step.inputs
+        queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
+        self._run.queue(queued)
 
     def _begin_gradients(self) -> frozenset[str]:
         """Begin `backward()` in a recorded step, whose gradients are PyTorch's own.
@@ -388,10 +419,14 @@ class SessionLoop:
         is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
         if is_own and not torch.is_grad_enabled():
             return self._host_calls.call(args, kwargs)
+        if mismatch.begins_step(step, leaves):
+            step = self._begin_script_step(leaves)
+            args, kwargs = tree_map(carried, (args, kwargs))
+            leaves = leaves_of(args, kwargs)
         if step is not None and step.recorded is not None:
             mismatch.require_open(step)
-            args, kwargs = step.recorded.traced((args, kwargs))
-            mismatch.require_current(leaves_of(args, kwargs), None)
+            args, kwargs = step.recorded.calls.carried(step.recorded.traced((args, kwargs)))
+            mismatch.require_usable(leaves_of(args, kwargs), None)
             results = step.recorded.call(self._forward, args, kwargs, *self._state())
             if step.recorded.has_new_buffers:
                 self.watch.begin()
@@ -401,15 +436,13 @@ class SessionLoop:
         found = self._called_model(step, args, kwargs) if step is not None else None
         if found is not None:
             return found
-        if is_own:
-            raise mismatch.another_call(step, args, kwargs)
-        mismatch.require_current(leaves, step.outputs if step else None)
+        mismatch.require_usable(leaves, step.outputs if step else None)
         modes, state = self._state()
         is_other = step is not None and state != step.guards
         is_changed = is_other or (step is not None and modes != step.modes)
-        recorded = self._record_after_all("" if is_changed else mismatch.cause_of_call())
+        recorded = self._record_after_all("" if is_changed else mismatch.cause_of_call(step))
         if recorded is not None:
-            args, kwargs = recorded.traced((args, kwargs))
+            args, kwargs = recorded.calls.carried(recorded.traced((args, kwargs)))
             return recorded.call(self._forward, args, kwargs, modes, state)
         if is_other:
             raise call_order.changed_too_late(self._guards.changed)
@@ -471,11 +504,14 @@ class SessionLoop:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
         if not step.calls:
-            step.variant.require_constants()
+            if step.changed or (line := step.variant.changed_constant()):
+                step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
+                return None
             step.revalidation = self._revalidations.begun(step.variant, step.guards)
         if step.revalidation is not None:
             step.revalidation.call(expected, func, args, kwargs)
-        step.note(expected, func, args, kwargs)
+        if not step.note(expected, func, args, kwargs):
+            return None
         return expected.tokens(self, step.outputs)
 
     def backward(self, token: Numbers) -> None:

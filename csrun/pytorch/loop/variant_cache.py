@@ -1,7 +1,7 @@
 """Cache of the variants of a loop's step."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -134,6 +134,7 @@ class VariantCache:
         for variant in alike:
             if not recorded.difference(variant, self._run.accumulates):
                 return variant
+        self._take_with_step(recorded, alike)
         if (cause := self.cause_of(part)) and len(alike) >= MOST_GRAPHS:
             raise UsageError(
                 f"{cause}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
@@ -146,6 +147,16 @@ class VariantCache:
                 "it less often, or pass it with the batch, as a tensor"
             )
         return None
+
+    def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:
+        """Have the script's values that differ from those of a variant come with each step."""
+        for variant in alike:
+            if changed := recorded.changed_values(variant):
+                line = recorded.line_of(changed)
+                self.record_all(recorded, f"{line}: a tensor or number of the script changes")
+                recorded.read_model()
+                recorded.take_with_step(changed, variant)
+                return
 
     def _learn_new(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
         like = next((p for key, p in self._variants.items() if key[:2] == recorded.key[:2]), None)

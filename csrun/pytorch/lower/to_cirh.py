@@ -83,6 +83,7 @@ class _Importer:
         self._builder = builder
         self._values: dict[Ref, Any] = {}  # values of CIRH, some of them BackwardOnly
         self._constants: dict[Ref, GraphLeaf] = {}
+        self._script_tensors = 0
 
     def module_of(self, algorithms: Mapping[str, Algorithm], outputs: Sequence[Ref]) -> ModuleOp:
         recording = self._recording
@@ -148,14 +149,24 @@ class _Importer:
         if leaf.source is LeafSource.CONSTANT:
             self._constants[leaf.value] = leaf  # emit_operator where it is first read
             return
-        if leaf.source is LeafSource.INPUT:
+        if leaf.source in (LeafSource.INPUT, LeafSource.SCRIPT):
             small = kind.dtype in SMALL
             declared = tensor_type(kind.shape, SMALL_AS if small else name_of(kind.dtype))
-            value = self._builder.leaf(InputOp, declared, symbol=leaf.name)
-            value.name_hint = leaf.name
+            value = self._input(leaf, declared)
         else:
             value = self._stored(leaf, tensor_type(kind.shape, name_of(kind.dtype)))
         self._values[leaf.value] = value
+
+    def _input(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
+        if leaf.source is LeafSource.INPUT:
+            value = self._builder.leaf(InputOp, declared, symbol=leaf.name)
+            value.name_hint = leaf.name
+            return value
+        name = f"script_{self._script_tensors}"
+        self._script_tensors += 1
+        value = self._builder.leaf(InputOp, declared, symbol=name, of_script=True)
+        value.name_hint = name
+        return value
 
     def _stored(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
         name = stored_name(leaf.name)

@@ -1,6 +1,7 @@
 """Comparison of two recordings of a step, operator by operator."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,11 +10,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 from csrun.pytorch.record.recording import (
     GraphLeaf,
     LeafSource,
+    NumberPlace,
     RecordedOperator,
     Recording,
     Ref,
     ancestors,
 )
+
+#: Operators of a tensor of floats and a number, which do the same with a tensor without axes.
+_TAKE_NUMBERS = frozenset(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
 
 
 def difference(
@@ -52,14 +57,80 @@ def is_same(first: Recording, of: Sequence[Ref], again: Recording, of_again: Seq
 
     That is a hundred times as fast as `difference`, which may find none where this is False.
     """
-    return (
+    return changed_values(first, of, again, of_again) == ChangedValues()
+
+
+@dataclass(frozen=True)
+class ChangedValues:
+    """Values of the script that differ between two recordings of the same operators."""
+
+    constants: tuple[GraphLeaf, ...] = ()
+    numbers: tuple[NumberPlace, ...] = ()
+
+    def first_line(self, recording: Recording) -> str:
+        """Return the user's line that one of them is of."""
+        lines = [leaf.name for leaf in self.constants]
+        return [*lines, *(recording.operators[place.operator].line for place in self.numbers)][0]
+
+    def taken_from(self, recording: Recording) -> Recording:
+        """Return a recording that takes them with each step."""
+        taken = recording.with_script_tensors({leaf.value for leaf in self.constants})
+        return taken.with_script_numbers(self.numbers)
+
+
+def changed_values(
+    first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
+) -> ChangedValues | None:
+    """Return what has changed of the script's values, if recordings are else equal as `is_same`.
+
+    What the first one takes with each step is not compared. None if they differ in more.
+    """
+    again = again.with_script_numbers(first.script_numbers)
+    is_alike = (
         list(of) == list(of_again)
         and len(first.operators) == len(again.operators)
-        and all(map(_is_same_operator, first.operators, again.operators))
         and first.kinds == again.kinds
         and len(first.leaves) == len(again.leaves)
-        and all(map(_is_same_leaf, first.leaves, again.leaves))
+        and all(
+            leaf.value == now.value for leaf, now in zip(first.leaves, again.leaves, strict=True)
+        )
     )
+    if not is_alike:
+        return None
+    numbers: list[NumberPlace] = []
+    for index, (one, other) in enumerate(zip(first.operators, again.operators, strict=True)):
+        if not _is_same_operator(one, other):
+            changed = _changed_number(one, other, again)
+            if changed is None:
+                return None
+            numbers.append(NumberPlace(index, changed))
+    constants = []
+    for leaf, now in zip(first.leaves, again.leaves, strict=True):
+        if _compare_leaves(leaf, now) is not None:
+            if not leaf.source is now.source is LeafSource.CONSTANT:
+                return None
+            constants.append(now)
+    return ChangedValues(tuple(constants), tuple(numbers))
+
+
+def _changed_number(
+    one: RecordedOperator, other: RecordedOperator, recording: Recording
+) -> int | None:
+    """Return which argument is another number, of an operator that may take a tensor there."""
+    is_alike = _is_same_operator(one, replace(other, arguments=one.arguments))
+    if not is_alike or other.name not in _TAKE_NUMBERS or len(one.arguments) != 2:
+        return None
+    (left, right), (now, other_right) = one.arguments, other.arguments
+    if left != now or not _is_number(right) or not _is_number(other_right):
+        return None
+    result = other.results[0]
+    kinds = [recording.kind(ref) for ref in (now, result) if isinstance(ref, Ref)]
+    are_floats = len({kind.dtype for kind in kinds}) == 1 and kinds[0].dtype.is_floating_point
+    return 1 if are_floats and len(kinds) == 2 else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
@@ -70,10 +141,6 @@ def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
         and one.scope == other.scope
         and one.keywords == other.keywords
     )
-
-
-def _is_same_leaf(leaf: GraphLeaf, now: GraphLeaf) -> bool:
-    return leaf.value == now.value and _compare_leaves(leaf, now) is None
 
 
 class _CanonicalGraph:
@@ -105,6 +172,8 @@ class _CanonicalGraph:
 
 
 def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
+    if leaf.source is LeafSource.SCRIPT and now.source in (leaf.source, LeafSource.CONSTANT):
+        return None  # whatever its numbers are
     if (leaf.source, leaf.name) != (
         now.source,
         now.name,

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -41,9 +42,12 @@ from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 from csrun.pytorch.record.unsupported import (
+    DRAWN,
+    DRAWS,
+    DRAWS_IN_EACH_STEP,
+    NOT_DENSE,
     NOT_IN_MODEL,
     refusal_of,
-    refusal_of_constant,
 )
 
 aten = torch.ops.aten
@@ -79,7 +83,8 @@ class StepRecorder(TorchDispatchMode):
         self.model = model
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
         self.may_read_in_forward = False
-        self.forward_read = ""  # the first line of forward that has read a value
+        self.takes_arguments = False  # tensors of the script that the loop gives to calls
+        self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
         self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
@@ -94,6 +99,7 @@ class StepRecorder(TorchDispatchMode):
             int, TracedTensor
         ] = {}  # by the id of a user's tensor, which a leaf keeps alive
         self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
+        self._varying: dict[int, torch.Tensor] = {}  # plain tensors made of random numbers, by id
         self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
         self._entered: ExitStack | None = None
@@ -247,7 +253,7 @@ class StepRecorder(TorchDispatchMode):
             return call_for_user(func, args, kwargs)
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
-            return self._run_untraced(func, args, kwargs)
+            return self._run_untraced(func, given, args, kwargs)
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
@@ -263,6 +269,11 @@ class StepRecorder(TorchDispatchMode):
         if func in INDEXING:
             args = with_places(func, args, self._is_constant)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        if DRAWS in func.tags and self.may_read_in_forward:
+            drawn = self._draw(func, args, kwargs)
+            if not func._schema.is_mutable:
+                return drawn
+            func, args, kwargs, given = aten.copy_.default, (args[0], drawn), {}, [args[0], drawn]
         self._require_supported(func, given)
         if func._schema.is_mutable:
             self.writes.check_given(func, args, kwargs)
@@ -395,20 +406,42 @@ class StepRecorder(TorchDispatchMode):
             raise self.refusal(NOT_IN_MODEL)
         return self._add_constant(materialize(tensor))
 
+    def as_input(self, argument: Any) -> Any:
+        """Return the traced tensor of a plain one that comes with the step; others as they are.
+
+        Truths are constants: as an index they decide on a shape.
+        """
+        is_plain = type(argument) is torch.Tensor and not argument.requires_grad
+        if not is_plain or argument.dtype is torch.bool or not self._is_constant(argument):
+            return argument
+        if argument.is_floating_point() and argument.dtype != self._float_type:
+            return argument
+        with unrecorded():
+            self._varying[id(argument)] = argument
+            return self.traced(argument)
+
+    @cached_property
+    def _float_type(self) -> torch.dtype | None:
+        floats = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        return next(floats, None)
+
     def _add_constant(self, tensor: torch.Tensor) -> TracedTensor:
         """Return a constant leaf; another one if the tensor was written since the last."""
         _, numbers, made = self._constants.get(id(tensor), (None, None, None))
         if numbers is None or made is None or not torch.equal(numbers, tensor):
             numbers = tensor.detach().clone()
-            made = self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
+            made = self._add_leaf(numbers, self._source_of(tensor), self.scopes.line)
             self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
         return made
 
     def add_fresh(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a traced tensor that begins with a plain one's values, as a constant."""
+        """Return a traced tensor that begins with a plain one's values."""
         with unrecorded():
             numbers = tensor.detach().clone()
-        return self._add_leaf(numbers, LeafSource.CONSTANT, self.scopes.line)
+        return self._add_leaf(numbers, self._source_of(tensor), self.scopes.line)
+
+    def _source_of(self, plain: torch.Tensor) -> LeafSource:
+        return LeafSource.SCRIPT if id(plain) in self._varying else LeafSource.CONSTANT
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """True if a tensor belongs to the model."""
@@ -422,9 +455,10 @@ class StepRecorder(TorchDispatchMode):
     @property
     def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:
         """Yield the tensors that became constants, with their leaves."""
-        of = {leaf.value: leaf for leaf in self.leaves}
+        of = {leaf.value: leaf for leaf in self.leaves if leaf.source is LeafSource.CONSTANT}
         for tensor, _, made in self._constants.values():
-            yield tensor, of[made.value]
+            if made.value in of:
+                yield tensor, of[made.value]
 
     def refusal(self, what: str) -> CaptureError:
         """Return an error with the current operator's line."""
@@ -442,14 +476,45 @@ class StepRecorder(TorchDispatchMode):
 
     # Operators that are not recorded as such.
 
-    def _run_untraced(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if why := refusal_of_constant(func):
-            raise self.refusal(why)
+    def _run_untraced(
+        self, func: Any, given: Sequence[torch.Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        draws = DRAWS in func.tags
+        if draws and not self.may_read_in_forward:
+            raise self.refusal(DRAWS_IN_EACH_STEP.format(func))
         args, kwargs = map_arguments(_materialized, args, kwargs)
         found = call_for_user(func, args, kwargs)
+        if draws and (self.scopes.is_in_forward or not self.takes_arguments):
+            self._note_varying(DRAWN)
+        if draws or any(id(tensor) in self._varying for tensor in given):
+            self._varying |= {id(x): x for x in leaves_of((found,), {})}
         if self.scopes.is_in_forward:
             self.fresh.note(func, args, kwargs, found)
         return found
+
+    def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Draw random numbers with PyTorch, for an operator on traced tensors.
+
+        Of the operand that they are written into, or are to be like, only the geometry is used.
+        """
+        self._note_varying(DRAWN)
+        like = args[0] if func._schema.is_mutable or "_like" in func.name() else None
+        given = map_arguments(lambda a: self._operand_of_draw(a, like), args, kwargs)
+        with unrecorded(), torch.no_grad():
+            numbers = call_for_user(func, *given)
+        return self._add_leaf(numbers, LeafSource.SCRIPT, self.scopes.line)
+
+    def _operand_of_draw(self, argument: Any, like: Any) -> Any:
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        traced = self.traced(argument)
+        if argument is not like:
+            return self.reader(traced)
+        with unrecorded():
+            return torch.empty_strided(traced.shape, traced.stride(), dtype=traced.dtype)
+
+    def _note_varying(self, what: str) -> None:
+        self.varies = self.varies or f"{user_line()}: {what}"
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
         """Return a value that the loop reads, or forward, where it may.
@@ -461,7 +526,7 @@ class StepRecorder(TorchDispatchMode):
         if not self.scopes.is_in_forward:
             self.reads.append(LoopRead(traced.value, user_line()))
         elif self.may_read_in_forward:
-            self.forward_read = self.forward_read or user_line()
+            self._note_varying("forward reads the value of a tensor")
         else:
             self.scopes.refuse_in_forward()
         return self.reader(traced)
@@ -492,7 +557,8 @@ class StepRecorder(TorchDispatchMode):
             raise self._device_error(tensor)
         self._require_dense_and_real(tensor)
         made = self._add_value(Geometry.of(tensor), TracedStorage(stored))
-        numbers = materialize(tensor) if source is LeafSource.CONSTANT else tensor
+        is_plain = source in (LeafSource.CONSTANT, LeafSource.SCRIPT)
+        numbers = materialize(tensor) if is_plain else tensor
         self.leaves.append(GraphLeaf(made.value, source, name, numbers))
         self._known[id(tensor)] = made
         return made
@@ -509,9 +575,7 @@ class StepRecorder(TorchDispatchMode):
     def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
         """Raises: CaptureError for a sparse or complex tensor"""
         if tensor.layout is not torch.strided:
-            raise self.refusal(
-                f"a tensor is {tensor.layout}, only dense ones are supported: call to_dense()"
-            )
+            raise self.refusal(NOT_DENSE.format(tensor.layout))
         if tensor.is_complex():
             raise self.refusal(
                 f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "

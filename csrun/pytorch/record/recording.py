@@ -1,10 +1,10 @@
 """Graph of a recorded step: operators in order, their operands, and the step's results."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,13 +44,14 @@ class LeafSource(StrEnum):
     PARAMETER = "parameter"
     BUFFER = "buffer"  # a float buffer of the model
     CONSTANT = "constant"  # a tensor that depends on neither batch nor model
+    SCRIPT = "script tensor"  # one that the script makes anew in each step, such as random numbers
 
 
 @dataclass(frozen=True, eq=False)
 class GraphLeaf:
     """A value that no operator makes. tensor: its value in step 1.
 
-    name: PyTorch's of a parameter or buffer, batch_N of an input, the user's line of a constant.
+    name: PyTorch's of a parameter or buffer, batch_N of an input, the user's line of others.
     """
 
     value: Ref
@@ -93,6 +94,13 @@ def returns_view(call: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
+class NumberPlace(NamedTuple):
+    """Place of a Python number in a recording: of an operator's argument."""
+
+    operator: int
+    argument: int
+
+
 @dataclass(frozen=True)
 class LoopRead:
     """A value that the loop read, and in which line."""
@@ -112,6 +120,7 @@ class Recording:
     counters: increments of integer buffers per step, such as num_batches_tracked. reads: values
     that the loop read, in order. without_gradient: parameters that require a gradient but have
     none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
+    script_numbers: where a number of the script is a leaf and no part of the graph.
     """
 
     operators: tuple[RecordedOperator, ...]
@@ -129,10 +138,55 @@ class Recording:
     training: bool
     without_gradient: tuple[str, ...]
     zeros: frozenset[str] = frozenset()
+    script_numbers: tuple[NumberPlace, ...] = ()
 
     def of(self, source: LeafSource) -> tuple[GraphLeaf, ...]:
         """Return the leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
+
+    @property
+    def program_inputs(self) -> tuple[GraphLeaf, ...]:
+        """Leaves that a program takes with each step, in order."""
+        sources = LeafSource.INPUT, LeafSource.SCRIPT
+        return tuple(leaf for leaf in self.leaves if leaf.source in sources)
+
+    @property
+    def has_script_tensors(self) -> bool:
+        """True if a program takes tensors that no loader gives."""
+        return any(leaf.source is LeafSource.SCRIPT for leaf in self.leaves)
+
+    def with_script_tensors(self, values: Container[Ref]) -> "Recording":
+        """Return the recording with constants as tensors that the script makes in each step."""
+        leaves = (
+            replace(leaf, source=LeafSource.SCRIPT) if leaf.value in values else leaf
+            for leaf in self.leaves
+        )
+        return replace(self, leaves=tuple(leaves))
+
+    def with_script_numbers(self, places: Iterable[NumberPlace]) -> "Recording":
+        """Return the recording with numbers among operators' arguments as tensors of the script.
+
+        Each is a leaf without axes, of the type of the operator's result.
+        """
+        operators, kinds, leaves = list(self.operators), list(self.kinds), list(self.leaves)
+        for place in (new := [p for p in places if p not in self.script_numbers]):
+            op = operators[place.operator]
+            result = op.results[0]
+            assert result is not None, "it gives a tensor"
+            number = torch.tensor(op.arguments[place.argument], dtype=self.kind(result).dtype)
+            ref = Ref.of(len(kinds))
+            kinds.append(TensorKind((), number.dtype))
+            leaves.append(GraphLeaf(ref, LeafSource.SCRIPT, op.line, number))
+            arguments = [*op.arguments]
+            arguments[place.argument] = ref
+            operators[place.operator] = replace(op, arguments=tuple(arguments))
+        return replace(
+            self,
+            operators=tuple(operators),
+            kinds=tuple(kinds),
+            leaves=tuple(leaves),
+            script_numbers=(*self.script_numbers, *new),
+        )
 
     def viewed_parameter(self, value: Ref) -> str:
         """Return the name of the parameter that a value is a view of, or empty text."""

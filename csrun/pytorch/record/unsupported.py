@@ -19,7 +19,8 @@ _REASONS = {
         "it in the dataset, or on values that the loop has read"
     ),
 }
-_DRAWS = torch.Tag.nondeterministic_seeded
+DRAWS = torch.Tag.nondeterministic_seeded
+DRAWN = "random numbers are drawn in the step"
 #: Operators that a script uses through an option of PyTorch, and what to write instead.
 _INSTEAD = {
     torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (
@@ -32,6 +33,7 @@ _INSTEAD = {
     ),
 }
 
+NOT_DENSE = "a tensor is {}, only dense ones are supported: call to_dense()"
 NOT_IN_MODEL = (
     "a tensor requires a gradient but is not a parameter of the model: register it with "
     "nn.Parameter; call a teacher under torch.no_grad()"
@@ -49,6 +51,11 @@ EARLIER_STEP = (
     "from the same state, as only the batch may be an input; read numbers with .item()"
 )
 
+DRAWS_IN_EACH_STEP = (
+    "{} draws random numbers in the step, and would draw the same ones in each: draw them in the "
+    "dataset, or use torch.nn.functional.dropout"
+)
+
 
 class OfNumbersError(CaptureError):
     """An operator's result or its shape depends on values; the loop itself may read them."""
@@ -58,7 +65,7 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
     """Return the error of an operator on traced tensors; None where it can be recorded."""
     if func in _INSTEAD:
         return CaptureError(f"{line}: {_INSTEAD[func]}")
-    if _DRAWS in func.tags:
+    if DRAWS in func.tags:
         return CaptureError(
             f"{line}: {func} draws random numbers, which only dropout may do in a step: use "
             "torch.nn.functional.dropout, or draw them in the dataset"
@@ -67,16 +74,6 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
     if reason is None or _is_integer_index(func, given):
         return None
     return OfNumbersError(f"{line}: {func}: {reason}")
-
-
-def refusal_of_constant(func: Any) -> str | None:
-    """Return why an operator on untraced tensors must not run; None where it may."""
-    if _DRAWS not in func.tags:
-        return None
-    return (
-        f"{func} draws random numbers in the step, and would draw the same ones in each: draw "
-        "them in the dataset, or use torch.nn.functional.dropout"
-    )
 
 
 def _is_integer_index(func: Any, given: Sequence[torch.Tensor]) -> bool:

@@ -183,4 +183,5 @@ class Evaluations:
 def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:
     """True if a step is that batch's, of this variant, which returns all that may be read of it."""
     is_next = step.variant is variant and step.batch == batch and step.ends_step and not step.place
+    is_next = is_next and step.inputs is None
     return is_next and step.outputs.asks_for(variant.outputs)

@@ -50,6 +50,7 @@ class ScriptMachine:
             dataset=batches.loader.dataset_of_batches,
             others=tuple(loader.dataset_of_batches for loader in others),
             data=batches.number,
+            is_pushed=batches.is_pushed,
         )
         told, first = batches.loader.encode(), batches.upcoming
         place = machine_for(run, owner.executable, target, step, batches.last, told, first)
@@ -90,7 +91,7 @@ class ScriptMachine:
         assert variant.executable is not None, "compiled before"
         batches, whole = variant.batches, variant.batches.whole(variant)
         former = [variant]
-        if batches.fed is not None and not batches.may_feed(variant):
+        if batches.fed is not None and (batches.is_pushed or not batches.may_feed(variant)):
             former = [variant, *(one for one in self._variants if one.batches is batches)]
             batches.fed = None
         unused = [one.program for one in former if one.program is not None]
@@ -101,6 +102,7 @@ class ScriptMachine:
         if batches.fed is None:
             data, told = batches.loader.dataset_of_batches, batches.loader.encode()
             feed = Feed(data, batches.number, batches.upcoming, batches.last, told)
+            feed = replace(feed, is_pushed=batches.is_pushed)
             batches.fed = program = self.machine.load(variant.executable, feed)
         else:
             program = self.machine.load(variant.executable, batches.fed)

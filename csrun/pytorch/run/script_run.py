@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, groupby
 from typing import Any
 
@@ -26,7 +26,7 @@ from csrun.pytorch.run.replay import Replay
 from csrun.pytorch.run.script_machine import ScriptMachine
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
 from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
-from csrun.pytorch.user import SessionLoader
+from csrun.pytorch.user import ScriptBatches, SessionLoader
 from csrun.pytorch.weights.gone_weights import GoneWeights
 from csrun.pytorch.weights.store_copies import (
     StoredWeights,
@@ -241,6 +241,11 @@ class ScriptRun:
         """
         return self._batches.of(loader, is_job=self.run.folder is not None)
 
+    @cached_property
+    def script_batches(self) -> Batches:
+        """Batches of steps on tensors that the script makes itself."""
+        return Batches(ScriptBatches(), number=0, is_pushed=True)
+
     def look_at_data(self) -> None:
         """Take what the loop has changed of the loaders' data, between two passes.
 
@@ -262,7 +267,7 @@ class ScriptRun:
         """Make the batches of all steps that are queued or under way, where that is done here."""
         numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
         for step in (*self._orders.steps, *self._queued):
-            if step.work is not QueuedWork.UPDATE:
+            if step.work is not QueuedWork.UPDATE and step.inputs is None:
                 numbers[step.variant.batches].append(step.batch)
         for batches, wanted in numbers.items():
             batches.loader.batches.keep(wanted)
@@ -409,7 +414,9 @@ class ScriptRun:
             for step in steps[:count]:
                 variant.wanted.update(step.outputs.wanted())
             program = self._program(variant)
-            if has_begun and not is_next and batches.fed is not None:
+            if (pushed := steps[0].inputs) is not None:
+                program.push(tuple(tensor.numpy() for tensor in pushed))
+            elif has_begun and not is_next and batches.fed is not None:
                 batches.fed.begin(first, batches.last, batches.loader.encode())
             if variant.trains:
                 self._orders.run(self._trainer(), variant, program, steps[:count], self.accumulates)

@@ -17,11 +17,12 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import Recording, Ref, ancestors
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.unsupported import OfNumbersError
+from csrun.pytorch.record.unsupported import NOT_DENSE, OfNumbersError
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import COMPUTED, Owner, Slot, StepOutputs, Token, token_of
+from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.
@@ -76,6 +77,14 @@ def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
     )
 
 
+def carried(value: Any) -> Any:
+    """Return the numbers of an earlier step's value, if that is detached; others as they are."""
+    if not isinstance(value, TracedTensor | Numbers) or value.requires_grad:
+        return value
+    with unrecorded():
+        return (value.tensor() if isinstance(value, Numbers) else value.numbers()).clone()
+
+
 class Calls(TorchFunctionMode):
     """Mode that records the loop's calls of PyTorch's functions, except inside of the model.
 
@@ -89,6 +98,7 @@ class Calls(TorchFunctionMode):
         self.found: list[Call] = []
         self.depth = 0  # of calls of the model
         self.traced: Callable[[Any], Any] | None = None
+        self.takes_arguments = recorder.takes_arguments
         self._recorder = recorder
 
     def __torch_function__(
@@ -106,10 +116,15 @@ class Calls(TorchFunctionMode):
                 f"{user_line()}: a hook on a value of the loop would run in the first steps only: "
                 "register it on the value in forward, or write a torch.autograd.Function"
             )
-        if any(isinstance(a, TracedTensor) and a.recorder is not self._recorder for a in leaves):
-            return self.later(func, args, kwargs)  # it is of a step that is over
+        if any(map(self._is_earlier, leaves)) and self._may_lead_to_loss(leaves):
+            args, kwargs = self.carried((args, kwargs))
+            leaves = leaves_of(args, kwargs)
+        if any(isinstance(a, TracedTensor) and self._is_earlier(a) for a in leaves):
+            return self.later(func, args, kwargs)
         if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             return self._on_numbers(func, args, kwargs)
+        if any(isinstance(a, TracedTensor) for a in leaves):
+            args, kwargs = self.with_inputs((args, kwargs))
         operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
         try:
             results = call_for_user(func, args, kwargs)
@@ -122,6 +137,22 @@ class Calls(TorchFunctionMode):
                 name_of(func), operands, results, tuple(kwargs), gradients, writes=is_write(func)
             )
         return results
+
+    def carried(self, tree: Any) -> Any:
+        """Return arguments with numbers in the place of detached values of earlier steps."""
+        return tree_map(lambda x: carried(x) if self._is_earlier(x) else x, tree)
+
+    def _is_earlier(self, value: Any) -> bool:
+        """True if a value is of a step that is over."""
+        if isinstance(value, TracedTensor):
+            return value.recorder is not self._recorder
+        return isinstance(value, Numbers)
+
+    def with_inputs(self, tree: Any) -> Any:
+        """Return arguments with traced tensors in the place of the script's, which come with the
+        step; others where tensors of the script are constants.
+        """
+        return tree_map(self._recorder.as_input, tree) if self.takes_arguments else tree
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         is_before = torch.is_grad_enabled() and not self._recorder.has_loss
@@ -160,6 +191,8 @@ class Calls(TorchFunctionMode):
 
     def _operand(self, value: Any) -> Any:
         if type(value) is torch.Tensor:
+            if value.layout is not torch.strided:
+                raise UsageError(f"{user_line()}: {NOT_DENSE.format(value.layout)}")
             return Snapshot(value, self._recorder.name_of(value))
         return self._ref(value)
 
@@ -214,6 +247,8 @@ class Expected:
 
 
 def _is_equal(operand: Any, argument: Any) -> bool:
+    if type(operand) is Slot and operand.is_argument:
+        return operand.fits(argument)
     if type(operand) is Snapshot:
         return operand.is_still(argument)
     if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
@@ -242,6 +277,10 @@ class LoopShape:
         calls = list(calls)
         wanted = ancestors(recording, self._goals(calls))
         self._is_batch_known = False
+        self._arguments = {
+            leaf.value: Slot(leaf.value, leaf.tensor.to("meta"), is_argument=True)
+            for leaf in recording.of(LeafSource.SCRIPT)
+        }
         self._differentiable: set[Ref] = set()
         self.batch = self._with_slots(batch)
         self.inputs: Mapping[Ref, Slot] = dict(self._slots)
@@ -288,6 +327,10 @@ class LoopShape:
         """All values that a step has for the loop."""
         return self._slots
 
+    def slot_of(self, value: Ref) -> Slot | None:
+        """Return the slot of a value, None for one that steps do not have for the loop."""
+        return self._slots.get(value)
+
     @property
     def arrays(self) -> list[Slot]:
         """Slots of the batch's tensors, in order."""
@@ -297,11 +340,20 @@ class LoopShape:
         return all(r in self._slots for r in results)
 
     def _expected(self, call: Call) -> Expected:
-        operands = tuple(self._slots.get(o, o) if isinstance(o, Ref) else o for o in call.operands)
+        operands = tuple(self._operand(o) if isinstance(o, Ref) else o for o in call.operands)
         results = self._with_slots(call.results)
         is_one = isinstance(results, Slot)
         gradients = call.gradients if self._recording.loss else None
         return Expected(call.name, operands, results, call.how, is_one, call.spec, gradients)
+
+    def _operand(self, value: Ref) -> Any:
+        return self._slots.get(value) or self._arguments.get(value, value)
+
+    @property
+    def arguments(self) -> set[Ref]:
+        """Tensors of the script that each step gives to a call."""
+        operands = (operand for call in self.calls for operand in call.operands)
+        return {o.value for o in operands if type(o) is Slot and o.is_argument}
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
+import torch
+
 from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.variant import StepVariant
 from csrun.runtime.wire.messages import Gathering
 
+Inputs = tuple[torch.Tensor, ...]
 Numbers = tuple[float, ...]  # the optimizer's for one step, such as the learning rate
 
 
@@ -25,6 +28,7 @@ class QueuedStep:
     """Entry of a loop's queue.
 
     batch: its number among the loader's. place: how many batches of the step came before it.
+    inputs: all that its program takes, where some of it is of no loader.
     """
 
     variant: StepVariant
@@ -33,6 +37,7 @@ class QueuedStep:
     numbers: Numbers
     place: int = 0
     work: QueuedWork = QueuedWork.STEP
+    inputs: Inputs | None = None
 
     @property
     def ends_step(self) -> bool:
@@ -41,6 +46,8 @@ class QueuedStep:
 
     def follows(self, before: "QueuedStep") -> bool:
         """True if one order may have both."""
+        if self.inputs is not None:
+            return False
         place = 0 if before.ends_step else before.place + 1
         return self.batch == before.batch + 1 and self.place == place
 

@@ -29,7 +29,8 @@ class Slot:
     """A value that each step has for the loop: an array of the batch, or a result.
 
     meta: tensor of its shape, type and requires_grad, without numbers. is_loss: backward() is
-    called on it. is_input: it is an array of the batch. weight: name of the parameter that it is a
+    called on it. is_input: it is an array of the batch. is_argument: it is a tensor of the script
+    that each step gives to a call. weight: name of the parameter that it is a
     view of. made: the latest tokens of it, which may be reused.
     """
 
@@ -38,12 +39,23 @@ class Slot:
     is_loss: bool = False
     is_input: bool = False
     weight: str = ""
+    is_argument: bool = False
     made: list["Token"] = field(default_factory=list)
 
     @property
     def comes_with_step(self) -> bool:
         """True if it is known of each step, without being an output of the program."""
         return self.is_loss or self.value is NORM
+
+    def fits(self, value: Any) -> bool:
+        """True if a tensor of the script may be given in this one's place."""
+        return (
+            type(value) is torch.Tensor
+            and value.shape == self.meta.shape
+            and value.dtype == self.meta.dtype
+            and value.layout is torch.strided
+            and not value.requires_grad
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -37,7 +37,8 @@ class Batches:
 
     number: of the loader in the script. next: the batch that comes next; None if the streamers do
     not know its order. fed: the program that batches are made for; other variants take them from
-    it. variants: the compiled ones. most: how many batches of a pass the loop gets.
+    it. variants: the compiled ones. most: how many batches of a pass the loop gets. is_pushed: the
+    chief makes them itself and pushes them.
     """
 
     loader: SessionLoader
@@ -47,6 +48,7 @@ class Batches:
     variants: list["StepVariant"] = field(default_factory=list)
     most: int = sys.maxsize
     open_passes: int = 0
+    is_pushed: bool = False
 
     @contextmanager
     def pass_open(self) -> Iterator[None]:
@@ -166,16 +168,18 @@ class StepVariant:
     constants: list[Constant] = field(default_factory=list)
     is_one_of_many: bool = False
 
+    def changed_constant(self) -> str:
+        """Return the line of a tensor that has changed and whose numbers are in the program."""
+        self.constants = [constant for constant in self.constants if constant.is_alive]
+        return next((each.where for each in self.constants if not each.is_same), "")
+
     def require_constants(self) -> None:
         """Raises: UsageError if a tensor has changed whose numbers are in the program"""
-        self.constants = [constant for constant in self.constants if constant.is_alive]
-        for constant in self.constants:
-            if not constant.is_same:
-                raise UsageError(
-                    f"{constant.where}: a tensor that this line uses has changed since step 1, and "
-                    "the program has its old numbers: make it an array of the batch, in the "
-                    "dataset, or a buffer that forward itself changes"
-                )
+        if line := self.changed_constant():
+            raise UsageError(
+                f"{line}: a tensor that this line uses is written between two calls of a step: "
+                "write it after optimizer.step(), before the next batch is taken"
+            )
 
     def traced(self, optimization: Optimization | None, options: CompileOptions) -> TracedModel:
         """Return its program before the passes, with the optimizer's updates if it trains.
@@ -185,15 +189,27 @@ class StepVariant:
         Raises: CompileError for operators over the whole batch, where there are several
         """
         recording, optimizer = self.recording, optimization if self.trains else None
+        if options.parts > 1:
+            _require_no_script_tensors(recording)
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
         module = module_of(recording, algorithms, self.run_mode, self.outputs)
         rebatch(module, options, self.samples)
         return TracedModel(module, None)
 
     @property
+    def script_tensor_of_forward(self) -> str:
+        """Line of a tensor of the script that no call of the loop is given; empty if there is none.
+
+        Such a tensor is not known in a step whose forward does not run.
+        """
+        known = self.shape.arguments
+        leaves = self.recording.of(LeafSource.SCRIPT)
+        return next((leaf.name for leaf in leaves if leaf.value not in known), "")
+
+    @property
     def samples(self) -> int:
         """Samples of its batches, as recorded."""
-        first, *_ = self.recording.of(LeafSource.INPUT)
+        first, *_ = self.recording.program_inputs
         return self.recording.kind(first.value).shape[0]
 
     @property
@@ -221,3 +237,13 @@ class StepVariant:
     @property
     def trains(self) -> bool:
         return self.run_mode is RunMode.TRAIN
+
+
+def _require_no_script_tensors(recording: Recording) -> None:
+    """Raises: UsageError for tensors that cannot be divided among systems or micro-batches"""
+    for leaf in recording.of(LeafSource.SCRIPT):
+        raise UsageError(
+            f"{leaf.name}: the script makes a tensor of this line in each step, and csrun does not "
+            "know which part of it a CS system or a micro-batch needs: set num_csx to 1 and leave "
+            "micro_batch_size out, or make the tensor in the dataset"
+        )

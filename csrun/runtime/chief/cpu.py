@@ -12,10 +12,11 @@ from threadpoolctl import threadpool_limits
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
-from csrun.executable.bind import Bytes, store_of
+from csrun.executable.bind import Batch, Bytes, store_of
 from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
+from csrun.runtime.step.pushed import PushedSource
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
@@ -54,7 +55,7 @@ class _BatchFeed:
     """
 
     source: BatchSource
-    own: InProcessSource
+    own: InProcessSource | PushedSource
     feeding: Feeding
 
 
@@ -107,6 +108,11 @@ class CpuProgram:
         """Set the next batch to number `first` of its data set."""
         self.fed.own.begin(first, last)
 
+    def push(self, batch: Batch) -> None:
+        """Give the batch of the next step."""
+        assert isinstance(self.fed.own, PushedSource), "its batches are pushed"
+        self.fed.own.push(batch)
+
     def run(self, steps: StepOrder) -> StepsDone:
         """Run steps; committed on return."""
         self._turns.take(self._weights)
@@ -135,7 +141,8 @@ class CpuProgram:
 class CpuMachine(CpuProgram):
     """Chief, streamer, wafer and MemoryX in one process and one thread.
 
-    sram_bytes: what the wafer has that the process stands for; None for any number.
+    sram_bytes: what the wafer has that the process stands for; None for any number. is_pushed: as
+    of `Feed`.
     """
 
     def __init__(
@@ -145,6 +152,7 @@ class CpuMachine(CpuProgram):
         settings: RunSettings,
         first: int,
         sram_bytes: int | None = None,
+        is_pushed: bool = False,
     ) -> None:
         started = perf_counter()
         plan = executable.plan
@@ -160,7 +168,8 @@ class CpuMachine(CpuProgram):
         self._memory = _ProgramMemory(arena, store, runtime, recorder, gate)
         self._settings, self._sram_bytes = settings, sram_bytes
         self.plans = self._memory.plans
-        super().__init__(executable, self._memory, self._fed(plan, Feed(dataset, first=first)))
+        feed = Feed(dataset, first=first, is_pushed=is_pushed)
+        super().__init__(executable, self._memory, self._fed(plan, feed))
         self.programming_time_s = perf_counter() - started
 
     def load(self, executable: Executable, feed: Feed | Program) -> CpuProgram:
@@ -186,6 +195,9 @@ class CpuMachine(CpuProgram):
             return replace(of, source=FirstRows(of.source, plan.inputs, feed.plan.inputs))
         if not isinstance(feed, Feed):
             raise TypeError("a program can only take batches of a program on the same machine")
+        if feed.is_pushed:
+            pushed = PushedSource(plan.inputs, self._settings)
+            return _BatchFeed(pushed, pushed, Feeding())
         source = InProcessSource(feed.dataset, plan.inputs, feed.first, self._settings, feed.last)
         stage = partial(_stage, source)
         return _BatchFeed(source, source, Feeding(stage=stage, replayed=feed.dataset.replayed))

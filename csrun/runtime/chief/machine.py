@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
-from csrun.executable.bind import Array
+from csrun.executable.bind import Array, Batch
 from csrun.records.tensor_files import Blocks
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult
@@ -34,7 +34,8 @@ class Feed:
 
     number: of the data set among those that each of the job's streamers was given, in their order;
     dataset: the same one, in this process. last: the first batch that is not wanted, None for all.
-    told: what the others must know of its order, if there is anything; for their `hear`.
+    told: what the others must know of its order, if there is anything; for their `hear`. is_pushed:
+    the chief makes them itself, by `push`, and of the data set none is read.
     """
 
     dataset: Dataset
@@ -42,6 +43,7 @@ class Feed:
     first: int = 0
     last: int | None = None
     told: bytes = b""
+    is_pushed: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,14 @@ class Program(Protocol):
 
         That is a new pass of an evaluation, whose end or middle the last one has reached. A program
         with the batches of another begins with that one.
+        """
+
+    def push(self, batch: Batch) -> None:
+        """Give the batch of the next step to a program whose batches are pushed.
+
+        One is pushed before each order of one step. Shapes: those of the plan's inputs
+
+        Raises: CsrunError for a label or an index out of range
         """
 
     def run(self, steps: StepOrder) -> StepsDone:

@@ -10,12 +10,13 @@ from csrun.base.errors import PeerLost
 from csrun.base.run_config import RunSettings
 from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
-from csrun.executable.bind import Array, Bytes, store_of
+from csrun.executable.bind import Array, Batch, Bytes, store_of
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import Feed, StoreState, UpdateHold
 from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, held_by
 from csrun.runtime.chief.peer_channels import PeerChannels
 from csrun.runtime.chief.programs import Awaited, ClusterMachine, Loaded
+from csrun.runtime.chief.pushed_ring import RINGS, PushedRing
 from csrun.runtime.chief.streamer_clients import ChiefStreamers
 from csrun.runtime.chief.swarmx_client import Lanes, connect_wafers
 from csrun.runtime.chief.wafer_clients import Wafers
@@ -49,7 +50,7 @@ class RunRequest:
     know of the order of the data set, if there is anything. data: the number of that among theirs.
     checkpoints: what must have room on a disk beside the store. memoryx: its tasks' names, of which
     a run needs some where the weights are streamed. swarmx: the same of SwarmX, which several
-    systems need where nodes are machines of their own.
+    systems need where nodes are machines of their own. is_pushed: as of `Feed`, of this program.
     """
 
     executable: Executable
@@ -66,6 +67,7 @@ class RunRequest:
     checkpoints: messages.CheckpointSpace | None = None
     memoryx: tuple[str, ...] = (MEMORYX,)
     swarmx: tuple[str, ...] = ()
+    is_pushed: bool = False
 
 
 class RunPeers:
@@ -80,6 +82,7 @@ class RunPeers:
         self._peers = PeerChannels(folder)
         self._resources = ExitStack()
         self._stores: ChiefStores | None = None
+        self._pushed: dict[int, PushedRing] = {}  # by the program that reads it
         self._require_whole_batches: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "RunPeers":
@@ -94,6 +97,8 @@ class RunPeers:
         # Peers report a lost chief as soon as the channels close: the cause must be there before.
         report_before_closing(error)
         self._resources.close()
+        for ring in self._pushed.values():
+            ring.close()
         self._peers.close()
         if isinstance(error, PeerLost):
             self._require_whole_batches()
@@ -110,24 +115,27 @@ class RunPeers:
         self._wafers = Wafers(self._peers, wafers)
         first = request.first if request.batch is None else request.batch
         # Before programs are loaded: streamers make their first batches meanwhile.
-        self._streamers.start(plan, 0, first, request.last, request.data, request.told)
+        if not request.is_pushed:
+            self._streamers.start(plan, 0, first, request.last, request.data, request.told)
         lanes = self._lanes(request, wafers)
         if not plan.store_in_arena:
             notify(self._make_stores(request))
         notify(log_lines.PROGRAMMING)
-        loading = self._loading(request.executable, first)
+        loading = self._loading(request.executable, first, is_pushed=request.is_pushed)
         if lanes:
             self._wafers.load_by(loading, lanes)
         else:
             self._wafers.load(loading, self._stores.parts if self._stores else [])
-        self._add_rings(plan, 0)
+        self._add_rings(plan, 0, request.is_pushed)
         programming_time_s, parts = self._wafers.ready(2)
         arenas, results = zip(*parts, strict=True)
         notify(log_lines.PROGRAMMED)
         notify(log_lines.coordinator_up(plan.placed_pes, request.cores))
-        notify(log_lines.waiting_for_streamers(len(self._streamers.names)))
-        feeding = self._streamers.primed()
-        notify(log_lines.STREAMERS_READY)
+        feeding = Feeding()
+        if not request.is_pushed:
+            notify(log_lines.waiting_for_streamers(len(self._streamers.names)))
+            feeding = self._streamers.primed()
+            notify(log_lines.STREAMERS_READY)
         return ClusterMachine(
             self,
             request.executable,
@@ -141,6 +149,10 @@ class RunPeers:
     def load(self, executable: Executable, number: int, feed: Feed) -> Loaded:
         """Load the program of this number everywhere, with batches of its own."""
         plan = executable.plan
+        if feed.is_pushed:
+            self._load_beside_store(executable, 0, is_pushed=True)
+            self._add_rings(plan, number, is_pushed=True)
+            return Loaded(self._loaded_results(), Feeding())
         remote = self._streamers.count_remote  # whose rings are made here
         counters = RING_DESCRIPTORS * self._streamers.readers
         self._resources.enter_context(open_files.room_for(counters * remote))
@@ -175,13 +187,20 @@ class RunPeers:
 
     def end(self, source: int) -> None:
         """Have the batches of a program let go, which nobody takes any more."""
-        self._streamers.end(source)
+        if source in self._pushed:
+            self._pushed.pop(source).close()
+        else:
+            self._streamers.end(source)
         self._wafers.tell(messages.EndStreaming(source))
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
         number = self._streamers.begin(source, first, last, told)
         self._wafers.tell(messages.BeginPass(source, number, first, last))
+
+    def push(self, source: int, batch: Batch) -> None:
+        """Give the next batch of a program whose batches are pushed."""
+        self._pushed[source].push(batch)
 
     def feed(self, request: RunRequest) -> RingSource:
         """Gather the peers, and take the streamers' batches here: no wafer, no step."""
@@ -266,9 +285,14 @@ class RunPeers:
         )
 
     def _loading(
-        self, executable: Executable, first: int, batches_of: int | None = None
+        self,
+        executable: Executable,
+        first: int,
+        batches_of: int | None = None,
+        *,
+        is_pushed: bool = False,
     ) -> messages.LoadWafer:
-        plan, rings = executable.plan, len(self._streamers.names)
+        plan, rings = executable.plan, RINGS if is_pushed else len(self._streamers.names)
         return messages.LoadWafer(
             str(executable.directory),
             executable.digest,
@@ -284,11 +308,20 @@ class RunPeers:
             trace_steps=self._request.settings.trace_steps,
         )
 
-    def _add_rings(self, plan: Plan, source: int) -> None:
+    def _add_rings(self, plan: Plan, source: int, is_pushed: bool = False) -> None:
+        if is_pushed:
+            self._add_pushed_ring(plan, source)
+            return
         for readers in self._streamers.rings(plan, source):
             self._wafers.add(readers)
             # One ring at a time: all at once would take three descriptors a streamer and wafer.
             close_all({descriptor for ring in readers for descriptor in ring})
+
+    def _add_pushed_ring(self, plan: Plan, source: int) -> None:
+        names, settings = self._wafers.names, self._request.settings
+        ring = PushedRing(plan, settings, self._peers[names[0]], len(names))
+        self._pushed[source] = ring
+        self._wafers.add(ring.descriptors)
 
     def _state(self, plan: Plan, arenas: Sequence[int]) -> StoreState:
         """The tensors of a checkpoint, wherever the store is, and the numbers of the steps."""
@@ -304,11 +337,17 @@ class RunPeers:
         return self._stores.make(request.executable, request.settings, request.checkpoints)
 
     def _load_beside_store(
-        self, executable: Executable, first: int, batches_of: int | None = None
+        self,
+        executable: Executable,
+        first: int,
+        batches_of: int | None = None,
+        *,
+        is_pushed: bool = False,
     ) -> None:
         """Have MemoryX, if there is one, and the wafers load another program."""
         parts = self._stores.add(executable) if self._stores else []
-        self._wafers.load(self._loading(executable, first, batches_of), parts)
+        loading = self._loading(executable, first, batches_of, is_pushed=is_pushed)
+        self._wafers.load(loading, parts)
         close_all(parts)
 
     def _map(self, descriptor: int) -> Bytes:

@@ -9,7 +9,7 @@ from csrun.base.errors import PeerLost
 from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.bind import Array, Batch, Bytes
 from csrun.runtime.chief.machine import Feed, Program, StoreState, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults
@@ -60,6 +60,9 @@ class Peers(Protocol):
 
     def begin(self, source: int, first: int, last: int | None, told: bytes) -> None:
         """Begin a pass over the data of a program with batches of its own."""
+
+    def push(self, source: int, batch: Batch) -> None:
+        """Give the next batch of a program whose batches are pushed."""
 
     def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
@@ -124,6 +127,10 @@ class ClusterProgram:
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
         """Set the next batch to number `first` of its data set."""
         self._peers.begin(self.own, first, last, told)
+
+    def push(self, batch: Batch) -> None:
+        """Give the batch of the next step."""
+        self._peers.push(self.own, batch)
 
     def run(self, steps: messages.StepOrder) -> messages.StepsDone:
         """Run steps; committed on return.

@@ -15,35 +15,35 @@ class Wafers:
     """The chief's ends of their channels; names: in the order of the systems."""
 
     def __init__(self, peers: PeerChannels, names: Sequence[str]) -> None:
-        self._peers, self._names = peers, names
+        self._peers, self.names = peers, names
 
     def load_by(self, loading: messages.LoadWafer, lanes: Sequence[Lanes]) -> None:
         """Have each load a run's first program, with its connections to SwarmX."""
-        for system, (name, own) in enumerate(zip(self._names, lanes, strict=True)):
+        for system, (name, own) in enumerate(zip(self.names, lanes, strict=True)):
             order = replace(loading, system=system, remote_stores=own.names)
             self._peers[name].send(order, own.descriptors)
             close_all(own.descriptors)
 
     def load(self, loading: messages.LoadWafer, store_parts: Sequence[int]) -> None:
         """Have each load a program, with its own of the parts of the store."""
-        are_several = len(self._names) > 1  # and MemoryX's tasks on their machine
-        for system, name in enumerate(self._names):
+        are_several = len(self.names) > 1  # and MemoryX's tasks on their machine
+        for system, name in enumerate(self.names):
             own = parts_of(store_parts, loading.servers, system) if are_several else store_parts
             self._peers[name].send(replace(loading, system=system), own)
 
     def add(self, readers: Sequence[Sequence[int]]) -> None:
         """Give each its part of a streamer's ring."""
-        for name, ring in zip(self._names, readers, strict=True):
+        for name, ring in zip(self.names, readers, strict=True):
             self._peers[name].send(messages.AddRing(), ring)
 
     def ready(self, descriptors: int) -> tuple[float, list[list[int]]]:
         """Wait until all have loaded: how long that took, and the descriptors that each gives."""
-        found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self._names]
+        found = [self._peers.expect(name, messages.WaferReady, descriptors) for name in self.names]
         return max(ready.programming_time_s for ready, _ in found), [parts for _, parts in found]
 
     def tell(self, order: messages.AnyMessage) -> None:
         """Tell all what has no answer."""
-        for name in self._names:
+        for name in self.names:
             self._peers[name].send(order)
 
     def answer(
@@ -53,11 +53,11 @@ class Wafers:
 
         Raises: PeerLost when any peer of the run is lost meanwhile.
         """
-        return combine_answers([self._peers.answer(name, order, awaited) for name in self._names])
+        return combine_answers([self._peers.answer(name, order, awaited) for name in self.names])
 
     def have_answered(self) -> bool:
         """Return whether all have said something since their order."""
-        return all(self._peers.has_message(name) for name in self._names)
+        return all(self._peers.has_message(name) for name in self.names)
 
 
 def combine_answers(answers: Sequence[messages.StepsDone]) -> messages.StepsDone:

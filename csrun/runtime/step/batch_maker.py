@@ -114,7 +114,7 @@ class BatchName(NamedTuple):
 
     number: int
     size: int
-    delivery: Delivery
+    delivery: Delivery | None  # None of a batch that no data set has
 
     def __str__(self) -> str:
         return f"batch {self.number}"
@@ -126,7 +126,7 @@ class BatchName(NamedTuple):
 
     def row(self, row: int, rows: int) -> str:
         """One row of so many, with its sample as the source names it, if that knows its rows."""
-        origins = self.delivery.origins()
+        origins = self.delivery.origins() if self.delivery else ()
         sample = f"sample {self.number * self.size + row} of the run"
         if len(origins) == rows and not isinstance(origins[0], BatchOrigin):
             sample = text_of(origins[row])

@@ -111,15 +111,30 @@ def test_a_parameter_may_be_frozen_after_the_batch_was_taken(tmp_path):
     beside(loop, tmp_path)
 
 
-def test_batches_of_two_loaders_in_one_step_are_refused(tmp_path):
-    kit = Kit()
-    session = kit.session(tmp_path)
-    other = cbtorch.dataloader(DataLoader(TensorDataset(torch.zeros(48, 2)), 8))
-    said = r"a batch is used after the next one was taken, .* zip\(a, b\): .*StackDataset"
-    with pytest.raises(UsageError, match=r"test_call_order\.py:\d+: " + said), session:
-        for (x, y), _ in zip(kit.train, other, strict=True):
-            loss_of(kit, x, y).backward()
-            kit.optimizer.step()
+class PairKit(Kit):
+    """Has a second loader."""
+
+    def __init__(self):
+        super().__init__()
+        self.other = DataLoader(TensorDataset(torch.linspace(0, 1, 48).double()), 8)
+
+    def session(self, folder, **options):
+        session = super().session(folder, **options)
+        self.other = cbtorch.dataloader(self.other)
+        return session
+
+
+def test_batches_of_two_loaders_may_be_used_in_one_step(tmp_path):
+    def loop(kit):
+        found = []
+        for _ in range(2):
+            for (x, y), (share,) in zip(kit.train, kit.other, strict=True):
+                found.append(loss_of(kit, x * share[:, None], y))
+                found[-1].backward()
+                kit.optimizer.step()
+        return [loss.item() for loss in found]
+
+    beside(loop, tmp_path, kit=PairKit)
 
 
 def test_a_failure_that_the_loop_catches_is_raised_again(tmp_path):

@@ -39,11 +39,3 @@ def test_a_batch_norm_in_training_is_refused_there(tmp_path):
         kit.train_once()
         with torch.no_grad():
             kit.model(torch.randn(5, 6).double())
-
-
-def test_gradients_of_the_loops_own_tensors_are_refused(tmp_path):
-    kit = Kit()
-    said = "called on tensors that are not of the Session's batch: for a prediction"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        kit.train_once()
-        kit.model(torch.randn(5, 6).double())

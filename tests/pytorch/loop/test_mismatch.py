@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
 
@@ -116,11 +115,14 @@ class Masked(nn.Linear):
 
 
 def a_mask_of_forward(kit):
+    found = []
     for step, (x, y) in enumerate(kit.train):
         kit.model[0].mask[1] = 1.0 if step < 4 else 0.5
         kit.optimizer.zero_grad()
-        kit.criterion(kit.model(x), y).backward()
+        found.append(kit.criterion(kit.model(x), y))
+        found[-1].backward()
         kit.optimizer.step()
+    return [loss.detach() for loss in found]
 
 
 def another_mode(kit):
@@ -131,29 +133,19 @@ def another_mode(kit):
         kit.optimizer.step()
 
 
-CHANGED = {
-    a_mask_of_forward: r"test_mismatch.py:[0-9]+: a tensor that this line uses",
-    another_mode: "are updated in some training steps and not in others",
-}
-
-
-LAYERS = {a_mask_of_forward: Masked, another_mode: Norm}
-
-
 @pytest.mark.parametrize(
     "loop",
-    [another_keyword, another_type, another_number, a_written_mask],
+    [another_keyword, another_type, another_number, a_written_mask, a_mask_of_forward],
     ids=lambda f: f.__name__,
 )
 def test_a_step_that_is_not_as_step_1_is_recorded(tmp_path, loop):
-    beside(loop, tmp_path)
+    beside(loop, tmp_path, *([Masked()] if loop is a_mask_of_forward else []))
 
 
-@pytest.mark.parametrize("loop", CHANGED, ids=lambda loop: loop.__name__)
-def test_what_the_program_has_not_is_refused_with_the_line(tmp_path, loop):
-    kit = Kit(*([LAYERS[loop]()] if loop in LAYERS else []))
-    with pytest.raises(UsageError, match=CHANGED[loop]), kit.session(tmp_path):
-        loop(kit)
+def test_a_norm_in_another_mode_is_refused_with_its_line(tmp_path):
+    said, kit = "are updated in some training steps and not in others", Kit(Norm())
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        another_mode(kit)
 
 
 def prefetched(kit, when):
@@ -171,9 +163,15 @@ def prefetched(kit, when):
 
 
 def double_buffered(kit):
-    batches = iter(kit.train)
-    (x, _), _ = next(batches), next(batches)
-    kit.model(x)
+    found, (x, y) = [], next(batches := iter(kit.train))
+    for other in batches:
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        kit.optimizer.step()
+        found.append(loss.detach())
+        x, y = other
+    return found
 
 
 def moved_ahead(kit):
@@ -193,18 +191,16 @@ def evaluated_before_use(kit):
 
 
 def comparing(kit):
-    last = 0.0
+    last, found = 0.0, []
     for x, y in kit.train:
         out = kit.model(x)
-        (kit.criterion(out, y) + (out - last).square().mean()).backward()
+        loss = kit.criterion(out, y) + (out - last).square().mean()
+        loss.backward()
+        found.append(loss.detach())
         kit.optimizer.step()
         kit.optimizer.zero_grad()
         last = out.detach()
-
-
-def made_before(kit):
-    kit.train = DataLoader(kit.train.dataset, 8)
-    kit.train_once()
+    return found
 
 
 def scaled(kit):
@@ -257,9 +253,11 @@ class Carrying(nn.Module):
 
 
 def carrying(kit):
-    state = torch.zeros(8, 4, dtype=torch.float64)
+    state, found = torch.zeros(8, 4, dtype=torch.float64), []
     for x, _ in kit.train:
         _, state = kit.model(x, state.detach())
+        found.append(state.sum().detach())
+    return found
 
 
 def growing(kit):
@@ -276,7 +274,6 @@ def growing(kit):
 
 LATE = r"backward\(\) is called on a value of a finished step"
 AHEAD = "a batch is used after the next one was taken"
-EARLIER = "a value of an earlier step is an input of this one"
 
 
 @pytest.mark.parametrize(
@@ -284,11 +281,7 @@ EARLIER = "a value of an earlier step is an input of this one"
     [
         (lambda kit: prefetched(kit, lambda step: True), LATE),
         (lambda kit: prefetched(kit, lambda step: step == 4), LATE),
-        (double_buffered, AHEAD),
-        (moved_ahead, AHEAD),
         (evaluated_before_use, AHEAD),
-        (comparing, EARLIER),
-        (made_before, "tensors that are not of the Session's batch"),
         (scaled, r"GradScaler\(enabled=False\)"),
         (twice, "the model is called more often than in step 1, or after optimizer.step"),
     ],
@@ -308,14 +301,17 @@ class CarryingKit(Kit):
         self.model.forward = lambda *given: self.model[0](*given)
 
 
-def test_a_state_that_goes_on_from_batch_to_batch_is_refused(tmp_path):
-    kit = CarryingKit()
-    said = rf"test_mismatch.py:\d+: {EARLIER}"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        carrying(kit)
-
-
-@pytest.mark.parametrize(("loop", "kit"), [(shifted, Kit), (flipped, Kit), (growing, CarryingKit)])
+@pytest.mark.parametrize(
+    ("loop", "kit"),
+    [
+        (shifted, Kit),
+        (flipped, Kit),
+        (double_buffered, Kit),
+        (comparing, Kit),
+        (growing, CarryingKit),
+        (carrying, CarryingKit),
+    ],
+)
 def test_a_step_with_another_input_or_number_is_recorded(tmp_path, loop, kit):
     beside(loop, tmp_path, kit=kit)
 
@@ -355,8 +351,5 @@ def test_a_teacher_is_called_under_no_grad(tmp_path):
     beside(taught, tmp_path)
 
 
-def test_a_teacher_that_changes_is_refused(tmp_path):
-    kit = Kit()
-    said = r"uses has changed since step 1"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        taught(kit, lambda teacher: teacher[0].weight.mul_(2))
+def test_a_teacher_may_change_between_steps(tmp_path):
+    beside(lambda kit: taught(kit, lambda teacher: teacher[0].weight.mul_(2)), tmp_path)

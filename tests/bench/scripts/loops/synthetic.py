@@ -38,7 +38,7 @@ class Rows(Dataset):
         return self.data[index], self.targets[index]
 
 
-def make_graph(sparse: bool, nodes: int = 1600) -> tuple[torch.Tensor, ...]:
+def make_graph(sparse: bool, nodes: int = 1800) -> tuple[torch.Tensor, ...]:
     """Features [nodes, 16], labels [nodes] and a normalized adjacency matrix [nodes, nodes]."""
     generator = torch.Generator().manual_seed(4)
     features = torch.rand(nodes, 16, generator=generator)

@@ -1,0 +1,73 @@
+"""Batches that the chief makes itself and pushes, each before its step is ordered.
+
+A loop may compute on tensors that no data set has. Such a step's batch is made where the loop runs.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.base.run_config import RunSettings
+from csrun.executable import InputSpec
+from csrun.executable.bind import Array, Batch
+from csrun.runtime.step.batch_maker import BatchName, count_labels, require_finite, require_known
+from csrun.runtime.step.source import TakenBatch
+from csrun.runtime.wire.messages import StreamerUse
+from csrun.runtime.wire.ring import BatchCounts
+
+
+def count_pushed(
+    arrays: Sequence[npt.NDArray[np.generic]],
+    inputs: tuple[InputSpec, ...],
+    number: int,
+    settings: RunSettings,
+) -> BatchCounts:
+    """Count what counts in the batch of this number, checked as a streamer checks its own.
+
+    Raises: CsrunError for a label or an index out of range; for NaN and Inf, if that is asked for
+    """
+    name = BatchName(number, inputs[0].shape[0], None)
+    at_least_rows: list[Array] = [np.atleast_1d(array) for array in arrays]
+    counts = count_labels(at_least_rows, inputs, name)
+    require_known(at_least_rows, inputs, name)
+    if settings.check_numerics:
+        require_finite(at_least_rows, inputs, name)
+    return BatchCounts(name.size, counts)
+
+
+class PushedSource:
+    """Pushed batches of a program in this process."""
+
+    def __init__(self, inputs: tuple[InputSpec, ...], settings: RunSettings) -> None:
+        self._inputs, self._settings = inputs, settings
+        self._waiting: deque[TakenBatch] = deque()
+        self._count = 0
+
+    def push(self, arrays: Batch) -> None:
+        """Add the next batch; its arrays are copied."""
+        made = count_pushed(arrays, self._inputs, self._count, self._settings)
+        given = zip(arrays, self._inputs, strict=True)
+        copied = tuple(np.array(array, spec.dtype, order="C") for array, spec in given)
+        self._waiting.append(TakenBatch(copied, made))
+        self._count += 1
+
+    def take(self) -> TakenBatch | None:
+        """The next batch, the same one until it is released; None if none was pushed."""
+        return self._waiting[0] if self._waiting else None
+
+    def release(self) -> None:
+        """The batch taken last is no longer read."""
+        self._waiting.popleft()
+
+    def used(self) -> tuple[StreamerUse, ...]:
+        """No streamer was used."""
+        return ()
+
+    def begin(self, first: int, last: int | None) -> None:
+        """A pushed batch has no number in a data set."""
+
+    def stage(self, number: int) -> str | None:
+        """A pushed batch has no stages."""
+        return None

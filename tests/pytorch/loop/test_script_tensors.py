@@ -1,0 +1,343 @@
+"""Loops that compute on tensors which no loader gives: they come with each step, as in PyTorch."""
+
+import json
+from functools import wraps
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+class Noisy(nn.Module):
+    """Adds random numbers of each of PyTorch's ways to draw them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        h = self.first(x)
+        h = h + torch.randn_like(h) * torch.rand(6, dtype=h.dtype)
+        h = h * torch.empty_like(h).bernoulli_(0.7) + torch.normal(h.detach(), 0.1)
+        return self.last(h + torch.zeros(6, dtype=h.dtype).uniform_())
+
+
+class Autoencoder(nn.Module):
+    """A variational one, which also draws in eval()."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.spread, self.last = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(3, 4)
+
+    def forward(self, x):
+        std = torch.exp(0.5 * self.spread(x))
+        return self.last(self.mean(x) + std * torch.randn_like(std))
+
+
+class Gumbel(nn.Module):
+    """Chooses by a Gumbel softmax."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(functional.gumbel_softmax(self.first(x), tau=0.7))
+
+
+class Given(nn.Module):
+    """Takes another tensor with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x, other):
+        return self.last(self.first(x) * other)
+
+
+def seeded(loop):
+    @wraps(loop)
+    def run(kit):
+        torch.manual_seed(3)
+        return loop(kit)
+
+    return run
+
+
+def name_of(loop):
+    return loop.__name__
+
+
+@seeded
+def one_pass(kit):
+    return kit.train_once()
+
+
+@pytest.mark.parametrize("layer", [Noisy, Autoencoder, Gumbel])
+def test_forward_draws_pytorchs_random_numbers(tmp_path, layer):
+    beside(one_pass, tmp_path, layer(), settings={"fast": True})
+    found = json.loads((tmp_path / "performance" / "performance.json").read_text())
+    assert sum(found["recorded_steps"].values()) == 5, "all but the first, which says so"
+
+
+class GivenKit(Kit):
+    """A model of two arguments."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.model = self.model[0]
+
+
+@seeded
+def diffusion(kit):
+    """Noise of a step that is drawn for each sample."""
+    table = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+    losses = []
+    for x, _ in kit.train:
+        t, noise = torch.randint(0, 10, (len(x),)), torch.randn_like(x)
+        part = table[t][:, None]
+        kit.optimizer.zero_grad()
+        found = kit.model(x * part.sqrt() + noise * (1 - part).sqrt(), part)
+        loss = functional.mse_loss(found, noise[:, :4])
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@seeded
+def mixup(kit):
+    losses = []
+    for step, (x, y) in enumerate(kit.train):
+        share, order = 1 / (2 + step), torch.randperm(len(x))
+        kit.optimizer.zero_grad()
+        out = kit.model(share * x + (1 - share) * x[order], torch.ones(6, dtype=x.dtype))
+        loss = share * kit.criterion(out, y) + (1 - share) * kit.criterion(out, y[order])
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@seeded
+def other_tensors(kit):
+    """A tensor that the loop gives with each batch, and one that it changes in place."""
+    losses, running = [], torch.zeros(6, dtype=torch.float64)
+    for step, (x, y) in enumerate(kit.train):
+        running += step
+        other = torch.full((6,), float(step), dtype=torch.float64) + running
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x, other / 10), y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@seeded
+def changed_late(kit):
+    """As many steps are taken on tokens before the tensor changes."""
+    losses, other = [], torch.ones(6, dtype=torch.float64)
+    for epoch in range(2):
+        for step, (x, y) in enumerate(kit.train):
+            if epoch and step > 1:
+                other = other + 0.1
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x, other), y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+    return losses
+
+
+@seeded
+def annealed(kit):
+    losses, ones = [], torch.ones(6, dtype=torch.float64)
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        out = kit.model(x, ones)
+        loss = kit.criterion(out, y) + 0.1 * step * out.square().mean()
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+LOOPS = (diffusion, mixup, other_tensors, changed_late, annealed)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=name_of)
+def test_the_loop_makes_tensors_and_numbers_of_its_own(tmp_path, loop):
+    beside(loop, tmp_path, Given(), kit=GivenKit)
+
+
+class Recurrent(nn.Module):
+    """Goes on from the state of the batch before."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.last = nn.GRUCell(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x, state):
+        state = self.cell(x, state)
+        return self.last(state), state
+
+
+@seeded
+def carried(kit):
+    losses, state = [], torch.zeros(8, 5, dtype=torch.float64)
+    for _ in range(2):
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out, state = kit.model(x, state.detach())
+            loss = kit.criterion(out, y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+    return losses
+
+
+@seeded
+def carried_late(kit):
+    """Each pass begins with the same state, but the second one goes on with it."""
+    losses, first = [], torch.zeros(8, 5, dtype=torch.float64)
+    for epoch in range(2):
+        state = first
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            out, state = kit.model(x, state)
+            state = state.detach() if epoch else first
+            loss = kit.criterion(out, y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("loop", [carried, carried_late], ids=name_of)
+def test_a_state_goes_on_from_batch_to_batch(tmp_path, loop):
+    beside(loop, tmp_path, Recurrent(), kit=GivenKit)
+
+
+class ScriptKit(Kit):
+    """No loader of csrun's is there."""
+
+    def session(self, folder, **options):
+        cbtorch.initialize(model_dir=folder, **options)
+        self.model = cbtorch.module(self.model)
+        return cbtorch.Session(self.model, self.optimizer, self.criterion, mode="train")
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+@seeded
+def drawn_batches(kit):
+    """As nanoGPT: a batch is what a random index chooses."""
+    x, y = kit.train.dataset.tensors
+    losses = []
+    for _ in range(8):
+        chosen = torch.randint(len(x), (6,))
+        losses.append(kit.step(x[chosen], y[chosen]).item())
+    return losses
+
+
+@seeded
+def whole_data(kit):
+    """All of the data in each step, which is a fast one from step 4 on; a bit of it changes."""
+    x, y = kit.train.dataset.tensors
+    losses = []
+    for step in range(12):
+        if step == 9:
+            x = x * 2
+        losses.append(kit.step(x, y).detach())
+    return losses
+
+
+@seeded
+def accumulated(kit):
+    x, y = kit.train.dataset.tensors
+    losses = []
+    for step in range(6):
+        kit.optimizer.zero_grad()
+        for part in range(3):
+            at = slice(4 * part + step, 4 * part + step + 4)
+            loss = kit.criterion(kit.model(x[at]), y[at]) / 3
+            loss.backward()
+            losses.append(loss.detach())
+        kit.optimizer.step()
+    return losses
+
+
+@seeded
+def plain_loader(kit):
+    """A DataLoader that was not given to cbtorch.dataloader."""
+    return [loss for _ in range(2) for loss in kit.train_once()]
+
+
+@seeded
+def evaluated(kit):
+    x, y = kit.train.dataset.tensors
+    losses = []
+    for step in range(6):
+        losses.append(kit.step(x[step : step + 8], y[step : step + 8]).item())
+        kit.model.eval()
+        with torch.no_grad():
+            losses.append(kit.criterion(kit.model(x), y).item())
+        kit.model.train()
+    return losses
+
+
+OWN = (drawn_batches, whole_data, accumulated, plain_loader, evaluated)
+
+
+@pytest.mark.parametrize("loop", OWN, ids=name_of)
+@pytest.mark.parametrize("fast", [True, False])
+def test_no_loader_makes_the_batches(tmp_path, loop, fast):
+    beside(loop, tmp_path, kit=ScriptKit, settings={"fast": fast})
+
+
+def test_steps_on_the_same_tensors_are_fast(tmp_path):
+    kit = ScriptKit()
+    with kit.session(tmp_path):
+        whole_data(kit)
+    found = json.loads((tmp_path / "performance" / "performance.json").read_text())
+    assert not found["recorded_steps"]
+
+
+def test_steps_on_a_loaders_batches_and_on_others_take_turns(tmp_path):
+    @seeded
+    def loop(kit):
+        x, y = kit.train.dataset.tensors
+        losses = []
+        for step in range(3):
+            losses += kit.train_once()
+            for at in range(2):
+                kit.optimizer.zero_grad()
+                loss = kit.criterion(kit.model(x[at : at + 9 - step]), y[at : at + 9 - step])
+                loss.backward()
+                kit.optimizer.step()
+                losses.append(loss.item())
+        return losses
+
+    beside(loop, tmp_path)
+
+
+def test_a_sparse_tensor_of_the_script_is_refused_with_its_line(tmp_path):
+    kit, sparse = GivenKit(Given()), torch.eye(6, dtype=torch.float64).to_sparse()
+    said = r"test_script_tensors.py:\d+: a tensor is torch.sparse_coo, only dense ones .* to_dense"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for x, _ in kit.train:
+            kit.model(x, sparse)
