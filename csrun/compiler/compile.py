@@ -227,6 +227,8 @@ def _plan(
         buffers=tuple(placed.buffers),
         inputs=tuple(
             msgspec.structs.replace(spec, shape=(count * minibatch, *spec.shape[1:]))
+            if count > 1 and spec.shape
+            else spec
             for spec in inputs
         ),
         parameters=layout.parameters,

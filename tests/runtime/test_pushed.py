@@ -92,8 +92,16 @@ def test_a_label_out_of_range_is_refused_with_its_step(tmp_path):
     machine.push(first)
     wrong = labels.copy()
     wrong[3] = 99
-    with pytest.raises(CsrunError, match=r"batch 1, row 3 .*: \w+ must be in 0..4, got 99"):
+    with pytest.raises(CsrunError, match=r"^row 3: \w+ must be in 0..4, got 99"):
         machine.push((x, wrong))
+
+
+def test_an_array_of_another_shape_is_refused(tmp_path):
+    train = compiled(NETWORK, tmp_path, PIPELINED).train
+    machine = CpuMachine(train, NoData(), SETTINGS, 0, is_pushed=True)
+    x, labels = NETWORK.batches(1)[0]
+    with pytest.raises(ValueError, match="got shape"):
+        machine.push((x[:1], labels))
 
 
 def test_numbers_are_checked_where_a_run_asks_for_it(tmp_path):

@@ -65,7 +65,7 @@ class Rebatching(Pass):
         return Done(True, (f"samples: {self.samples} of {parts.batch}",))
 
     def _batch_of(self, operations: Sequence[Operation]) -> int:
-        inputs = [op for op in operations if isinstance(op, InputOp)]
+        inputs = [op for op in operations if isinstance(op, InputOp) and op.of_script is None]
         rows = {shape_of(type_of(op.out))[:1] for op in inputs}
         if len(rows) != 1 or () in rows:
             raise CompileError(f"each input array must have one row per sample to run {self.how}")

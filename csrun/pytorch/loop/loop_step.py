@@ -70,7 +70,7 @@ class LoopStep:
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...] | None:
-        """What its program takes where the chief pushes that; None where a loader gives it."""
+        """Tensors that its program takes, where the chief pushes them; None where a loader gives them."""
         assert self.variant is not None, "known by now"
         if not self.variant.batches.is_pushed:
             return None

@@ -1,6 +1,6 @@
 """A step of the loop that is recorded, and the variant that it makes."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +18,15 @@ from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.compare import ChangedValues, changed_values, difference
+from csrun.pytorch.record.compare import (
+    ChangedValues,
+    changed_values,
+    counterparts,
+    difference,
+)
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
@@ -84,6 +89,7 @@ class RecordedStep:
         self._recorder.takes_arguments = takes_arguments
         self.calls = Calls(self._recorder, later)
         self._before = before
+        self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
         self.end_early: Callable[[], None] = _no_end
         self._recorder.reader = self._number_so_far
         self._recorder.may_read_in_forward = True
@@ -221,9 +227,12 @@ class RecordedStep:
         """Return what a variant's program takes of this step; None if a loader gives all of it."""
         if not variant.batches.is_pushed:
             return None
-        taken = self._recording.with_script_numbers(variant.recording.script_numbers)
-        own = {leaf.value: leaf.tensor for leaf in taken.leaves}
-        return tuple(own[leaf.value].detach() for leaf in variant.recording.program_inputs)
+        own = self._counterparts
+        if own is None:
+            taken = self._recording.with_script_numbers(variant.recording.script_numbers)
+            own = {leaf.value: leaf for leaf in taken.leaves}
+        given = (own.get(leaf.value, leaf) for leaf in variant.recording.program_inputs)
+        return tuple(leaf.tensor.detach() for leaf in given)
 
     def changed_values(self, variant: StepVariant) -> ChangedValues | None:
         """Return the script's values that are others than a variant's, if nothing else differs.
@@ -290,8 +299,14 @@ class RecordedStep:
         results = [call.results for call in self.calls.found if call.name == MODEL]
         return [leaf for leaf in tree_leaves(results) if isinstance(leaf, Ref)]
 
-    def join(self, variant: StepVariant) -> None:
-        """Have a variant, which computes the same, return what the loop reads of this step."""
+    def join(self, variant: StepVariant, are_edits_apart: bool) -> None:
+        """Have a variant, which computes the same, return what the loop reads of this step.
+
+        are_edits_apart: as of `difference`
+        """
+        if not self.is_same(variant):
+            goals, own = self._compared(variant, are_edits_apart)
+            self._counterparts = counterparts(variant.recording, goals, self._recording, own)
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
 
     def difference(self, variant: StepVariant, are_edits_apart: bool) -> str:
@@ -302,10 +317,21 @@ class RecordedStep:
         trains = self._recording.loss is not None
         if variant.trains != trains:
             return f"{user_line()}: backward() is called in some steps and not in others"
-        goals, own = variant.goals, self._goals()
-        if are_edits_apart and trains:
-            goals, own = variant.recording.before_edits, self._recording.before_edits
+        goals, own = self._compared(variant, are_edits_apart)
         return difference(variant.recording, goals, self._recording, own) or ""
+
+    def _compared(
+        self, variant: StepVariant, are_edits_apart: bool
+    ) -> tuple[Sequence[Ref], Sequence[Ref]]:
+        """Return the values of a variant and of the step that are compared."""
+        if are_edits_apart and variant.trains:
+            return variant.recording.before_edits, self._recording.before_edits
+        return variant.goals, self._goals()
+
+    @property
+    def is_numbered_alike(self) -> bool:
+        """True if equal numbers name equal values here and in the step's variant."""
+        return self._counterparts is None
 
     def is_same(self, variant: StepVariant) -> bool:
         """True if the step is recorded exactly as the first one of a variant."""
@@ -318,6 +344,8 @@ class RecordedStep:
             return False
         if not _are_numbered_alike(variant.recording, recording):
             return False
+        script_tensors = {leaf.value for leaf in variant.recording.of(LeafSource.SCRIPT)}
+        self._recording = recording = recording.with_script_tensors(script_tensors)
         variant.recording, variant.goals, variant.shape = (
             recording,
             self._goals(),

@@ -161,7 +161,8 @@ class SessionLoop:
         if not number:
             log.info(
                 f"{user_line()}: the model is called on tensors that no cbtorch.dataloader gives, "
-                "so their batches are made in this process, and no streamer makes them"
+                "so their batches are made in this process: give a DataLoader to "
+                "cbtorch.dataloader to have streamers make its batches"
             )
         self._script_steps += 1
         self._begin_step(batches, number, loader.rows)
@@ -365,10 +366,13 @@ class SessionLoop:
         outputs = step.outputs
 
         def returned(value: Ref) -> torch.Tensor | None:
-            slot = variant.shape.slot_of(value)
-            may_come = value in variant.outputs and not outputs.status.has_values
-            is_returned = may_come or value in outputs.outputs or value == recorded.recording.loss
-            return self.readback.read(outputs, slot) if slot and is_returned else None
+            slot = variant.shape.loss
+            if value != recorded.recording.loss:
+                may_come = value in variant.outputs and not outputs.status.has_values
+                is_returned = may_come or value in outputs.outputs
+                is_known = is_returned and recorded.is_numbered_alike
+                slot = variant.shape.slot_of(value) if is_known else None
+            return self.readback.read(outputs, slot) if slot is not None else None
 
         def norm(dtype: torch.dtype) -> torch.Tensor:
             return self.readback.read(outputs, self._gradients.norm_slot(dtype))

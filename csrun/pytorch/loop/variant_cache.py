@@ -114,7 +114,7 @@ class VariantCache:
         if variant is None:
             variant = self._same(recorded)
         if variant is not None:
-            recorded.join(variant)
+            recorded.join(variant, self._run.accumulates)
             self._variants[recorded.key] = variant
         else:
             variant = self._learn_new(step, recorded, mode)

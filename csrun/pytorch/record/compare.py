@@ -85,17 +85,16 @@ def changed_values(
 
     What the first one takes with each step is not compared. None if they differ in more.
     """
+    if len(first.operators) != len(again.operators) or list(of) != list(of_again):
+        return None
+    if not all(_takes_number(again, place) for place in first.script_numbers):
+        return None
     again = again.with_script_numbers(first.script_numbers)
-    is_alike = (
-        list(of) == list(of_again)
-        and len(first.operators) == len(again.operators)
-        and first.kinds == again.kinds
-        and len(first.leaves) == len(again.leaves)
-        and all(
-            leaf.value == now.value for leaf, now in zip(first.leaves, again.leaves, strict=True)
-        )
-    )
-    if not is_alike:
+    leaves, own = first.used_leaves(of), again.used_leaves(of_again)
+    known = min(len(first.kinds), len(again.kinds))  # after these come weights that nothing uses
+    if first.kinds[:known] != again.kinds[:known]:
+        return None
+    if [leaf.value for leaf in leaves] != [leaf.value for leaf in own]:
         return None
     numbers: list[NumberPlace] = []
     for index, (one, other) in enumerate(zip(first.operators, again.operators, strict=True)):
@@ -105,12 +104,25 @@ def changed_values(
                 return None
             numbers.append(NumberPlace(index, changed))
     constants = []
-    for leaf, now in zip(first.leaves, again.leaves, strict=True):
+    for leaf, now in zip(leaves, own, strict=True):
         if _compare_leaves(leaf, now) is not None:
             if not leaf.source is now.source is LeafSource.CONSTANT:
                 return None
             constants.append(now)
     return ChangedValues(tuple(constants), tuple(numbers))
+
+
+def counterparts(
+    first: Recording, of: Sequence[Ref], again: Recording, of_again: Sequence[Ref]
+) -> dict[Ref, GraphLeaf]:
+    """Return the leaves of `again` by the values of `first` that they have the places of.
+
+    There is no `difference` between the two.
+    """
+    before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
+    found = {leaf.value: now for leaf, now in zip(before.leaves, after.leaves, strict=True)}
+    inputs = zip(first.of(LeafSource.INPUT), again.of(LeafSource.INPUT), strict=True)
+    return {**found, **{leaf.value: now for leaf, now in inputs}}
 
 
 def _changed_number(
@@ -127,6 +139,13 @@ def _changed_number(
     kinds = [recording.kind(ref) for ref in (now, result) if isinstance(ref, Ref)]
     are_floats = len({kind.dtype for kind in kinds}) == 1 and kinds[0].dtype.is_floating_point
     return 1 if are_floats and len(kinds) == 2 else None
+
+
+def _takes_number(recording: Recording, place: NumberPlace) -> bool:
+    """True if an operator has a number in a place, where it may have a tensor."""
+    op = recording.operators[place.operator]
+    is_known = op.name in _TAKE_NUMBERS and len(op.arguments) == 2 and op.results[0] is not None
+    return is_known and _is_number(op.arguments[place.argument])
 
 
 def _is_number(value: Any) -> bool:

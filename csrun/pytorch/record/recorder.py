@@ -42,6 +42,7 @@ from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 from csrun.pytorch.record.unsupported import (
+    DRAWING_OPERATORS,
     DRAWN,
     DRAWS,
     DRAWS_IN_EACH_STEP,
@@ -269,7 +270,7 @@ class StepRecorder(TorchDispatchMode):
         if func in INDEXING:
             args = with_places(func, args, self._is_constant)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if DRAWS in func.tags and self.may_read_in_forward:
+        if func in DRAWING_OPERATORS and self.may_read_in_forward:
             drawn = self._draw(func, args, kwargs)
             if not func._schema.is_mutable:
                 return drawn

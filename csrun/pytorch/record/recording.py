@@ -144,6 +144,16 @@ class Recording:
         """Return the leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
 
+    def used_leaves(self, goals: Iterable[Ref]) -> list[GraphLeaf]:
+        """Return the leaves that operators read, or that are goals, by their numbers."""
+        used = self._operands.union(goals)
+        found = [leaf for leaf in self.leaves if leaf.value in used]
+        return sorted(found, key=lambda leaf: leaf.value.number)
+
+    @cached_property
+    def _operands(self) -> frozenset[Ref]:
+        return frozenset(ref for op in self.operators for ref in op.operands)
+
     @property
     def program_inputs(self) -> tuple[GraphLeaf, ...]:
         """Leaves that a program takes with each step, in order."""

@@ -21,6 +21,17 @@ _REASONS = {
 }
 DRAWS = torch.Tag.nondeterministic_seeded
 DRAWN = "random numbers are drawn in the step"
+_DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
+_DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
+_DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")
+#: Operators that do nothing but draw: into their first operand, like it, or by their operands.
+DRAWING_OPERATORS = frozenset(
+    getattr(packet, overload)
+    for name in (*(f"{n}_" for n in (*_DRAWN_INTO, "uniform")), *_DRAWN_ANEW, *_DRAWN_LIKE)
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in packet.overloads()
+    if "out" not in overload and DRAWS in getattr(packet, overload).tags
+)
 #: Operators that a script uses through an option of PyTorch, and what to write instead.
 _INSTEAD = {
     torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (
@@ -67,8 +78,8 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
         return CaptureError(f"{line}: {_INSTEAD[func]}")
     if DRAWS in func.tags:
         return CaptureError(
-            f"{line}: {func} draws random numbers, which only dropout may do in a step: use "
-            "torch.nn.functional.dropout, or draw them in the dataset"
+            f"{line}: {func} computes with random numbers that it draws, or is not called from "
+            "step 1 on: draw them by torch.rand and the like, and call it in each step"
         )
     reason = next((text for tag, text in _REASONS.items() if tag in func.tags), None)
     if reason is None or _is_integer_index(func, given):

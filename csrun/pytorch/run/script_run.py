@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from csrun.base.errors import CsrunError, PeerLost
+from csrun.base.errors import CsrunError, PeerLost, UsageError
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import load_weights
 from csrun.estimator.target import target_of
@@ -414,8 +414,8 @@ class ScriptRun:
             for step in steps[:count]:
                 variant.wanted.update(step.outputs.wanted())
             program = self._program(variant)
-            if (pushed := steps[0].inputs) is not None:
-                program.push(tuple(tensor.numpy() for tensor in pushed))
+            if steps[0].inputs is not None:
+                _push(program, steps[0])
             elif has_begun and not is_next and batches.fed is not None:
                 batches.fed.begin(first, batches.last, batches.loader.encode())
             if variant.trains:
@@ -494,6 +494,19 @@ class ScriptRun:
             self.users.copy_all(self._machine.machine.state, self.replay.step)
         else:
             self.replay.give_back_found()
+
+
+def _push(program: Program, step: QueuedStep) -> None:
+    """Push a step's batch, all of it.
+
+    Raises: UsageError, with the user's line, for a label or an index out of range
+    """
+    assert step.inputs is not None, "no loader gives them"
+    try:
+        program.push(tuple(tensor.numpy() for tensor in step.inputs))
+    except CsrunError as error:
+        said = step.variant.with_lines(str(error))
+        raise UsageError(f"step {step.outputs.number + 1}: {said}") from error
 
 
 def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:

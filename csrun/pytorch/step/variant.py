@@ -1,6 +1,7 @@
 """Variants of a loop's step, each a program, and the batches that they take."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -206,6 +207,12 @@ class StepVariant:
         leaves = self.recording.of(LeafSource.SCRIPT)
         return next((leaf.name for leaf in leaves if leaf.value not in known), "")
 
+    def with_lines(self, message: str) -> str:
+        """Return a message with the user's lines in the place of names of the script's tensors."""
+        for number, leaf in enumerate(self.recording.of(LeafSource.SCRIPT)):
+            message = re.sub(rf"\bscript_{number}\b", f"the tensor of {leaf.name}", message)
+        return message
+
     @property
     def samples(self) -> int:
         """Samples of its batches, as recorded."""
@@ -242,8 +249,9 @@ class StepVariant:
 def _require_no_script_tensors(recording: Recording) -> None:
     """Raises: UsageError for tensors that cannot be divided among systems or micro-batches"""
     for leaf in recording.of(LeafSource.SCRIPT):
-        raise UsageError(
-            f"{leaf.name}: the script makes a tensor of this line in each step, and csrun does not "
-            "know which part of it a CS system or a micro-batch needs: set num_csx to 1 and leave "
-            "micro_batch_size out, or make the tensor in the dataset"
-        )
+        if recording.kind(leaf.value).shape:  # a number is the same for all
+            raise UsageError(
+                f"{leaf.name}: the script makes a tensor of this line in each step, and csrun does "
+                "not know which part of it a CS system or a micro-batch needs: set num_csx to 1 "
+                "and leave micro_batch_size out, or make the tensor in the dataset"
+            )

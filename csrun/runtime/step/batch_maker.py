@@ -126,7 +126,9 @@ class BatchName(NamedTuple):
 
     def row(self, row: int, rows: int) -> str:
         """One row of so many, with its sample as the source names it, if that knows its rows."""
-        origins = self.delivery.origins() if self.delivery else ()
+        if self.delivery is None:
+            return f"row {row}"
+        origins = self.delivery.origins()
         sample = f"sample {self.number * self.size + row} of the run"
         if len(origins) == rows and not isinstance(origins[0], BatchOrigin):
             sample = text_of(origins[row])

@@ -130,7 +130,7 @@ class MicroBatches:
         """One batch; a loss that is not finite ends its step before the update."""
         loss_sum, entered, first_sample = 0.0, 0, step.first_sample
         for number in range(self._count):
-            part = _part(batch, number, self._rows)
+            part = batch if self._count == 1 else _part(batch, number, self._rows)
             step.first_sample = first_sample + number * self._rows
             is_last = step.is_last and number == self._count - 1
             for visit, sums, completes in self._later if number or step.batch else self._first:
@@ -218,8 +218,9 @@ class Minibatches:
 
 
 def _part(batch: Batch, number: int, rows: int) -> Batch:
-    """One of equal parts of a batch."""
-    return tuple(array[number * rows : (number + 1) * rows] for array in batch)
+    """One of equal parts of a batch; numbers without axes are of all parts."""
+    first, last = number * rows, (number + 1) * rows
+    return tuple(array[first:last] if array.ndim else array for array in batch)
 
 
 class Engine:

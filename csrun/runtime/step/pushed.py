@@ -26,8 +26,12 @@ def count_pushed(
 ) -> BatchCounts:
     """Count what counts in the batch of this number, checked as a streamer checks its own.
 
-    Raises: CsrunError for a label or an index out of range; for NaN and Inf, if that is asked for
+    Raises: CsrunError for a label or an index out of range; for NaN and Inf, if that is asked for;
+        ValueError for another shape than an input's
     """
+    for array, spec in zip(arrays, inputs, strict=True):
+        if array.shape != spec.shape:
+            raise ValueError(f"{spec.name}: got shape {array.shape}, not {spec.shape}")
     name = BatchName(number, inputs[0].shape[0], None)
     at_least_rows: list[Array] = [np.atleast_1d(array) for array in arrays]
     counts = count_labels(at_least_rows, inputs, name)

@@ -29,7 +29,8 @@ class SystemShare:
         taken = self._source.take()
         if taken is None:
             return None
-        return TakenBatch(tuple(array[self._rows] for array in taken.batch), taken.made)
+        own = (array[self._rows] if array.ndim else array for array in taken.batch)
+        return TakenBatch(tuple(own), taken.made)
 
     def release(self) -> None:
         """The batch taken last is no longer read."""

@@ -341,3 +341,135 @@ def test_a_sparse_tensor_of_the_script_is_refused_with_its_line(tmp_path):
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         for x, _ in kit.train:
             kit.model(x, sparse)
+
+
+def each_step(kit, loss_of):
+    """Training by a loss of the batch and the step's number; what it gives, flat."""
+    found = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        loss, *others = loss_of(x, y, step)
+        loss.backward()
+        kit.optimizer.step()
+        found += [loss.item(), *(other.sum().item() for other in others)]
+    return found
+
+
+@seeded
+def shifted_values(kit):
+    """Every other step makes an operator more, so that its values have other numbers."""
+
+    def loss_of(x, y, step):
+        if step % 2:
+            _ = x * 2
+        out = kit.model(x, torch.ones(6, dtype=x.dtype))
+        scaled = out * 3
+        return kit.criterion(scaled, y), out, scaled
+
+    return each_step(kit, loss_of)
+
+
+@seeded
+def exchanged_draws(kit):
+    """Two draws whose order changes."""
+
+    def loss_of(x, y, step):
+        if step % 2:
+            a, b = torch.randn_like(x), torch.randn_like(x)
+        else:
+            b, a = torch.randn_like(x), torch.randn_like(x)
+        return (kit.criterion(kit.model(x * a + b * 0.1, a), y),)
+
+    return each_step(kit, loss_of)
+
+
+@seeded
+def number_then_none(kit):
+    """A number that changes, of an operator that is not there any more later."""
+
+    def loss_of(x, y, step):
+        out = kit.model(x, torch.ones(6, dtype=x.dtype))
+        loss = kit.criterion(out, y)
+        return (loss + 0.1 * (step + 1) * out.square().mean() if step % 2 == 0 else loss,)
+
+    return each_step(kit, loss_of)
+
+
+@seeded
+def accumulated_of_loader(kit):
+    found = []
+    for step, (x, y) in enumerate(kit.train):
+        loss = kit.criterion(kit.model(x, torch.rand(6, dtype=x.dtype)), y) * (1 + step / 4)
+        loss.backward()
+        if step % 2:
+            kit.optimizer.step()
+            kit.optimizer.zero_grad()
+        found.append(loss.detach())
+    return found
+
+
+NUMBERED = (shifted_values, exchanged_draws, number_then_none, accumulated_of_loader)
+
+
+@pytest.mark.parametrize("loop", NUMBERED, ids=name_of)
+def test_graphs_that_are_numbered_otherwise_have_their_own_values(tmp_path, loop):
+    beside(loop, tmp_path, Given(), kit=GivenKit)
+
+
+def late_constant(kit):
+    return each_step(
+        kit,
+        lambda x, y, step: (
+            kit.criterion(kit.model(x, torch.full((6,), 1 + 0.1 * (step > 3)).double()), y),
+        ),
+    )
+
+
+def own_batches(kit):
+    x, y = kit.train.dataset.tensors
+    return [kit.step(x[at : at + 7], y[at : at + 7]).item() for at in range(0, 35, 7)]
+
+
+@pytest.mark.parametrize(
+    ("loop", "make"), [(late_constant, GivenKit), (own_batches, ScriptKit)], ids=["late", "own"]
+)
+def test_a_session_an_epoch_trains_as_one(tmp_path, loop, make):
+    layers = [Given()] if make is GivenKit else []
+    ours, theirs = make(*layers), make(*layers)
+    session = ours.session(tmp_path)
+    found = []
+    for _ in range(3):
+        with session:
+            found += loop(ours)
+        session = cbtorch.Session(ours.model, ours.optimizer, ours.criterion, mode="train")
+    expected = [loss for _ in range(3) for loss in loop(theirs)]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+class Leaky(nn.Module):
+    """Computes with random numbers that its operator draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(functional.rrelu(self.first(x), training=True))
+
+
+def test_an_operator_that_computes_with_its_own_draws_is_refused(tmp_path):
+    kit = Kit(Leaky())
+    said = r"test_script_tensors.py:\d+: aten.rrelu.*computes with random numbers that it draws"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+
+
+def test_a_label_out_of_range_is_refused_with_the_users_line(tmp_path):
+    kit = ScriptKit()
+    x, y = kit.train.dataset.tensors
+    y = y.clone()
+    y[12] = 9
+    said = r"step 3: row 2: the tensor of .*\.py:\d+ must be in 0..3, got 9"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for at in range(0, 20, 5):
+            kit.step(x[at : at + 5], y[at : at + 5])
