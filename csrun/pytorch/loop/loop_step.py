@@ -70,7 +70,7 @@ class LoopStep:
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...] | None:
-        """Tensors that its program takes, where the chief pushes them; None where a loader gives them."""
+        """Tensors that its program takes; None where a loader gives them."""
         assert self.variant is not None, "known by now"
         if not self.variant.batches.is_pushed:
             return None
