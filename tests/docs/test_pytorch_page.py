@@ -50,14 +50,15 @@ def spectrum(x):
 
 #: By the first column of the table: what forward makes of [6, 40].
 IN_FORWARD = {
-    "`torch.randn(...)` in forward": lambda x: x + torch.randn(6, 40),
     "`x[x > 0]`, `x.unique()`": lambda x: x[x > 0].sum() + x,
     "`.half()`, `.bfloat16()`, autocast": lambda x: x.half().float(),
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
     "a weight outside of the model": lambda x: x * OTHER,
     "a write into a weight, `nn.Embedding(max_norm=...)`": nn.Embedding(6, 40, max_norm=1.0),
     "checkpointing of dropout": lambda x: checkpoint(f.dropout, x, use_reentrant=False),
-    "`nn.AlphaDropout`, `F.gumbel_softmax`, `torch.bernoulli`": nn.AlphaDropout(0.5),
+    "`F.rrelu` in training; gradients that are edited with random numbers from a later step on": (
+        lambda x: f.rrelu(x, training=True)
+    ),
     "`nn.Embedding(sparse=True)`": nn.Embedding(6, 40, sparse=True),
     "`nn.Conv3d`": lambda x: f.conv3d(x.view(6, 1, 2, 4, 5), torch.ones(1, 1, 1, 1, 1)).view(6, 40),
     "a pooling's indices, `nn.MaxUnpool2d`": lambda x: f.max_unpool1d(

@@ -58,8 +58,8 @@ LATE_BACKWARD = (
     "optimizer.step() and before the loop takes another batch (streamers prefetch)"
 )
 EARLIER_STEP = (
-    "a value of an earlier step is an input of this one, with its gradient: call .detach() on it, as "
-    "on a hidden state, or read numbers with .item()"
+    "a value of an earlier step is an input of this one, with its gradient: call .detach() on it, "
+    "such as a hidden state, or read numbers with .item()"
 )
 
 DRAWS_IN_EACH_STEP = (
