@@ -61,6 +61,43 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), estimate]))
 """
+OWN = """
+import json
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 9), nn.Linear(9, 4)
+
+    def forward(self, x, scale):
+        x = self.first(x).tanh() * scale
+        return self.last(x + 0.1 * torch.randn_like(x))
+
+
+cbtorch.initialize(model_dir="model_dir")
+torch.manual_seed(0)
+x, y = torch.randn(40, 6), torch.randint(0, 4, (40,))
+model = cbtorch.module(Noisy())
+loader = cbtorch.dataloader(DataLoader(TensorDataset(x, y), 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+step = 0
+with cbtorch.Session(model, optimizer, mode="train"):
+    for epoch in range(4):
+        drawn = torch.randint(40, (3, 12))
+        for inputs, labels in [(x[i], y[i]) for i in drawn] if epoch % 2 else loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs, torch.rand(1, 9)), labels) * (1 + 0.1 * step)
+            loss.backward()
+            optimizer.step()
+            step += 1
+        print("pass", json.dumps([loss.item()]))
+"""
 COMMANDS = ((*TWO_STREAMERS, "python-ws"), (*TWO_STREAMERS, "python-pt"), ("python-pt",))
 
 
@@ -71,9 +108,12 @@ def numbers(output: str) -> list[list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [SCRIPT, OWN], ids=["graphs", "tensors"])
+def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
+    tmp_path: Path, text: str
+) -> None:
     script = tmp_path / "run.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     alone = {**os.environ, "PYTHONPATH": str(PLAIN)}
     plain = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=alone, capture_output=True, text=True
@@ -83,7 +123,7 @@ def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(tmp_path: Pa
     for number, command in enumerate(COMMANDS):
         place = Workplace(tmp_path / str(number))
         place.path.mkdir()
-        done = place.run(*command, place.script(SCRIPT))
+        done = place.run(*command, place.script(text))
         assert done.returncode == 0, done.stderr
         found.append(numbers(done.stdout))
     assert found[0] == found[1] == found[2]
