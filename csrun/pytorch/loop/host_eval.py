@@ -148,9 +148,13 @@ class Computation:
                 f"{user_line()}: the loss takes weights outside of forward, and did not in step 1: "
                 "use them in forward, or call cbtorch.initialize(fast=False)"
             )
-        args, kwargs = tree_map(value, (self._args, self._kwargs))
+        args, kwargs = tree_map(lambda x: self._carried(value(x)), (self._args, self._kwargs))
         with torch.set_grad_enabled(self.has_gradients):
             return list(tree_leaves(call_for_user(self._func, args, kwargs)))
+
+    def _carried(self, leaf: Any) -> Any:
+        """Return the numbers of a detached value of an earlier step; others as they are."""
+        return self._number(leaf) if isinstance(leaf, InStep) and leaf.is_detached else leaf
 
     def _number(self, leaf: Any) -> Any:
         if isinstance(leaf, InStep):

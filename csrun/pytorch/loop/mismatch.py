@@ -54,7 +54,9 @@ def begins_step(step: LoopStep | None, leaves: list[Any]) -> bool:
     if step is not None and not is_left and not (step.has_gradients and step.batches.is_pushed):
         return False
     lazy = [leaf for leaf in leaves if isinstance(leaf, Numbers | TracedTensor)]
-    return not any(x.requires_grad or _stale_reason(x, None) is FETCHED_AHEAD for x in lazy)
+    is_within = step is not None  # a batch that was taken ahead is the last one of its pass
+    is_batch = any(is_within and _stale_reason(x, None) is FETCHED_AHEAD for x in lazy)
+    return not (is_batch or any(x.requires_grad for x in lazy))
 
 
 def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
@@ -88,12 +90,19 @@ def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
     if isinstance(loss, Token) and (step is None or loss.step is not step.outputs):
         return UsageError(f"{user_line()}: {LATE_BACKWARD}")
     sources = loss.result.of.sources() if isinstance(loss, Lazy) else []
+    sources = [x for x in sources if not _is_without_gradient(x)]
     require_current(sources, step.outputs if step else None)
     return UsageError(
         f"{user_line()}: backward() must be called on the loss as step 1 computed it, got another "
         f"value{step.strayed if step else ''}: compute the loss in the same way in each step; have "
         "forward use a number that changes, as an attribute of the model"
     )
+
+
+def _is_without_gradient(source: Any) -> bool:
+    if isinstance(source, Computation):
+        return not source.has_gradients
+    return isinstance(source, InStep) and source.is_detached
 
 
 def _stale_reason(leaf: Any, step: StepOutputs | None) -> str | None:

@@ -473,3 +473,43 @@ def test_a_label_out_of_range_is_refused_with_the_users_line(tmp_path):
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):
         for at in range(0, 20, 5):
             kit.step(x[at : at + 5], y[at : at + 5])
+
+
+@seeded
+def centered_late(kit):
+    """The loss takes a mean that is first made after a pass."""
+    losses, center = [], torch.zeros(4, dtype=torch.float64)
+    for _ in range(3):
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x) - center, y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+        kit.model.eval()
+        with torch.no_grad():
+            center = sum(kit.model(x).mean(0) for x, _ in kit.val) / 5
+        kit.model.train()
+    return losses
+
+
+@seeded
+def prefetched(kit):
+    losses = []
+    for _ in range(2):
+        batches = iter(kit.train)
+        now = next(batches)
+        while now is not None:
+            ahead, (x, y) = next(batches, None), now
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+            now = ahead
+    return losses
+
+
+@pytest.mark.parametrize("loop", [centered_late, prefetched], ids=name_of)
+def test_values_of_earlier_steps_are_used_later(tmp_path, loop):
+    beside(loop, tmp_path)

@@ -83,7 +83,7 @@ FORWARD = {
     masks: "shape of its result depends on the data.*use torch.where, or multiply by the mask",
     writes_into_another: "writes a traced value into a tensor that forward has not made",
     draws: "draws random numbers.*draw them in the dataset",
-    draws_alike: "draws random numbers.*use torch.nn.functional.dropout",
+    draws_alike: "computes with random numbers that it draws, or is not called from step 1 on",
     counts_itself: "shape of its result depends on the data",
 }
 
