@@ -178,9 +178,9 @@ def evaluated_before_use(kit):
     x, _ = next(iter(kit.train))
     kit.model.eval()
     with torch.no_grad():
-        assert [kit.model(x).sum().item() for x, _ in kit.val]
+        found = [kit.model(x).sum().item() for x, _ in kit.val]
     kit.model.train()
-    kit.model(x)
+    return [*found, kit.model(x).sum().detach()]
 
 
 def comparing(kit):
@@ -266,7 +266,6 @@ def growing(kit):
 
 
 LATE = r"backward\(\) is called on a value of a finished step"
-AHEAD = "a batch is used after the next one was taken"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +273,6 @@ AHEAD = "a batch is used after the next one was taken"
     [
         (lambda kit: prefetched(kit, lambda step: True), LATE),
         (lambda kit: prefetched(kit, lambda step: step == 4), LATE),
-        (evaluated_before_use, AHEAD),
         (scaled, r"GradScaler\(enabled=False\)"),
         (twice, "the model is called more often than in step 1, or after optimizer.step"),
     ],
@@ -300,6 +298,7 @@ class CarryingKit(Kit):
         (shifted, Kit),
         (flipped, Kit),
         (double_buffered, Kit),
+        (evaluated_before_use, Kit),
         (comparing, Kit),
         (growing, CarryingKit),
         (carrying, CarryingKit),
