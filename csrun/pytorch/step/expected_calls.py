@@ -21,7 +21,7 @@ from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import NOT_DENSE, OfNumbersError
-from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
 MODEL = "the model"
@@ -190,7 +190,8 @@ class Calls(TorchFunctionMode):
         return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
-        if type(value) is torch.Tensor:
+        is_weight = isinstance(value, torch.nn.Parameter) and self._recorder.is_owned(value)
+        if type(value) in PLAIN and not is_weight:
             if value.layout is not torch.strided:
                 raise UsageError(f"{user_line()}: {NOT_DENSE.format(value.layout)}")
             return Snapshot(value, self._recorder.name_of(value))

@@ -5,6 +5,8 @@ from weakref import ref
 
 import torch
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class Snapshot:
     """A tensor that a function was called on, and its numbers at the call.
@@ -29,7 +31,7 @@ class Snapshot:
         """True if a tensor is this one, or has the same numbers."""
         if other is self._tensor and other._version == self._version:
             return True
-        if type(other) is not torch.Tensor:
+        if type(other) not in PLAIN:
             return False
         if self._numbers is None:
             start = other.untyped_storage().data_ptr()
@@ -51,11 +53,14 @@ class Snapshot:
 class Constant:
     """A tensor whose numbers are in a program, and which must not change.
 
-    where: the line that computes with it. numbers: as in the program.
+    where: the line that computes with it. numbers: as in the program. Of a view it is the tensor
+    that it shows which is watched: nobody may hold the view itself.
     """
 
     def __init__(self, tensor: torch.Tensor, numbers: torch.Tensor, where: str) -> None:
-        self._tensor, self._version = ref(tensor), tensor._version
+        self._tensor = ref(tensor if tensor._base is None else tensor._base)
+        self._version = tensor._version
+        self._view = tensor.shape, tensor.stride(), tensor.storage_offset()
         self._numbers, self.where = numbers, where
 
     @property
@@ -70,4 +75,5 @@ class Constant:
         if now is None or now._version == self._version:
             return True
         self._version = now._version
-        return bool(torch.equal(now, self._numbers))
+        with torch.no_grad():
+            return bool(torch.equal(now.as_strided(*self._view), self._numbers))
