@@ -628,9 +628,10 @@ class SessionLoop:
         return self._run.are_written
 
     def give_back(self) -> None:
-        """Copy the store's values to the user's own objects."""
+        """Copy the store's values to the user's own objects, also while a step is recorded."""
         self._run.flush()
-        self._run.give_back()
+        with unrecorded():
+            self._run.give_back()
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
         """The loop calls `optimizer.load_state_dict`; `load` does it.

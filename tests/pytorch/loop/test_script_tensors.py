@@ -300,7 +300,21 @@ def evaluated(kit):
     return losses
 
 
-OWN = (drawn_batches, whole_data, accumulated, plain_loader, evaluated)
+@seeded
+def saved(kit):
+    """The state is saved after an evaluation, whose last step nothing ends."""
+    x, y = kit.train.dataset.tensors
+    found = []
+    for step in range(4):
+        found.append(kit.step(x[step : step + 8], y[step : step + 8]).item())
+        kit.model.eval()
+        found.append(kit.criterion(kit.model(x), y).item())
+        found += [weights.sum().item() for weights in kit.model.state_dict().values()]
+        kit.model.train()
+    return found
+
+
+OWN = (drawn_batches, whole_data, accumulated, plain_loader, evaluated, saved)
 
 
 @pytest.mark.parametrize("loop", OWN, ids=name_of)
