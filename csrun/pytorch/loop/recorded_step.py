@@ -56,7 +56,8 @@ class ReadBefore:
         if found is None:
             with on_one_thread():
                 found = compute()[ref]
-            self.run.replay.keep(self.values, ref, found)
+            with unrecorded():
+                self.run.replay.keep(self.values, ref, found)
         return found
 
 

@@ -628,7 +628,13 @@ class SessionLoop:
         return self._run.are_written
 
     def give_back(self) -> None:
-        """Copy the store's values to the user's own objects, also while a step is recorded."""
+        """Copy the store's values to the user's own objects, also while a step is recorded.
+
+        A step without `backward()` whose batch no loader gives ends here.
+        """
+        step = self._step
+        if step is not None and step.batches.is_pushed and not step.has_gradients:
+            self._end_step()
         self._run.flush()
         with unrecorded():
             self._run.give_back()

@@ -78,6 +78,7 @@ def _where(outcome: Outcome) -> str:
     ):
         return ""
     message = re.sub(r"^(\S+: )?error: ", "", outcome.message).replace("|", "\\|")
+    message = re.sub(r"/\S*/tests/bench/scripts/", "", message)
     return f": `{message[:110]}`"
 
 
