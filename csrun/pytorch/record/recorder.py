@@ -54,6 +54,11 @@ from csrun.pytorch.record.unsupported import (
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+#: Operators of sparse matrices, by dense ones.
+_OF_DENSE = {
+    aten._sparse_mm.default: aten.mm.default,
+    aten._sparse_addmm.default: aten.addmm.default,
+}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
@@ -100,6 +105,7 @@ class StepRecorder(TorchDispatchMode):
             int, TracedTensor
         ] = {}  # by the id of a user's tensor, which a leaf keeps alive
         self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
+        self._densified: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # sparse ones, by id
         self._varying: dict[int, torch.Tensor] = {}  # plain tensors made of random numbers, by id
         self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
@@ -255,6 +261,9 @@ class StepRecorder(TorchDispatchMode):
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
+        if any(x.layout is not torch.strided for x in given):
+            func, args, kwargs = self._with_dense(func, args, kwargs)
+            given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
@@ -286,6 +295,18 @@ class StepRecorder(TorchDispatchMode):
         if func is aten.as_strided.default:
             return self.record_strided(*args, **kwargs)
         return self.record(str(func), func, args, kwargs)
+
+    def _with_dense(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """Return an operator and its arguments with dense tensors in place of sparse constants."""
+        args, kwargs = map_arguments(self._dense, args, kwargs)
+        return _OF_DENSE.get(func, func), args, kwargs
+
+    def _dense(self, argument: Any) -> Any:
+        if not isinstance(argument, torch.Tensor) or argument.layout is torch.strided:
+            return argument
+        if id(argument) not in self._densified:
+            self._densified[id(argument)] = argument, argument.detach().to_dense()
+        return self._densified[id(argument)][1]
 
     def _is_recorded(self, tensor: torch.Tensor) -> bool:
         return bool(
@@ -414,6 +435,8 @@ class StepRecorder(TorchDispatchMode):
         """
         is_plain = type(argument) is torch.Tensor and not argument.requires_grad
         if not is_plain or argument.dtype is torch.bool or not self._is_constant(argument):
+            return argument
+        if argument.layout is not torch.strided:
             return argument
         if argument.is_floating_point() and argument.dtype != self._float_type:
             return argument

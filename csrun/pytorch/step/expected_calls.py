@@ -20,7 +20,7 @@ from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.unsupported import NOT_DENSE, OfNumbersError
+from csrun.pytorch.record.unsupported import OfNumbersError
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
@@ -192,8 +192,6 @@ class Calls(TorchFunctionMode):
     def _operand(self, value: Any) -> Any:
         is_weight = isinstance(value, torch.nn.Parameter) and self._recorder.is_owned(value)
         if type(value) in PLAIN and not is_weight:
-            if value.layout is not torch.strided:
-                raise UsageError(f"{user_line()}: {NOT_DENSE.format(value.layout)}")
             return Snapshot(value, self._recorder.name_of(value))
         return self._ref(value)
 

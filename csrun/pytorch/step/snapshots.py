@@ -20,7 +20,7 @@ class Snapshot:
     def __init__(self, tensor: torch.Tensor, name: str | None = None) -> None:
         self._tensor, self._version, self.name = tensor, tensor._version, name
         self._numbers = None if name else tensor.detach().clone()
-        self._geometry = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+        self._geometry = _geometry(tensor)
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -35,12 +35,11 @@ class Snapshot:
             return False
         if self._numbers is None:
             start = other.untyped_storage().data_ptr()
-            geometry = other.shape, other.stride(), other.storage_offset(), other.dtype
             own = self._tensor.untyped_storage().data_ptr()
-            return bool(start == own and geometry == self._geometry)
-        if self._numbers.dtype != other.dtype:
+            return bool(start == own and _geometry(other) == self._geometry)
+        if self._numbers.dtype != other.dtype or self._numbers.layout is not other.layout:
             return False
-        return bool(torch.equal(self._numbers, other))
+        return bool(torch.equal(_plain(self._numbers), _plain(other)))
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -48,6 +47,16 @@ class Snapshot:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
+    is_dense = tensor.layout is torch.strided
+    place = (tensor.stride(), tensor.storage_offset()) if is_dense else ()
+    return tensor.shape, tensor.dtype, tensor.layout, *place
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 class Constant:
