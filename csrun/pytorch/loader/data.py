@@ -39,7 +39,8 @@ def check(loader: Any, where: str) -> None:
     if isinstance(loader.dataset, IterableDataset):
         raise UnusableLoaderError(
             f"{where}: {type(loader.dataset).__name__} is an IterableDataset, whose batches cannot "
-            "be made by number: give a Dataset with __getitem__ and __len__"
+            "be made by number: give a Dataset with __getitem__ and __len__, or leave "
+            "cbtorch.dataloader out, so that the chief makes the batches"
         )
     if not _has_length(loader):
         raise UnusableLoaderError(

@@ -167,7 +167,8 @@ class StepRecorder(TorchDispatchMode):
             return self._add_leaf(given, LeafSource.INPUT, name, f"{LeafSource.INPUT} {name}")
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
-            f"{type(given).__name__}: convert it to a tensor in the dataset or in collate_fn"
+            f"{type(given).__name__}: convert it to a tensor in collate_fn, or leave "
+            "cbtorch.dataloader out, so that the chief makes the batches"
         )
 
     def read_model(self) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from functools import wraps
+from itertools import accumulate
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
@@ -575,3 +577,31 @@ def prefetched(kit):
 @pytest.mark.parametrize("loop", [centered_late, prefetched], ids=name_of)
 def test_values_of_earlier_steps_are_used_later(tmp_path, loop):
     beside(loop, tmp_path)
+
+
+class Stream(IterableDataset):
+    """Samples without numbers, whose batches have several lengths and a text."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        sizes = (4, 7, 4, 7, 4, 7)
+        starts = accumulate(sizes, initial=0)
+        for start, size in zip(starts, sizes, strict=False):
+            yield {"x": self.x[start : start + size], "y": self.y[start : start + size], "n": "a"}
+
+
+@seeded
+def streamed(kit):
+    losses = []
+    for _ in range(3):
+        for batch in DataLoader(Stream(*kit.train.dataset.tensors), batch_size=None):
+            losses.append(kit.step(batch["x"], batch["y"]).item())
+    return losses
+
+
+def test_a_plain_loader_may_be_of_any_kind(tmp_path):
+    beside(streamed, tmp_path, kit=ScriptKit)
+    found = json.loads((tmp_path / "performance" / "performance.json").read_text())
+    assert not found["recorded_steps"], "each length has its own program"
