@@ -262,7 +262,7 @@ class StepRecorder(TorchDispatchMode):
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
-        if any(x.layout is not torch.strided for x in given):
+        if any(map(_is_sparse, given)):
             func, args, kwargs = self._with_dense(func, args, kwargs)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
@@ -303,7 +303,7 @@ class StepRecorder(TorchDispatchMode):
         return _OF_DENSE.get(func, func), args, kwargs
 
     def _dense(self, argument: Any) -> Any:
-        if not isinstance(argument, torch.Tensor) or argument.layout is torch.strided:
+        if not _is_sparse(argument):
             return argument
         if id(argument) not in self._densified:
             self._densified[id(argument)] = argument, argument.detach().to_dense()
@@ -628,6 +628,12 @@ class StepRecorder(TorchDispatchMode):
         if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results
         return [TracedStorage() for _ in range(results)]
+
+
+def _is_sparse(argument: Any) -> bool:
+    """True for a plain tensor that is not dense."""
+    is_plain = isinstance(argument, torch.Tensor) and not isinstance(argument, TracedTensor)
+    return is_plain and argument.layout is not torch.strided
 
 
 def _materialized(argument: Any) -> Any:
