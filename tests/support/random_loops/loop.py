@@ -61,7 +61,9 @@ def train(recipe: Recipe, model_dir: Path | None) -> Outcome:
         options = {"save_checkpoints_steps": recipe.checkpoints} if recipe.checkpoints else {}
         cbtorch.initialize(model_dir=model_dir, **options)
         model = cbtorch.module(plain)
-        loader, held_out = cbtorch.dataloader(loader), cbtorch.dataloader(held_out)
+        if recipe.script != "own loader":
+            loader = cbtorch.dataloader(loader)
+        held_out = cbtorch.dataloader(held_out)
     loop = Loop(model, plain, optimizer, data, settings)
     set_scale(loop, 1.0)
     numbers: list[float] = []
@@ -110,7 +112,7 @@ def one_pass(recipe: Recipe, loop: Loop, loader: Any, scheduler: Any) -> list[fl
         is_read = recipe.reading == "each" or (recipe.reading == "third" and step % 3 == 2)
         if recipe.clearing != "after":
             loop.optimizer.zero_grad(set_to_none=recipe.clearing == "none")
-        loss = nn.functional.cross_entropy(loop.model(x), y)
+        loss = loss_of(recipe.script, loop, x, y)
         loss.backward()
         if recipe.edit == "clip":
             norm = nn.utils.clip_grad_norm_(loop.plain.parameters(), 0.5)
@@ -124,6 +126,28 @@ def one_pass(recipe: Recipe, loop: Loop, loader: Any, scheduler: Any) -> list[fl
             scheduler.step()
         losses.append(loss.item() if is_read else loss.detach())
     return [float(loss) for loss in losses]
+
+
+def loss_of(script: str, loop: Loop, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The loss of a batch, with what the script adds to it."""
+    loop.steps += 1
+    if script == "noise":
+        x = x + 0.1 * torch.randn_like(x)
+    elif script == "mask":
+        x = x * (torch.rand(len(x), 1) < 0.8).double()
+    out = loop.model(x)
+    if script == "carried":
+        before, loop.center = loop.center, 0.9 * loop.center + 0.1 * out.detach().mean(0)
+        out = out - before
+    loss = nn.functional.cross_entropy(out, y)
+    if script == "number":
+        loss = loss * (1 + 0.1 * loop.steps)
+    elif script == "term" and loop.steps % 3 == 0:
+        loss = (
+            loss
+            + 0.1 * loop.steps * (out * torch.rand(out.shape[1], dtype=x.dtype)).square().mean()
+        )
+    return loss
 
 
 def evaluate(model: nn.Module, held_out: Any) -> list[float]:

@@ -93,6 +93,8 @@ class Loop:
     optimizer: optim.Optimizer
     data: Any
     settings: Settings
+    steps: int = 0
+    center: Any = 0.0  # of the outputs so far
 
 
 def set_scale(loop: Loop, scale: float) -> None:

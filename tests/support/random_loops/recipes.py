@@ -26,6 +26,7 @@ class Recipe:
     evaluation: str
     ending: str
     checkpoints: int
+    script: str
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
@@ -48,6 +49,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "evaluation": ("none", "hits", "first"),
     "ending": ("all", "early", "sessions"),
     "checkpoints": (0, 5),
+    "script": ("nothing", "noise", "mask", "number", "carried", "term", "own loader"),
 }
 DEPARTURE = 0.35  # share of the fields that are drawn
 
@@ -74,5 +76,8 @@ def draw(seed: int) -> Recipe:
 def is_plain(recipe: Recipe) -> bool:
     """Whether nothing around the steps changes: such a loop must run, and may not be refused."""
     return (
-        not recipe.changes and recipe.hooks == "none" and recipe.reads not in ("counter", "random")
+        not recipe.changes
+        and recipe.hooks == "none"
+        and recipe.reads not in ("counter", "random")
+        and recipe.script == "nothing"
     )
