@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
@@ -18,13 +18,17 @@ from csrun.pytorch.step.variant import Batches, StepVariant
 
 
 class MadeCall(NamedTuple):
-    """A call of a step on tokens that step 1 made, too. has_gradients: autograd records it."""
+    """A call of a step on tokens that step 1 made, too. has_gradients: autograd records it.
+
+    random_state: of PyTorch's generator before it, where forward draws.
+    """
 
     expected: Expected
     func: Any
     args: Any
     kwargs: Any
     has_gradients: bool
+    random_state: torch.Tensor | None = None
 
     @property
     def is_of_model(self) -> bool:
@@ -76,8 +80,14 @@ class LoopStep:
             return None
         if self.recorded is not None:
             return self.recorded.inputs_of(self.variant)
-        leaves = self.variant.recording.program_inputs
-        return tuple(self.given.get(leaf.value, leaf.tensor) for leaf in leaves)
+        assert self.outputs.batch is not None, "it began with one"
+        batch = (x for x in tree_leaves(self.outputs.batch()) if isinstance(x, torch.Tensor))
+        return tuple(
+            next(batch)
+            if leaf.source is LeafSource.INPUT
+            else self.given.get(leaf.value, leaf.tensor)
+            for leaf in self.variant.recording.program_inputs
+        )
 
     def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
         """Note a call that was made; False if it is given another tensor of the script than an
@@ -88,10 +98,22 @@ class LoopStep:
             return False
         if own:
             args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
-        self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled()))
+        state = self._draw(expected)
+        self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled(), state))
         if is_write(func) and isinstance(args[0], Token):
             self._keep_slot(args[0])
         return True
+
+    def _draw(self, expected: Expected) -> torch.Tensor | None:
+        """Draw what forward would draw; return the state of the generator before, if it draws."""
+        if not expected.draws:
+            return None
+        state = torch.get_rng_state()
+        for draw in expected.draws:
+            numbers = draw.again()
+            if draw.value is not None:
+                self.given[draw.value] = numbers
+        return state
 
     def _given_to(self, expected: Expected, leaves: list[Any]) -> dict[int, torch.Tensor] | None:
         """Return copies of the script's tensors among arguments, by id; None if one is another."""
@@ -120,6 +142,11 @@ class LoopStep:
         for number, made in enumerate(self.calls):
             args, kwargs = tree_map(lambda x: value if x is token else x, (made.args, made.kwargs))
             self.calls[number] = made._replace(args=args, kwargs=kwargs)
+
+    @property
+    def has_drawn(self) -> bool:
+        """True if one of its calls has drawn random numbers."""
+        return any(made.random_state is not None for made in self.calls)
 
     @property
     def modes(self) -> tuple[bool, ...] | None:

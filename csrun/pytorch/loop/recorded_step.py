@@ -93,7 +93,7 @@ class RecordedStep:
         self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
         self.end_early: Callable[[], None] = _no_end
         self._recorder.reader = self._number_so_far
-        self._recorder.may_read_in_forward = True
+        self._recorder.may_read_in_forward = self._recorder.may_draw = True
         self._recorder.backward.require_cleared = require_cleared
         _require_samples(batch)
         with ExitStack() as opened:
@@ -162,7 +162,7 @@ class RecordedStep:
         gradients = gradients_of(leaves_of(args, kwargs))
         args, kwargs = self.calls.with_inputs((args, kwargs))
         operands = self.calls.operands(args, kwargs)
-        begin = len(self._recorder.operators)
+        begin, drawn = len(self._recorder.operators), len(self._recorder.draws.made)
         self.calls.depth += 1
         try:
             results = self._recorder.call_model(forward, args, kwargs)
@@ -177,7 +177,8 @@ class RecordedStep:
                 self.modes, self.state = modes, state
             how = (tuple(kwargs), modes, None if state == self.state else state)
             spec = tree_structure((args, kwargs))
-            self.calls.note(MODEL, operands, results, how, gradients, spec)
+            made = tuple(self._recorder.draws.made[drawn:])
+            self.calls.note(MODEL, operands, results, how, gradients, spec, draws=made)
         return results
 
     def backward(self, token: Numbers) -> bool:

@@ -117,7 +117,7 @@ class Revalidation:
     ) -> None:
         self._variant, self._step, self._saw = variant, step, saw
         self._recorder = StepRecorder(model)
-        self._recorder.reader = reader_of(self._recorder)
+        self._recorder.reader, self._recorder.may_draw = reader_of(self._recorder), True
         self._results: list[Ref] = []  # of the model
         self._arguments: dict[int, TracedTensor] = {}  # by the id of the script's tensor
         self.is_recording = False

@@ -246,8 +246,11 @@ class SessionLoop:
         self._step = step
         arrays = began.variant.shape.arrays
         traced = TracedTokens(recorded, began.outputs, arrays, self._state)
+        state = torch.get_rng_state() if began.has_drawn else None
         for made in began.calls:
             traced.call_again(made)
+        if state is not None:  # the loop may have drawn since
+            torch.set_rng_state(state)
         recorded.calls.traced = traced.of
         if cause:
             self._variants.record_all(recorded, cause)

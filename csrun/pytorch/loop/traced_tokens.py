@@ -36,6 +36,8 @@ class TracedTokens:
     def call_again(self, made: MadeCall) -> None:
         """Make a call of the loop again, whose results it has as tokens."""
         args, kwargs = self.of((made.args, made.kwargs))
+        if made.random_state is not None:
+            torch.set_rng_state(made.random_state)
         with torch.set_grad_enabled(made.has_gradients):
             if made.is_of_model:
                 found = self._recorded.call(made.func, args, kwargs, *self._state())

@@ -20,6 +20,7 @@ from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
+from csrun.pytorch.record.draws import ForwardDraws
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.geometry import Geometry, KnownResults
@@ -44,6 +45,7 @@ from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 from csrun.pytorch.record.unsupported import (
     DRAWING_OPERATORS,
     DRAWN,
+    DRAWN_BY_SIZE,
     DRAWS,
     DRAWS_IN_EACH_STEP,
     NOT_DENSE,
@@ -88,7 +90,7 @@ class StepRecorder(TorchDispatchMode):
         super().__init__()
         self.model = model
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
-        self.may_read_in_forward = False
+        self.may_read_in_forward = self.may_draw = False
         self.takes_arguments = False  # tensors of the script that the loop gives to calls
         self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
@@ -96,6 +98,7 @@ class StepRecorder(TorchDispatchMode):
         self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
         self.fresh = FreshTensors(self)
+        self.draws = ForwardDraws()
         self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
@@ -155,9 +158,11 @@ class StepRecorder(TorchDispatchMode):
 
     def call_model(self, forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call the model's forward, and return its results with traced tensors."""
+        self.draws.begin()
         with self.scopes.in_model():
             results = call_for_user(forward, args, kwargs)
             register_containers(results)
+            self.draws.end()
             return self.fresh.resolve(results)
 
     def _trace_input(self, given: Any) -> Any:
@@ -280,7 +285,7 @@ class StepRecorder(TorchDispatchMode):
         if func in INDEXING:
             args = with_places(func, args, self._is_constant)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if func in DRAWING_OPERATORS and self.may_read_in_forward:
+        if func in DRAWING_OPERATORS and self.may_draw:
             drawn = self._draw(func, args, kwargs)
             if not func._schema.is_mutable:
                 return drawn
@@ -457,6 +462,7 @@ class StepRecorder(TorchDispatchMode):
             numbers = tensor.detach().clone()
             made = self._add_leaf(numbers, self._source_of(tensor), self.scopes.line)
             self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
+            self.draws.note_leaf(tensor, made.value)
         return made
 
     def add_fresh(self, tensor: torch.Tensor) -> TracedTensor:
@@ -504,17 +510,30 @@ class StepRecorder(TorchDispatchMode):
     def _run_untraced(
         self, func: Any, given: Sequence[torch.Tensor], args: Any, kwargs: Any
     ) -> Any:
-        draws = DRAWS in func.tags
-        if draws and not self.may_read_in_forward:
-            raise self.refusal(DRAWS_IN_EACH_STEP.format(func))
         args, kwargs = map_arguments(_materialized, args, kwargs)
-        found = call_for_user(func, args, kwargs)
-        if draws and (self.scopes.is_in_forward or not self.takes_arguments):
-            self._note_varying(DRAWN)
-        if draws or any(id(tensor) in self._varying for tensor in given):
-            self._varying |= {id(x): x for x in leaves_of((found,), {})}
+        if DRAWS in func.tags:
+            found = self._draw_plain(func, args, kwargs)
+        else:
+            found = call_for_user(func, args, kwargs)
+            if any(map(self.draws.is_drawn, given)):
+                self._note_varying("forward computes with random numbers outside of the step")
+            if any(id(tensor) in self._varying for tensor in given):
+                self._varying |= {id(x): x for x in leaves_of((found,), {})}
         if self.scopes.is_in_forward:
             self.fresh.note(func, args, kwargs, found)
+        return found
+
+    def _draw_plain(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Draw random numbers with PyTorch, for an operator on plain tensors."""
+        if not self.may_draw:
+            raise self.refusal(DRAWS_IN_EACH_STEP.format(func))
+        found, made = self.draws.draw(func, args, kwargs)
+        is_known = made is not None and not func._schema.is_mutable and func in DRAWN_BY_SIZE
+        if is_known and isinstance(found, torch.Tensor):
+            self.draws.keep(found, made)
+        elif self.scopes.is_in_forward or not self.takes_arguments:
+            self._note_varying(DRAWN)
+        self._varying |= {id(x): x for x in leaves_of((found,), {})}
         return found
 
     def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -522,12 +541,17 @@ class StepRecorder(TorchDispatchMode):
 
         Of the operand that they are written into, or are to be like, only the geometry is used.
         """
-        self._note_varying(DRAWN)
         like = args[0] if func._schema.is_mutable or "_like" in func.name() else None
-        given = map_arguments(lambda a: self._operand_of_draw(a, like), args, kwargs)
+        given, options = map_arguments(lambda a: self._operand_of_draw(a, like), args, kwargs)
         with unrecorded(), torch.no_grad():
-            numbers = call_for_user(func, *given)
-        return self._add_leaf(numbers, LeafSource.SCRIPT, self.scopes.line)
+            numbers, made = self.draws.draw(func, given, options)
+        drawn = self._add_leaf(numbers, LeafSource.SCRIPT, self.scopes.line)
+        others = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        if made is not None and all(other is like for other in others):
+            made.value = drawn.value
+        else:
+            self._note_varying(DRAWN)
+        return drawn
 
     def _operand_of_draw(self, argument: Any, like: Any) -> Any:
         if not isinstance(argument, torch.Tensor):

@@ -21,6 +21,14 @@ _REASONS = {
 }
 DRAWS = torch.Tag.nondeterministic_seeded
 DRAWN = "random numbers are drawn in the step"
+#: Operators that draw as many numbers as they are told.
+DRAWN_BY_SIZE = frozenset(
+    getattr(packet, overload)
+    for name in ("rand", "randn", "randint", "randperm")
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in packet.overloads()
+    if "out" not in overload
+)
 _DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
 _DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
 _DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")

@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -58,6 +59,7 @@ class Call:
     names of keywords; for the model also the modes of its modules and the state of its guards.
     spec: the structure of the model's arguments. gradients: `gradients_of` its arguments.
     differentiable: those of its results that have gradients. writes: it writes its first argument.
+    draws: random numbers that forward draws.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Call:
     gradients: tuple[bool, ...] | None = None
     differentiable: tuple[Any, ...] = ()
     writes: bool = False
+    draws: tuple[Draw, ...] = ()
 
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
@@ -178,12 +181,14 @@ class Calls(TorchFunctionMode):
         gradients: tuple[bool, ...],
         spec: TreeSpec | None = None,
         writes: bool = False,
+        draws: tuple[Draw, ...] = (),
     ) -> None:
         """Record a call if any of its results is traced."""
         if traced := [r for r in tree_leaves(results) if isinstance(r, TracedTensor)]:
             followed = tuple(r.value for r in traced if r.requires_grad)
             refs = tree_map(self._ref, results)
-            self.found.append(Call(name, operands, refs, how, spec, gradients, followed, writes))
+            call = Call(name, operands, refs, how, spec, gradients, followed, writes, draws)
+            self.found.append(call)
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """Return the flat arguments of a call, as they are before it."""
@@ -203,7 +208,7 @@ class Calls(TorchFunctionMode):
 class Expected:
     """A call that each step makes. operands: a Slot for each value of the step.
 
-    gradients: `gradients_of` its arguments; None in an evaluation.
+    gradients: `gradients_of` its arguments; None in an evaluation. draws: as of `Call`.
     """
 
     name: str
@@ -213,6 +218,7 @@ class Expected:
     is_one: bool = False
     spec: TreeSpec | None = None
     gradients: tuple[bool, ...] | None = None
+    draws: tuple[Draw, ...] = ()
 
     def is_called(self, name: str, given: list[Any], how: tuple[Any, ...]) -> bool:
         """True if a call is this one."""
@@ -343,16 +349,19 @@ class LoopShape:
         results = self._with_slots(call.results)
         is_one = isinstance(results, Slot)
         gradients = call.gradients if self._recording.loss else None
-        return Expected(call.name, operands, results, call.how, is_one, call.spec, gradients)
+        return Expected(
+            call.name, operands, results, call.how, is_one, call.spec, gradients, call.draws
+        )
 
     def _operand(self, value: Ref) -> Any:
         return self._slots.get(value) or self._arguments.get(value, value)
 
     @property
-    def arguments(self) -> set[Ref]:
-        """Tensors of the script that each step gives to a call."""
+    def known(self) -> set[Ref]:
+        """Tensors of the script that a step knows without forward: given to a call, or drawn."""
         operands = (operand for call in self.calls for operand in call.operands)
-        return {o.value for o in operands if type(o) is Slot and o.is_argument}
+        given = {o.value for o in operands if type(o) is Slot and o.is_argument}
+        return given.union(d.value for call in self.calls for d in call.draws if d.value)
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

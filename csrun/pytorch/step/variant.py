@@ -199,11 +199,11 @@ class StepVariant:
 
     @property
     def script_tensor_of_forward(self) -> str:
-        """Line of a tensor of the script that no call of the loop is given; empty if there is none.
+        """Line of a tensor of the script that is not known in a step whose forward does not run.
 
-        Such a tensor is not known in a step whose forward does not run.
+        Empty if there is none: each is given to a call, or drawn by forward.
         """
-        known = self.shape.arguments
+        known = self.shape.known
         leaves = self.recording.of(LeafSource.SCRIPT)
         return next((leaf.name for leaf in leaves if leaf.value not in known), "")
 
