@@ -528,8 +528,7 @@ class StepRecorder(TorchDispatchMode):
         if not self.may_draw:
             raise self.refusal(DRAWS_IN_EACH_STEP.format(func))
         found, made = self.draws.draw(func, args, kwargs)
-        is_known = made is not None and not func._schema.is_mutable and func in DRAWN_BY_SIZE
-        if is_known and isinstance(found, torch.Tensor):
+        if made is not None and func in DRAWN_BY_SIZE:
             self.draws.keep(found, made)
         elif self.scopes.is_in_forward or not self.takes_arguments:
             self._note_varying(DRAWN)
