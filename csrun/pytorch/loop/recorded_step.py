@@ -278,7 +278,7 @@ class RecordedStep:
         return LoopShape(self._recording, refs, self.calls.found, inputs)
 
     def _constants(self) -> list[Constant]:
-        found = self._recorder.constants
+        found = self._recorder.plain.constants()
         return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
 
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:

@@ -197,7 +197,7 @@ class Revalidation:
         """Have tensors of the script among the arguments come with the step, as in step 1."""
         for operand, argument in zip(expected.operands, given, strict=True):
             if isinstance(operand, Slot) and operand.is_argument:
-                self._arguments[id(argument)] = self._recorder.as_input(argument)
+                self._arguments[id(argument)] = self._recorder.plain.as_input(argument)
 
     def _value(self, argument: Any) -> Any:
         if id(argument) in self._arguments:

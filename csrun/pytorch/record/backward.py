@@ -130,7 +130,7 @@ class RecordedBackward:
 
     def _refuse_foreign(self) -> None:
         """Raises: CaptureError for a gradient of a tensor outside the model"""
-        for tensor, leaf in self._recorder.constants:
+        for tensor, leaf in self._recorder.plain.constants():
             if tensor.is_leaf and isinstance(tensor.grad, TracedTensor):
                 tensor.grad = None
                 raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")

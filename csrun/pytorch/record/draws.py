@@ -1,14 +1,60 @@
 """Random numbers that forward draws, and a later step without running forward."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from csrun.pytorch.errors import call_for_user
-from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.errors import CaptureError, call_for_user
+from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.plain_tensors import PlainTensors
+from csrun.pytorch.record.recording import LeafSource, Ref
+from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.unsupported import DRAWS, DRAWS_IN_EACH_STEP
+
+_DRAWN = "random numbers are drawn in the step"
+#: Operators that draw as many numbers as they are told.
+_DRAWN_BY_SIZE = frozenset(
+    getattr(packet, overload)
+    for name in ("rand", "randn", "randint", "randperm")
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in packet.overloads()
+    if "out" not in overload
+)
+_DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
+_DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
+_DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")
+#: Operators that do nothing but draw: into their first operand, like it, or by their operands.
+DRAWING_OPERATORS = frozenset(
+    getattr(packet, overload)
+    for name in (*(f"{n}_" for n in (*_DRAWN_INTO, "uniform")), *_DRAWN_ANEW, *_DRAWN_LIKE)
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in packet.overloads()
+    if "out" not in overload and DRAWS in getattr(packet, overload).tags
+)
+
+
+class _DrawingRecorder(Protocol):
+    """The recorder, as far as it is needed here."""
+
+    may_draw: bool
+    takes_arguments: bool
+    scopes: Scopes
+    plain: PlainTensors
+    reader: Callable[[TracedTensor], torch.Tensor]
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
+
+    def add_plain(self, numbers: torch.Tensor, source: LeafSource) -> TracedTensor: ...
+
+    def note_varying(self, what: str) -> None: ...
+
+    def refusal(self, what: str) -> CaptureError: ...
 
 
 @dataclass(eq=False)
@@ -34,9 +80,10 @@ class Draw:
 
 
 class ForwardDraws:
-    """Draws of a step's forward, in order. made: those that may be made again."""
+    """Draws of a step, and of forward in order. made: those that may be made again."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: _DrawingRecorder) -> None:
+        self._recorder = recorder
         self.made: list[Draw] = []
         self._state: torch.Tensor | None = None  # of PyTorch's generator, as forward has left it
         self._plain: dict[int, tuple[torch.Tensor, Draw]] = {}  # by the id of the numbers
@@ -49,7 +96,51 @@ class ForwardDraws:
         """End a call of forward."""
         self._state = None
 
-    def draw(
+    def plain(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Draw random numbers with PyTorch, for an operator on plain tensors.
+
+        Raises: CaptureError where steps are not recorded for a loop
+        """
+        recorder = self._recorder
+        if not recorder.may_draw:
+            raise recorder.refusal(DRAWS_IN_EACH_STEP.format(func))
+        found, made = self._draw(func, args, kwargs)
+        if made is not None and func in _DRAWN_BY_SIZE:
+            self._plain[id(found)] = found, made
+        elif recorder.scopes.is_in_forward or not recorder.takes_arguments:
+            recorder.note_varying(_DRAWN)
+        for tensor in leaves_of((found,), {}):
+            recorder.plain.note_varying(tensor)
+        return found
+
+    def traced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedTensor:
+        """Draw random numbers with PyTorch, for an operator on traced tensors.
+
+        Of the operand that they are written into, or are to be like, only the geometry is used.
+        """
+        recorder = self._recorder
+        like = args[0] if func._schema.is_mutable or "_like" in func.name() else None
+        given, options = map_arguments(lambda a: self._operand(a, like), args, kwargs)
+        with unrecorded(), torch.no_grad():
+            numbers, made = self._draw(func, given, options)
+        drawn = recorder.add_plain(numbers, LeafSource.SCRIPT)
+        tensors = (a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor))
+        if made is not None and all(tensor is like for tensor in tensors):
+            made.value = drawn.value
+        else:
+            recorder.note_varying(_DRAWN)
+        return drawn
+
+    def _operand(self, argument: Any, like: Any) -> Any:
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        traced = self._recorder.traced(argument)
+        if argument is not like:
+            return self._recorder.reader(traced)
+        with unrecorded():
+            return torch.empty_strided(traced.shape, traced.stride(), dtype=traced.dtype)
+
+    def _draw(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[torch.Tensor, Draw | None]:
         """Draw numbers; return them, with the draw if a later step can make it without forward.
@@ -66,10 +157,6 @@ class ForwardDraws:
         made = Draw(func, args, kwargs)
         self.made.append(made)
         return numbers, made
-
-    def keep(self, numbers: torch.Tensor, of: Draw) -> None:
-        """Keep a plain tensor of numbers, which may become a leaf."""
-        self._plain[id(numbers)] = numbers, of
 
     def is_drawn(self, tensor: torch.Tensor) -> bool:
         """True if a plain tensor has numbers of a draw."""

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import returns_view
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
@@ -24,7 +25,7 @@ _NEW = (torch.ops.aten.lift_fresh.default,)  # shares its operand's memory, whic
 class _Recorder(Protocol):
     """The recorder, as far as it is needed here."""
 
-    def add_fresh(self, tensor: torch.Tensor) -> TracedTensor: ...
+    plain: PlainTensors
 
     def record_strided(
         self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
@@ -82,7 +83,7 @@ class FreshTensors:
         if of is None or of.tensor.dtype != target.dtype or not of.tensor.is_contiguous():
             return False
         if of.traced is None:
-            of.traced = self._recorder.add_fresh(of.tensor)
+            of.traced = self._recorder.plain.fresh(of.tensor)
             self._has_taken = True
             with unrecorded(), torch.no_grad():  # reads beside the recording see nothing plausible
                 of.tensor.data.fill_(_nonsense(of.tensor.dtype))

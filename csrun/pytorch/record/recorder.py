@@ -1,9 +1,8 @@
 """Recorder of one step of the user's loop, which runs on traced tensors without values."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -20,13 +19,14 @@ from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
-from csrun.pytorch.record.draws import ForwardDraws
+from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.geometry import Geometry, KnownResults
 from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
+from csrun.pytorch.record.plain_tensors import PlainTensors, is_sparse
 from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
     STRIDED,
@@ -43,11 +43,7 @@ from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 from csrun.pytorch.record.unsupported import (
-    DRAWING_OPERATORS,
-    DRAWN,
-    DRAWN_BY_SIZE,
     DRAWS,
-    DRAWS_IN_EACH_STEP,
     NOT_DENSE,
     NOT_IN_MODEL,
     refusal_of,
@@ -56,11 +52,6 @@ from csrun.pytorch.record.unsupported import (
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
-#: Operators of sparse matrices, by dense ones.
-_OF_DENSE = {
-    aten._sparse_mm.default: aten.mm.default,
-    aten._sparse_addmm.default: aten.addmm.default,
-}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
@@ -98,7 +89,7 @@ class StepRecorder(TorchDispatchMode):
         self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
         self.fresh = FreshTensors(self)
-        self.draws = ForwardDraws()
+        self.draws = ForwardDraws(self)
         self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
@@ -107,9 +98,8 @@ class StepRecorder(TorchDispatchMode):
         self._known: dict[
             int, TracedTensor
         ] = {}  # by the id of a user's tensor, which a leaf keeps alive
-        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
-        self._densified: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # sparse ones, by id
-        self._varying: dict[int, torch.Tensor] = {}  # plain tensors made of random numbers, by id
+        self.plain = PlainTensors(self)
+        self.plain.noted = self.draws.note_leaf
         self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
         self._entered: ExitStack | None = None
@@ -267,8 +257,8 @@ class StepRecorder(TorchDispatchMode):
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
-        if any(map(_is_sparse, given)):
-            func, args, kwargs = self._with_dense(func, args, kwargs)
+        if any(map(is_sparse, given)):
+            func, args, kwargs = self.plain.with_dense(func, args, kwargs)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if torch.is_inference_mode_enabled():  # PyTorch does not decompose operators there
             raise self.refusal(
@@ -283,10 +273,10 @@ class StepRecorder(TorchDispatchMode):
         if self._counts_up(func, given, args):
             return given[0]
         if func in INDEXING:
-            args = with_places(func, args, self._is_constant)
+            args = with_places(func, args, self.is_constant)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if func in DRAWING_OPERATORS and self.may_draw:
-            drawn = self._draw(func, args, kwargs)
+            drawn = self.draws.traced(func, args, kwargs)
             if not func._schema.is_mutable:
                 return drawn
             func, args, kwargs, given = aten.copy_.default, (args[0], drawn), {}, [args[0], drawn]
@@ -302,18 +292,6 @@ class StepRecorder(TorchDispatchMode):
             return self.record_strided(*args, **kwargs)
         return self.record(str(func), func, args, kwargs)
 
-    def _with_dense(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """Return an operator and its arguments with dense tensors in place of sparse constants."""
-        args, kwargs = map_arguments(self._dense, args, kwargs)
-        return _OF_DENSE.get(func, func), args, kwargs
-
-    def _dense(self, argument: Any) -> Any:
-        if not _is_sparse(argument):
-            return argument
-        if id(argument) not in self._densified:
-            self._densified[id(argument)] = argument, argument.detach().to_dense()
-        return self._densified[id(argument)][1]
-
     def _is_recorded(self, tensor: torch.Tensor) -> bool:
         return bool(
             isinstance(tensor, TracedTensor)
@@ -321,7 +299,7 @@ class StepRecorder(TorchDispatchMode):
             or self.fresh.is_taken(tensor)
         )
 
-    def _is_constant(self, tensor: torch.Tensor) -> bool:
+    def is_constant(self, tensor: torch.Tensor) -> bool:
         """True for a plain tensor that forward does not write, and that is not the model's."""
         is_plain = not isinstance(tensor, TracedTensor) and not self.is_owned(tensor)
         return is_plain and not self.fresh.is_taken(tensor)
@@ -432,47 +410,11 @@ class StepRecorder(TorchDispatchMode):
             return self._add_leaf(tensor, entry.source, entry.name, f"{stored} {entry.name}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise self.refusal(NOT_IN_MODEL)
-        return self._add_constant(materialize(tensor))
+        return self.plain.traced(tensor)
 
-    def as_input(self, argument: Any) -> Any:
-        """Return the traced tensor of a plain one that comes with the step; others as they are.
-
-        Truths are constants: as an index they decide on a shape.
-        """
-        is_plain = type(argument) is torch.Tensor and not argument.requires_grad
-        if not is_plain or argument.dtype is torch.bool or not self._is_constant(argument):
-            return argument
-        if argument.layout is not torch.strided:
-            return argument
-        if argument.is_floating_point() and argument.dtype != self._float_type:
-            return argument
-        with unrecorded():
-            self._varying[id(argument)] = argument
-            return self.traced(argument)
-
-    @cached_property
-    def _float_type(self) -> torch.dtype | None:
-        floats = (p.dtype for p in self.model.parameters() if p.is_floating_point())
-        return next(floats, None)
-
-    def _add_constant(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a constant leaf; another one if the tensor was written since the last."""
-        _, numbers, made = self._constants.get(id(tensor), (None, None, None))
-        if numbers is None or made is None or not torch.equal(numbers, tensor):
-            numbers = tensor.detach().clone()
-            made = self._add_leaf(numbers, self._source_of(tensor), self.scopes.line)
-            self._constants[id(tensor)] = tensor, numbers, made  # kept alive for its id
-            self.draws.note_leaf(tensor, made.value)
-        return made
-
-    def add_fresh(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a traced tensor that begins with a plain one's values."""
-        with unrecorded():
-            numbers = tensor.detach().clone()
-        return self._add_leaf(numbers, self._source_of(tensor), self.scopes.line)
-
-    def _source_of(self, plain: torch.Tensor) -> LeafSource:
-        return LeafSource.SCRIPT if id(plain) in self._varying else LeafSource.CONSTANT
+    def add_plain(self, numbers: torch.Tensor, source: LeafSource) -> TracedTensor:
+        """Return a leaf of a plain tensor."""
+        return self._add_leaf(numbers, source, self.scopes.line)
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """True if a tensor belongs to the model."""
@@ -482,14 +424,6 @@ class StepRecorder(TorchDispatchMode):
         """Return the model's name of a tensor, or None."""
         found = self._model_tensors.find(tensor)
         return None if found is None else found.name
-
-    @property
-    def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:
-        """Yield the tensors that became constants, with their leaves."""
-        of = {leaf.value: leaf for leaf in self.leaves if leaf.source is LeafSource.CONSTANT}
-        for tensor, _, made in self._constants.values():
-            if made.value in of:
-                yield tensor, of[made.value]
 
     def refusal(self, what: str) -> CaptureError:
         """Return an error with the current operator's line."""
@@ -512,56 +446,20 @@ class StepRecorder(TorchDispatchMode):
     ) -> Any:
         args, kwargs = map_arguments(_materialized, args, kwargs)
         if DRAWS in func.tags:
-            found = self._draw_plain(func, args, kwargs)
+            found = self.draws.plain(func, args, kwargs)
         else:
             found = call_for_user(func, args, kwargs)
             if any(map(self.draws.is_drawn, given)):
-                self._note_varying("forward computes with random numbers outside of the step")
-            if any(id(tensor) in self._varying for tensor in given):
-                self._varying |= {id(x): x for x in leaves_of((found,), {})}
+                self.note_varying("forward computes with random numbers outside of the step")
+            if any(map(self.plain.is_varying, given)):
+                for made in leaves_of((found,), {}):
+                    self.plain.note_varying(made)
         if self.scopes.is_in_forward:
             self.fresh.note(func, args, kwargs, found)
         return found
 
-    def _draw_plain(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Draw random numbers with PyTorch, for an operator on plain tensors."""
-        if not self.may_draw:
-            raise self.refusal(DRAWS_IN_EACH_STEP.format(func))
-        found, made = self.draws.draw(func, args, kwargs)
-        if made is not None and func in DRAWN_BY_SIZE:
-            self.draws.keep(found, made)
-        elif self.scopes.is_in_forward or not self.takes_arguments:
-            self._note_varying(DRAWN)
-        self._varying |= {id(x): x for x in leaves_of((found,), {})}
-        return found
-
-    def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Draw random numbers with PyTorch, for an operator on traced tensors.
-
-        Of the operand that they are written into, or are to be like, only the geometry is used.
-        """
-        like = args[0] if func._schema.is_mutable or "_like" in func.name() else None
-        given, options = map_arguments(lambda a: self._operand_of_draw(a, like), args, kwargs)
-        with unrecorded(), torch.no_grad():
-            numbers, made = self.draws.draw(func, given, options)
-        drawn = self._add_leaf(numbers, LeafSource.SCRIPT, self.scopes.line)
-        others = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if made is not None and all(other is like for other in others):
-            made.value = drawn.value
-        else:
-            self._note_varying(DRAWN)
-        return drawn
-
-    def _operand_of_draw(self, argument: Any, like: Any) -> Any:
-        if not isinstance(argument, torch.Tensor):
-            return argument
-        traced = self.traced(argument)
-        if argument is not like:
-            return self.reader(traced)
-        with unrecorded():
-            return torch.empty_strided(traced.shape, traced.stride(), dtype=traced.dtype)
-
-    def _note_varying(self, what: str) -> None:
+    def note_varying(self, what: str) -> None:
+        """Note why other steps may have other graphs or tensors, in the user's line."""
         self.varies = self.varies or f"{user_line()}: {what}"
 
     def read(self, traced: TracedTensor) -> torch.Tensor:
@@ -574,7 +472,7 @@ class StepRecorder(TorchDispatchMode):
         if not self.scopes.is_in_forward:
             self.reads.append(LoopRead(traced.value, user_line()))
         elif self.may_read_in_forward:
-            self._note_varying("forward reads the value of a tensor")
+            self.note_varying("forward reads the value of a tensor")
         else:
             self.scopes.refuse_in_forward()
         return self.reader(traced)
@@ -651,12 +549,6 @@ class StepRecorder(TorchDispatchMode):
         if viewed is not None and (call is strided or returns_view(call)):
             return [viewed.memory] * results
         return [TracedStorage() for _ in range(results)]
-
-
-def _is_sparse(argument: Any) -> bool:
-    """True for a plain tensor that is not dense."""
-    is_plain = isinstance(argument, torch.Tensor) and not isinstance(argument, TracedTensor)
-    return is_plain and argument.layout is not torch.strided
 
 
 def _materialized(argument: Any) -> Any:

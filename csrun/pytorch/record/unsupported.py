@@ -20,26 +20,6 @@ _REASONS = {
     ),
 }
 DRAWS = torch.Tag.nondeterministic_seeded
-DRAWN = "random numbers are drawn in the step"
-#: Operators that draw as many numbers as they are told.
-DRAWN_BY_SIZE = frozenset(
-    getattr(packet, overload)
-    for name in ("rand", "randn", "randint", "randperm")
-    for packet in [getattr(torch.ops.aten, name)]
-    for overload in packet.overloads()
-    if "out" not in overload
-)
-_DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
-_DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
-_DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")
-#: Operators that do nothing but draw: into their first operand, like it, or by their operands.
-DRAWING_OPERATORS = frozenset(
-    getattr(packet, overload)
-    for name in (*(f"{n}_" for n in (*_DRAWN_INTO, "uniform")), *_DRAWN_ANEW, *_DRAWN_LIKE)
-    for packet in [getattr(torch.ops.aten, name)]
-    for overload in packet.overloads()
-    if "out" not in overload and DRAWS in getattr(packet, overload).tags
-)
 #: Operators that a script uses through an option of PyTorch, and what to write instead.
 _INSTEAD = {
     torch.ops.aten._nested_tensor_from_mask_left_aligned.default: (

@@ -155,7 +155,7 @@ class Calls(TorchFunctionMode):
         """Return arguments with traced tensors in the place of the script's, which come with the
         step; others where tensors of the script are constants.
         """
-        return tree_map(self._recorder.as_input, tree) if self.takes_arguments else tree
+        return tree_map(self._recorder.plain.as_input, tree) if self.takes_arguments else tree
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         is_before = torch.is_grad_enabled() and not self._recorder.has_loss

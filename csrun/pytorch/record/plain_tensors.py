@@ -1,0 +1,123 @@
+"""Plain tensors among the operands of a step: constants, and tensors that come with each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from csrun.pytorch.deferred_init.tape import materialize
+from csrun.pytorch.record.arguments import map_arguments
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
+
+aten = torch.ops.aten
+#: Operators of sparse matrices, by dense ones.
+_OF_DENSE = {
+    aten._sparse_mm.default: aten.mm.default,
+    aten._sparse_addmm.default: aten.addmm.default,
+}
+
+
+class _LeafRecorder(Protocol):
+    """The recorder, as far as it is needed here."""
+
+    model: torch.nn.Module
+    leaves: list[GraphLeaf]
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
+
+    def add_plain(self, numbers: torch.Tensor, source: LeafSource) -> TracedTensor: ...
+
+    def is_constant(self, tensor: torch.Tensor) -> bool: ...
+
+
+class PlainTensors:
+    """Plain tensors of one recording, by their ids: each is kept alive for it.
+
+    noted: called with a tensor that becomes a leaf, and its value.
+    """
+
+    def __init__(self, recorder: _LeafRecorder) -> None:
+        self._recorder = recorder
+        self.noted: Callable[[torch.Tensor, Ref], None] = lambda tensor, value: None
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
+        self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._varying: dict[int, torch.Tensor] = {}  # which come with each step
+        floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
+        self._float_type = next(floats, None)
+
+    def note_varying(self, tensor: Any) -> None:
+        """Note that a tensor is another one in each step."""
+        self._varying[id(tensor)] = tensor
+
+    def is_varying(self, tensor: torch.Tensor) -> bool:
+        """True if a tensor is another one in each step."""
+        return id(tensor) in self._varying
+
+    def as_input(self, argument: Any) -> Any:
+        """Return the traced tensor of a plain one that comes with the step; others as they are.
+
+        Truths are constants: as an index they decide on a shape.
+        """
+        if not self._may_be_input(argument):
+            return argument
+        self.note_varying(argument)
+        with unrecorded():
+            return self._recorder.traced(argument)
+
+    def _may_be_input(self, argument: Any) -> bool:
+        if type(argument) is not torch.Tensor or argument.requires_grad:
+            return False
+        if argument.dtype is torch.bool or argument.layout is not torch.strided:
+            return False
+        is_of_type = not argument.is_floating_point() or argument.dtype == self._float_type
+        return is_of_type and self._recorder.is_constant(argument)
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor:
+        """Return the leaf of a tensor; another one if the tensor was written since the last."""
+        tensor = materialize(tensor)
+        _, numbers, made = self._known.get(id(tensor), (None, None, None))
+        if numbers is None or made is None or not torch.equal(numbers, tensor):
+            numbers = tensor.detach().clone()
+            made = self._recorder.add_plain(numbers, self._source_of(tensor))
+            self._known[id(tensor)] = tensor, numbers, made
+            self.noted(tensor, made.value)
+        return made
+
+    def fresh(self, tensor: torch.Tensor) -> TracedTensor:
+        """Return a leaf that begins with a tensor's numbers."""
+        with unrecorded():
+            numbers = tensor.detach().clone()
+        return self._recorder.add_plain(numbers, self._source_of(tensor))
+
+    def _source_of(self, tensor: torch.Tensor) -> LeafSource:
+        return LeafSource.SCRIPT if self.is_varying(tensor) else LeafSource.CONSTANT
+
+    def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:
+        """Yield the tensors that became constants, with their leaves."""
+        leaves = self._recorder.leaves
+        of = {leaf.value: leaf for leaf in leaves if leaf.source is LeafSource.CONSTANT}
+        for tensor, _, made in self._known.values():
+            if made.value in of:
+                yield tensor, of[made.value]
+
+    def with_dense(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """Return an operator and its arguments with dense tensors in place of sparse ones."""
+        args, kwargs = map_arguments(self._dense, args, kwargs)
+        return _OF_DENSE.get(func, func), args, kwargs
+
+    def _dense(self, argument: Any) -> Any:
+        if not is_sparse(argument):
+            return argument
+        if id(argument) not in self._dense_forms:
+            self._dense_forms[id(argument)] = argument, argument.detach().to_dense()
+        return self._dense_forms[id(argument)][1]
+
+
+def is_sparse(argument: Any) -> bool:
+    """True for a plain tensor that is not dense."""
+    is_plain = isinstance(argument, torch.Tensor) and not isinstance(argument, TracedTensor)
+    return is_plain and argument.layout is not torch.strided
