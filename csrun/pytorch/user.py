@@ -66,6 +66,12 @@ def module(model: torch.nn.Module) -> torch.nn.Module:
             f"{user_line()}: {lazy[0]} of the model has no shape yet (a Lazy module): run a batch "
             "through the model before cbtorch.module"
         )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.layout is not torch.strided:
+            raise UsageError(
+                f"{user_line()}: {name} of the model is {tensor.layout}, only dense tensors are "
+                "supported: call to_dense()"
+            )
     names = (name for name, _ in (*model.named_parameters(), *model.named_buffers()))
     if same := same_stored_name(names):
         raise UsageError(

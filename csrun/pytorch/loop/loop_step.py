@@ -89,6 +89,14 @@ class LoopStep:
             for leaf in self.variant.recording.program_inputs
         )
 
+    @property
+    def lacks_tensors(self) -> bool:
+        """True if its program takes a tensor that no call has been given and forward not drawn."""
+        if self.variant is None or self.recorded is not None:
+            return False
+        leaves = self.variant.recording.of(LeafSource.SCRIPT)
+        return any(leaf.value not in self.given for leaf in leaves)
+
     def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
         """Note a call that was made; False if it is given another tensor of the script than an
         earlier call of the step, where step 1 gave the same.

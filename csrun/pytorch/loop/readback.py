@@ -86,6 +86,9 @@ class Readback:
             place.step.asked[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():
             self._loop.run_early(values, with_update=values in norms)
+        for place in wanted:
+            if place.step.recorded:  # after all
+                self._keep_known(place)
         self._run.flush_for_read()
         for place in wanted:
             if not place.is_known:
@@ -151,6 +154,7 @@ class Readback:
     def _run_through(self, values: StepOutputs) -> None:
         """Run all steps up to and including this one."""
         self._loop.run_early(values)
+        self._take_recorded(values)
         self._run.flush_for_read()
         self._count(values.number)
 

@@ -125,7 +125,8 @@ class RecordedStep:
         known = {*_refs(results), *recording.written.values()}
         made_of = ancestors(recording, [value], known) - known
         kept = (op for each in self._forwards for op in recording.operators[each])
-        if any(result in made_of for op in kept for result in op.results):
+        drawn = any(draw.value in made_of for draw in self._recorder.draws.made)
+        if drawn or any(result in made_of for op in kept for result in op.results):
             raise GoneError(
                 f"{user_line()}: the loop uses a value that forward has kept in a hook or an "
                 "attribute and not returned: forward runs in the first steps only, so the value "

@@ -570,7 +570,9 @@ class SessionLoop:
             self._update_early(step)
         if step.status.is_queued:
             return
-        if optimization is None or not step.trains:
+        if step.lacks_tensors:
+            self._record_for_read()
+        elif optimization is None or not step.trains:
             self._queue(step, ())
         elif self._run.accumulates:
             if not step.has_gradients:
@@ -578,6 +580,15 @@ class SessionLoop:
             self._queue(step, (), QueuedWork.BATCH)
         else:
             self._queue(step, optimization.numbers())
+
+    def _record_for_read(self) -> None:
+        """Record the current step after all, as a value is read before all that it takes is known.
+
+        Raises: UsageError where it cannot be recorded
+        """
+        cause = f"{user_line()}: a value is read before the loop has given all tensors of its step"
+        if self._record_after_all(cause) is None:
+            raise UsageError(f"{cause}, which have changed since: read it after the loss")
 
     def _update_early(self, step: LoopStep) -> None:
         """Queue the current step with its update, whose gradients the loop has edited."""
@@ -631,16 +642,22 @@ class SessionLoop:
         return self._run.are_written
 
     def give_back(self) -> None:
-        """Copy the store's values to the user's own objects, also while a step is recorded.
+        """Copy the store's values to the user's own objects.
 
-        A step without `backward()` whose batch no loader gives ends here.
+        An evaluation of a batch that no loader gives ends here.
+
+        Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
         step = self._step
-        if step is not None and step.batches.is_pushed and not step.has_gradients:
+        if step is not None and step.batches.is_pushed and not self._model.training:
             self._end_step()
+        elif not (self.is_apart or self._run.users.are_current):
+            raise UsageError(
+                f"{user_line()}: the state of the model or optimizer is read between the model's "
+                "call and optimizer.step(): read it after optimizer.step()"
+            )
         self._run.flush()
-        with unrecorded():
-            self._run.give_back()
+        self._run.give_back()
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
         """The loop calls `optimizer.load_state_dict`; `load` does it.

@@ -30,6 +30,9 @@ def difference(
     """
     if is_same(first, of, again, of_again):
         return None
+    if first.draws != again.draws:
+        line = again.operators[0].line if again.operators else again.loss_line
+        return f"{line}: the step draws other random numbers than step 1"
     before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
     for (one, reads), (other, now) in zip(before.operators, after.operators, strict=False):
         if what := _compare_operators(one, other):
@@ -86,6 +89,8 @@ def changed_values(
     What the first one takes with each step is not compared. None if they differ in more.
     """
     if len(first.operators) != len(again.operators) or list(of) != list(of_again):
+        return None
+    if first.draws != again.draws:
         return None
     if not all(_takes_number(again, place) for place in first.script_numbers):
         return None
@@ -192,7 +197,9 @@ class _CanonicalGraph:
 
 def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
     if leaf.source is LeafSource.SCRIPT and now.source in (leaf.source, LeafSource.CONSTANT):
-        return None  # whatever its numbers are
+        if (leaf.tensor.shape, leaf.tensor.dtype) == (now.tensor.shape, now.tensor.dtype):
+            return None  # whatever its numbers are
+        return f"{now.name}: a tensor of the script has another shape or type than in step 1"
     if (leaf.source, leaf.name) != (
         now.source,
         now.name,

@@ -10,6 +10,7 @@ import torch
 
 from csrun.pytorch.errors import CaptureError, call_for_user
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.scopes import Scopes
@@ -69,6 +70,11 @@ class Draw:
     kwargs: Mapping[str, Any]
     value: Ref | None = None
 
+    def __str__(self) -> str:
+        """Tell it from other draws."""
+        args, kwargs = map_arguments(_geometry_of, self.args, self.kwargs)
+        return f"{self.func} {args} {kwargs} {self.value}"
+
     def again(self) -> torch.Tensor:
         """Draw numbers for another step."""
         first, *others = self.args
@@ -77,6 +83,10 @@ class Draw:
         with unrecorded(), torch.no_grad():
             numbers: torch.Tensor = call_for_user(self.func, (first, *others), self.kwargs)
         return numbers
+
+
+def _geometry_of(argument: Any) -> Any:
+    return Geometry.of(argument) if isinstance(argument, torch.Tensor) else argument
 
 
 class ForwardDraws:
@@ -94,7 +104,9 @@ class ForwardDraws:
 
     def end(self) -> None:
         """End a call of forward."""
-        self._state = None
+        state, self._state = self._state, None
+        if state is not None and not torch.equal(state, torch.get_rng_state()):
+            self._recorder.note_varying("forward sets the state of PyTorch's random numbers")
 
     def plain(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Draw random numbers with PyTorch, for an operator on plain tensors.

@@ -240,6 +240,7 @@ class StepRecorder(TorchDispatchMode):
             counters=dict(self.counters),
             reads=tuple(self.reads),
             training=self.model.training,
+            draws=tuple(map(str, self.draws.made)),
             without_gradient=tuple(
                 name
                 for name, parameter in self.model.named_parameters()

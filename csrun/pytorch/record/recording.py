@@ -120,7 +120,8 @@ class Recording:
     counters: increments of integer buffers per step, such as num_batches_tracked. reads: values
     that the loop read, in order. without_gradient: parameters that require a gradient but have
     none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
-    script_numbers: where a number of the script is a leaf and no part of the graph.
+    script_numbers: where a number of the script is a leaf and no part of the graph. draws: random
+    numbers that forward draws, in order.
     """
 
     operators: tuple[RecordedOperator, ...]
@@ -139,6 +140,7 @@ class Recording:
     without_gradient: tuple[str, ...]
     zeros: frozenset[str] = frozenset()
     script_numbers: tuple[NumberPlace, ...] = ()
+    draws: tuple[str, ...] = ()
 
     def of(self, source: LeafSource) -> tuple[GraphLeaf, ...]:
         """Return the leaves of one source, in order."""

@@ -672,3 +672,111 @@ def test_a_plain_loader_may_be_of_any_kind(tmp_path):
     beside(streamed, tmp_path, kit=ScriptKit)
     found = json.loads((tmp_path / "performance" / "performance.json").read_text())
     assert not found["recorded_steps"], "each length has its own program"
+
+
+@seeded
+def read_before_the_loss(kit):
+    """The hits are printed before all that the step takes is given."""
+    x, y = kit.train.dataset.tensors
+    found = []
+    for at in range(0, 40, 5):
+        inputs, labels = x[at : at + 5], y[at : at + 5]
+        kit.optimizer.zero_grad()
+        out = kit.model(inputs)
+        found.append((out.argmax(1) == labels).sum().item())
+        loss = kit.criterion(out, labels)
+        loss.backward()
+        kit.optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_values_may_be_read_within_a_step(tmp_path):
+    beside(read_before_the_loss, tmp_path, kit=ScriptKit)
+
+
+def test_the_state_is_not_read_within_a_recorded_step(tmp_path):
+    kit = ScriptKit()
+    x, y = kit.train.dataset.tensors
+    said = r"test_script_tensors.py:\d+: the state of the model or optimizer is read between"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.step(x, y)
+        kit.model(x)
+        kit.model.state_dict()
+
+
+class Changing(Twice):
+    """Draws in a way that an attribute decides."""
+
+    level = 0.1
+
+    def forward(self, x):
+        h = self.last(self.mean(x))
+        if self.how == "level":
+            return h + torch.empty_like(h).normal_(0, self.level)
+        if self.how == "kind":
+            return h + (torch.randn_like(h) if self.level < 0.2 else torch.rand_like(h))
+        if self.how == "unused" and self.level > 0.2:
+            torch.rand_like(h)
+        if self.how == "apart":
+            with torch.random.fork_rng(devices=[]):
+                return h + torch.randn_like(h)
+        return h + torch.randn_like(h)
+
+
+@seeded
+def annealed_noise(kit):
+    losses = []
+    for epoch in range(3):
+        kit.model[0].level = 0.1 * (1 + epoch)
+        losses += kit.train_once()
+    return losses
+
+
+@pytest.mark.parametrize("how", ["level", "kind", "unused", "apart"])
+def test_draws_that_forward_changes_are_pytorchs(tmp_path, how):
+    beside(annealed_noise, tmp_path, Changing(how))
+
+
+@seeded
+def several_shapes(kit):
+    losses = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        other = torch.rand(*((6,), (8, 6), (1, 6))[step % 3], dtype=x.dtype)
+        loss = kit.criterion(kit.model(x, other), y)
+        loss.backward()
+        kit.optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("write", ["data", "foreach", "fused"])
+def test_writes_that_pytorch_does_not_count_are_seen(tmp_path, write):
+    @seeded
+    def loop(kit):
+        other, losses = torch.ones(6, dtype=torch.float64), []
+        teacher = nn.Parameter(other.clone())
+        teacher.grad = torch.ones_like(teacher)
+        optimizer = torch.optim.Adam([teacher], fused=True)
+        for step, (x, y) in enumerate(kit.train):
+            if step > 3 and write == "data":
+                other.data.add_(0.5)
+            elif step > 3 and write == "foreach":
+                torch._foreach_mul_([other], 1.5)
+            elif step > 3:
+                optimizer.step()
+            with torch.no_grad():
+                scaled = x * teacher
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(scaled, other), y)
+            loss.backward()
+            kit.optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    beside(loop, tmp_path, Given(), kit=GivenKit)
+
+
+def test_tensors_of_several_shapes_have_a_program_each(tmp_path):
+    beside(several_shapes, tmp_path, Given(), kit=GivenKit)
