@@ -42,7 +42,7 @@ REASONS: Mapping[str, re.Pattern[str]] = {
         "shape": "the shape of its result depends on the data|a write by a mask takes one value",
         "read": "the operator reads the values of its operands",
         "number": "forward reads the value of a traced tensor",
-        "draws": "draws random numbers",
+        "draws": "draws random numbers|computes with random numbers that it draws",
         "places": "PyTorch does not define which",
         "sort": "sort and topk take at most 32 floats",
         "pooling": "max-pooling indices and|avg_pool3d divides by",
