@@ -649,9 +649,10 @@ class SessionLoop:
         Raises: UsageError within another step that is recorded, whose gradients need the weights
         """
         step = self._step
+        is_recorded = step is not None and not self.is_apart
         if step is not None and step.batches.is_pushed and not self._model.training:
             self._end_step()
-        elif not (self.is_apart or self._run.users.are_current):
+        elif is_recorded and not self._run.users.are_current:
             raise UsageError(
                 f"{user_line()}: the state of the model or optimizer is read between the model's "
                 "call and optimizer.step(): read it after optimizer.step()"
