@@ -44,21 +44,6 @@ def require_current(leaves: list[Any], step: StepOutputs | None) -> None:
             raise UsageError(f"{user_line()}: {reason}")
 
 
-def begins_step(step: LoopStep | None, leaves: list[Any]) -> bool:
-    """True if a call of the model on tensors of the script begins a step.
-
-    No step is open, or one that is ends without `optimizer.step()`. Values of earlier steps may be
-    among the arguments, but no batch of a loader.
-    """
-    is_left = step is None or step.status.is_over
-    if step is not None and not is_left and not (step.has_gradients and step.batches.is_pushed):
-        return False
-    lazy = [leaf for leaf in leaves if isinstance(leaf, Numbers | TracedTensor)]
-    is_within = step is not None  # a batch that was taken ahead is the last one of its pass
-    is_batch = any(is_within and _stale_reason(x, None) is FETCHED_AHEAD for x in lazy)
-    return not (is_batch or any(x.requires_grad for x in lazy))
-
-
 def require_usable(leaves: list[Any], step: StepOutputs | None) -> None:
     """Raises: UsageError if an argument is of another step and has its gradient
 
@@ -97,6 +82,11 @@ def another_loss(step: LoopStep | None, loss: Numbers) -> UsageError:
         f"value{step.strayed if step else ''}: compute the loss in the same way in each step; have "
         "forward use a number that changes, as an attribute of the model"
     )
+
+
+def is_of_loader(value: Any) -> bool:
+    """True if a value is the batch of a loader, or computed from one, in a step that is over."""
+    return _stale_reason(value, None) is FETCHED_AHEAD
 
 
 def _is_without_gradient(source: Any) -> bool:

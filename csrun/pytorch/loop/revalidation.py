@@ -156,11 +156,13 @@ class Revalidation:
     def run_forward(self, forward: Callable[..., Any]) -> None:
         """Make the calls of the model whose arguments are the batch and constants.
 
+        Tensors that the loop has given to a call are gone by now.
+
         Raises: UsageError where they compute something else than in step 1
         """
         calls = [call for call in self._variant.shape.calls if call.name == MODEL]
         for expected in calls:
-            slots = {o for o in expected.operands if isinstance(o, Slot)}  # arguments are gone
+            slots = {o for o in expected.operands if isinstance(o, Slot)}
             if expected.spec is None or not slots <= self._values.keys():
                 return
             args, kwargs = tree_unflatten(map(self._operand, expected.operands), expected.spec)

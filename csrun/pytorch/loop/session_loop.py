@@ -25,6 +25,7 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
+from csrun.pytorch.loop.script_steps import ScriptSteps
 from csrun.pytorch.loop.traced_tokens import TracedTokens
 from csrun.pytorch.loop.variant_cache import Key, VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
@@ -42,7 +43,7 @@ from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
 from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
 from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
-from csrun.pytorch.user import ScriptBatches, SessionLoader
+from csrun.pytorch.user import SessionLoader
 
 log = logging.getLogger("csrun")
 
@@ -76,7 +77,7 @@ class SessionLoop:
         self._step: LoopStep | None = None
         self.optimizer_state: WatchedState | None = None  # of a block that trains
         self.has_begun = self._is_over = False
-        self._script_steps = 0  # steps whose tensors no loader gives
+        self._script_steps = ScriptSteps(run)
         self.watch = WeightGuard(
             model,
             lambda: self.is_apart,
@@ -150,24 +151,6 @@ class SessionLoop:
             self._end_step()
             self._run.look_at_data()
         loader.orders.is_under_way = False
-
-    def _begin_script_step(self, leaves: list[Any]) -> LoopStep:
-        """Begin a step on tensors of the script, which calls the model on them."""
-        batches = self._run.script_batches
-        loader, number = batches.loader, self._script_steps
-        assert isinstance(loader, ScriptBatches), "they are of no loader"
-        sizes = (leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim())
-        loader.rows = max(next(sizes, 1), 1)
-        if not number:
-            log.info(
-                f"{user_line()}: the model is called on tensors that no cbtorch.dataloader gives, "
-                "so their batches are made in this process: give a DataLoader to "
-                "cbtorch.dataloader to have streamers make its batches"
-            )
-        self._script_steps += 1
-        self._begin_step(batches, number, loader.rows)
-        assert self._step is not None, "begun"
-        return self._step
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
@@ -392,9 +375,7 @@ class SessionLoop:
         else:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
-        inputs = None
-        if work is not QueuedWork.UPDATE:
-            inputs = step.inputs
+        inputs = None if work is QueuedWork.UPDATE else step.inputs
         queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
         self._run.queue(queued)
 
@@ -426,8 +407,9 @@ class SessionLoop:
         is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
         if is_own and not torch.is_grad_enabled():
             return self._host_calls.call(args, kwargs)
-        if mismatch.begins_step(step, leaves):
-            step = self._begin_script_step(leaves)
+        if self._script_steps.begins(step, leaves):
+            self._begin_step(*self._script_steps.begin(leaves))
+            step = self._step
             args, kwargs = tree_map(carried, (args, kwargs))
             leaves = leaves_of(args, kwargs)
         if step is not None and step.recorded is not None:

@@ -16,17 +16,9 @@ from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.unsupported import DRAWS, DRAWS_IN_EACH_STEP
+from csrun.pytorch.record.unsupported import COMPUTES_WITH_DRAWS, DRAWS
 
 _DRAWN = "random numbers are drawn in the step"
-#: Operators that draw as many numbers as they are told.
-_DRAWN_BY_SIZE = frozenset(
-    getattr(packet, overload)
-    for name in ("rand", "randn", "randint", "randperm")
-    for packet in [getattr(torch.ops.aten, name)]
-    for overload in packet.overloads()
-    if "out" not in overload
-)
 _DRAWN_INTO = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random")
 _DRAWN_ANEW = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
 _DRAWN_LIKE = ("rand_like", "randint_like", "randn_like")
@@ -90,13 +82,12 @@ def _geometry_of(argument: Any) -> Any:
 
 
 class ForwardDraws:
-    """Draws of a step, and of forward in order. made: those that may be made again."""
+    """Random numbers that a step draws. made: forward's draws, in order, that can be made again."""
 
     def __init__(self, recorder: _DrawingRecorder) -> None:
         self._recorder = recorder
         self.made: list[Draw] = []
         self._state: torch.Tensor | None = None  # of PyTorch's generator, as forward has left it
-        self._plain: dict[int, tuple[torch.Tensor, Draw]] = {}  # by the id of the numbers
 
     def begin(self) -> None:
         """Begin a call of forward."""
@@ -111,18 +102,17 @@ class ForwardDraws:
     def plain(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Draw random numbers with PyTorch, for an operator on plain tensors.
 
+        A step without forward cannot draw them: forward may compute with plain numbers at once.
+
         Raises: CaptureError where steps are not recorded for a loop
         """
         recorder = self._recorder
         if not recorder.may_draw:
-            raise recorder.refusal(DRAWS_IN_EACH_STEP.format(func))
-        found, made = self._draw(func, args, kwargs)
-        if made is not None and func in _DRAWN_BY_SIZE:
-            self._plain[id(found)] = found, made
-        elif recorder.scopes.is_in_forward or not recorder.takes_arguments:
+            raise recorder.refusal(COMPUTES_WITH_DRAWS.format(func))
+        found = call_for_user(func, args, dict(kwargs))
+        if recorder.scopes.is_in_forward or not recorder.takes_arguments:
             recorder.note_varying(_DRAWN)
-        for tensor in leaves_of((found,), {}):
-            recorder.plain.note_varying(tensor)
+        recorder.plain.note_varying(found)
         return found
 
     def traced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TracedTensor:
@@ -169,12 +159,3 @@ class ForwardDraws:
         made = Draw(func, args, kwargs)
         self.made.append(made)
         return numbers, made
-
-    def is_drawn(self, tensor: torch.Tensor) -> bool:
-        """True if a plain tensor has numbers of a draw."""
-        return id(tensor) in self._plain
-
-    def note_leaf(self, tensor: torch.Tensor, value: Ref) -> None:
-        """Note that a plain tensor has become a leaf."""
-        if self.is_drawn(tensor):
-            self._plain[id(tensor)][1].value = value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.record.arguments import map_arguments
-from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -35,14 +35,10 @@ class _LeafRecorder(Protocol):
 
 
 class PlainTensors:
-    """Plain tensors of one recording, by their ids: each is kept alive for it.
-
-    noted: called with a tensor that becomes a leaf, and its value.
-    """
+    """Plain tensors of one recording, by their ids: each is kept alive for it."""
 
     def __init__(self, recorder: _LeafRecorder) -> None:
         self._recorder = recorder
-        self.noted: Callable[[torch.Tensor, Ref], None] = lambda tensor, value: None
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
         self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._varying: dict[int, torch.Tensor] = {}  # which come with each step
@@ -84,7 +80,6 @@ class PlainTensors:
             numbers = tensor.detach().clone()
             made = self._recorder.add_plain(numbers, self._source_of(tensor))
             self._known[id(tensor)] = tensor, numbers, made
-            self.noted(tensor, made.value)
         return made
 
     def fresh(self, tensor: torch.Tensor) -> TracedTensor:

@@ -99,7 +99,6 @@ class StepRecorder(TorchDispatchMode):
             int, TracedTensor
         ] = {}  # by the id of a user's tensor, which a leaf keeps alive
         self.plain = PlainTensors(self)
-        self.plain.noted = self.draws.note_leaf
         self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
         self._entered: ExitStack | None = None
@@ -450,8 +449,6 @@ class StepRecorder(TorchDispatchMode):
             found = self.draws.plain(func, args, kwargs)
         else:
             found = call_for_user(func, args, kwargs)
-            if any(map(self.draws.is_drawn, given)):
-                self.note_varying("forward computes with random numbers outside of the step")
             if any(map(self.plain.is_varying, given)):
                 for made in leaves_of((found,), {}):
                     self.plain.note_varying(made)

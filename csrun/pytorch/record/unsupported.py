@@ -32,6 +32,10 @@ _INSTEAD = {
     ),
 }
 
+COMPUTES_WITH_DRAWS = (
+    "{} computes with random numbers that it draws, or is not called from step 1 on: draw them by "
+    "torch.rand and the like, and call it in each step"
+)
 NOT_DENSE = "a tensor is {}, only dense ones are supported: call to_dense()"
 NOT_IN_MODEL = (
     "a tensor requires a gradient but is not a parameter of the model: register it with "
@@ -50,11 +54,6 @@ EARLIER_STEP = (
     "such as a hidden state, or read numbers with .item()"
 )
 
-DRAWS_IN_EACH_STEP = (
-    "{} draws random numbers in the step, and would draw the same ones in each: draw them in the "
-    "dataset, or use torch.nn.functional.dropout"
-)
-
 
 class OfNumbersError(CaptureError):
     """An operator's result or its shape depends on values; the loop itself may read them."""
@@ -65,10 +64,7 @@ def refusal_of(func: Any, given: Sequence[torch.Tensor], line: str) -> CaptureEr
     if func in _INSTEAD:
         return CaptureError(f"{line}: {_INSTEAD[func]}")
     if DRAWS in func.tags:
-        return CaptureError(
-            f"{line}: {func} computes with random numbers that it draws, or is not called from "
-            "step 1 on: draw them by torch.rand and the like, and call it in each step"
-        )
+        return CaptureError(f"{line}: {COMPUTES_WITH_DRAWS.format(func)}")
     reason = next((text for tag, text in _REASONS.items() if tag in func.tags), None)
     if reason is None or _is_integer_index(func, given):
         return None

@@ -50,11 +50,11 @@ class PushedSource:
         self._count = 0
 
     def push(self, arrays: Batch) -> None:
-        """Add the next batch; its arrays are copied."""
+        """Add the next batch, whose arrays must not be written until it is taken."""
         made = count_pushed(arrays, self._inputs, self._count, self._settings)
         given = zip(arrays, self._inputs, strict=True)
-        copied = tuple(np.array(array, spec.dtype, order="C") for array, spec in given)
-        self._waiting.append(TakenBatch(copied, made))
+        converted = tuple(np.asarray(array, spec.dtype, order="C") for array, spec in given)
+        self._waiting.append(TakenBatch(converted, made))
         self._count += 1
 
     def take(self) -> TakenBatch | None:

@@ -780,3 +780,18 @@ def test_writes_that_pytorch_does_not_count_are_seen(tmp_path, write):
 
 def test_tensors_of_several_shapes_have_a_program_each(tmp_path):
     beside(several_shapes, tmp_path, Given(), kit=GivenKit)
+
+
+def test_a_state_with_its_gradient_is_refused_with_the_reason(tmp_path):
+    kit, state = ScriptKit(Recurrent()), torch.zeros(8, 5, dtype=torch.float64)
+    kit.model = kit.model[0]
+    x, y = kit.train.dataset.tensors
+    said = (
+        r"test_script_tensors.py:\d+: a value of an earlier step .* with its gradient: call .detach"
+    )
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for at in range(0, 40, 8):
+            kit.optimizer.zero_grad()
+            out, state = kit.model(x[at : at + 8], state)
+            kit.criterion(out, y[at : at + 8]).backward()
+            kit.optimizer.step()

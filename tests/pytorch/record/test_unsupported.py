@@ -82,7 +82,7 @@ FORWARD = {
     loops: "forward reads the value of a traced tensor",
     masks: "shape of its result depends on the data.*use torch.where, or multiply by the mask",
     writes_into_another: "writes a traced value into a tensor that forward has not made",
-    draws: "draws random numbers.*draw them in the dataset",
+    draws: "computes with random numbers that it draws, or is not called from step 1 on",
     draws_alike: "computes with random numbers that it draws, or is not called from step 1 on",
     counts_itself: "shape of its result depends on the data",
 }
