@@ -10,6 +10,7 @@ from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import LeafSource, Ref
+from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
@@ -130,7 +131,7 @@ class LoopStep:
             if type(operand) is Slot and operand.is_argument:
                 if operand.value not in self.given:
                     self.given[operand.value] = given.detach().clone()
-                elif not torch.equal(self.given[operand.value], given):
+                elif not have_same_numbers(self.given[operand.value], given):
                     return None
                 own[id(given)] = self.given[operand.value]
         return own

@@ -271,16 +271,18 @@ class RecordedStep:
         if recording.loss is not None:
             self._require_returned(recording, recording.loss)
         variant.outputs = self._read_of(variant)
-        variant.constants = self._constants()
+        variant.constants = self._constants(variant.shape)
         return variant
 
     def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
         refs = tree_map(lambda x: x.value if isinstance(x, TracedTensor) else x, self.batch)
         return LoopShape(self._recording, refs, self.calls.found, inputs)
 
-    def _constants(self) -> list[Constant]:
+    def _constants(self, shape: LoopShape) -> list[Constant]:
+        """Return the constants whose numbers no call of the loop compares."""
         found = self._recorder.plain.constants()
-        return [Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found]
+        made = (Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found)
+        return [each for each in made if not shape.compares(each.tensor)]
 
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
         """Return the values that the loop reads, or that calls beside the loss give."""
@@ -354,7 +356,7 @@ class RecordedStep:
             self._goals(),
             self._shape(inputs),
         )
-        variant.constants = self._constants()
+        variant.constants = self._constants(variant.shape)
         variant.wanted.update(dict.fromkeys(self._read_of(variant)))
         return True
 

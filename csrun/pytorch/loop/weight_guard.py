@@ -8,7 +8,6 @@ from typing import Any, Self
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.deferred_init.tape import address
@@ -34,6 +33,10 @@ class WeightGuard(TorchDispatchMode):
     False if nobody reads it.
     sets, module_sets: mutation counters of the block.
     """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # its wrapper costs as much as most operators of the loop
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class WeightGuard(TorchDispatchMode):
         Raises: UsageError for a write that comes too early or too late in a step
         """
         kwargs = kwargs or {}
-        found = [name for leaf in tree_leaves((args, kwargs)) if (name := self.name_of(leaf))]
+        found = [name for leaf in leaves_of(args, kwargs) if (name := self.name_of(leaf))]
         if found and is_users_call() and self._is_stale():
             if written := self._written(func, args, kwargs):
                 is_first = not self._is_apart()  # before the block's first step

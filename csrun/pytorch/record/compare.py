@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from csrun.pytorch.record.recording import (
@@ -16,6 +15,7 @@ from csrun.pytorch.record.recording import (
     Ref,
     ancestors,
 )
+from csrun.pytorch.record.same_numbers import have_same_numbers
 
 #: Operators of a tensor of floats and a number, which do the same with a tensor without axes.
 _TAKE_NUMBERS = frozenset(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
@@ -206,7 +206,7 @@ def _compare_leaves(leaf: GraphLeaf, now: GraphLeaf) -> str | None:
     ) and leaf.source is not LeafSource.CONSTANT:
         return f"{now.source} {now.name} is read where step 1 read {leaf.source} {leaf.name}"
     is_constant = LeafSource.CONSTANT in (leaf.source, now.source)
-    if is_constant and not torch.equal(leaf.tensor, now.tensor):
+    if is_constant and not have_same_numbers(leaf.tensor, now.tensor):
         return f"{now.name}: a tensor created here has different values than in step 1"
     return None
 

@@ -10,6 +10,7 @@ import torch
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.record.arguments import map_arguments
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource
+from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -40,6 +41,7 @@ class PlainTensors:
     def __init__(self, recorder: _LeafRecorder) -> None:
         self._recorder = recorder
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._varying: dict[int, torch.Tensor] = {}  # which come with each step
         floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
@@ -74,13 +76,21 @@ class PlainTensors:
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:
         """Return the leaf of a tensor; another one if the tensor was written since the last."""
-        tensor = materialize(tensor)
-        _, numbers, made = self._known.get(id(tensor), (None, None, None))
-        if numbers is None or made is None or not torch.equal(numbers, tensor):
-            numbers = tensor.detach().clone()
+        numbers = self.numbers_of(tensor)
+        _, known, made = self._known.get(id(tensor), (None, None, None))
+        if made is None or known is not numbers:
             made = self._recorder.add_plain(numbers, self._source_of(tensor))
             self._known[id(tensor)] = tensor, numbers, made
         return made
+
+    def numbers_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy of a tensor's numbers: the same one until they change."""
+        now = materialize(tensor)
+        _, numbers = self._copies.get(id(tensor), (None, None))
+        if numbers is None or not have_same_numbers(numbers, now):
+            numbers = now.detach().clone()
+            self._copies[id(tensor)] = tensor, numbers
+        return numbers
 
     def fresh(self, tensor: torch.Tensor) -> TracedTensor:
         """Return a leaf that begins with a tensor's numbers."""

@@ -197,7 +197,10 @@ class Calls(TorchFunctionMode):
     def _operand(self, value: Any) -> Any:
         is_weight = isinstance(value, torch.nn.Parameter) and self._recorder.is_owned(value)
         if type(value) in PLAIN and not is_weight:
-            return Snapshot(value, self._recorder.name_of(value))
+            if name := self._recorder.name_of(value):
+                return Snapshot(value, name)
+            with unrecorded():
+                return Snapshot(value, numbers=self._recorder.plain.numbers_of(value))
         return self._ref(value)
 
     def _ref(self, value: Any) -> Any:
@@ -355,6 +358,11 @@ class LoopShape:
 
     def _operand(self, value: Ref) -> Any:
         return self._slots.get(value) or self._arguments.get(value, value)
+
+    def compares(self, tensor: torch.Tensor | None) -> bool:
+        """True if a call compares a tensor's numbers in each step."""
+        operands = (operand for call in self.calls for operand in call.operands)
+        return any(type(o) is Snapshot and o.watches(tensor) for o in operands)
 
     @property
     def known(self) -> set[Ref]:

@@ -5,6 +5,9 @@ from weakref import ref
 
 import torch
 
+from csrun.pytorch.record.same_numbers import have_same_numbers
+from csrun.pytorch.record.torch_modes import unrecorded
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -12,14 +15,17 @@ class Snapshot:
     """A tensor that a function was called on, and its numbers at the call.
 
     name: of the model's tensor whose memory it shares. Then its numbers are not compared, since the
-    run's store has them.
+    run's store has them. numbers: a copy of them, where there is one.
     """
 
     __slots__ = ("_geometry", "_numbers", "_tensor", "_version", "name")
 
-    def __init__(self, tensor: torch.Tensor, name: str | None = None) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, name: str | None = None, numbers: torch.Tensor | None = None
+    ) -> None:
         self._tensor, self._version, self.name = tensor, tensor._version, name
-        self._numbers = None if name else tensor.detach().clone()
+        copy = tensor.detach().clone() if numbers is None else numbers
+        self._numbers = None if name else copy
         self._geometry = _geometry(tensor)
 
     @property
@@ -37,9 +43,11 @@ class Snapshot:
             start = other.untyped_storage().data_ptr()
             own = self._tensor.untyped_storage().data_ptr()
             return bool(start == own and _geometry(other) == self._geometry)
-        if self._numbers.dtype != other.dtype or self._numbers.layout is not other.layout:
-            return False
-        return bool(torch.equal(_plain(self._numbers), _plain(other)))
+        return have_same_numbers(self._numbers, other)
+
+    def watches(self, tensor: torch.Tensor | None) -> bool:
+        """True if it has all numbers of a tensor."""
+        return self._numbers is not None and tensor is self._tensor
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -55,10 +63,6 @@ def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.dtype, tensor.layout, *place
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
 class Constant:
     """A tensor whose numbers are in a program, and which must not change.
 
@@ -72,9 +76,9 @@ class Constant:
         self._numbers, self.where = numbers, where
 
     @property
-    def is_alive(self) -> bool:
-        """True if anybody still holds it."""
-        return self._tensor() is not None
+    def tensor(self) -> torch.Tensor | None:
+        """The tensor, or that which it is a view of; None if nobody holds it."""
+        return self._tensor()
 
     @property
     def is_same(self) -> bool:
@@ -82,5 +86,5 @@ class Constant:
         now = self._tensor()
         if now is None:
             return True
-        with torch.no_grad():  # fused and foreach operators, and .data, do not count as writes
-            return bool(torch.equal(now.as_strided(*self._view), self._numbers))
+        with unrecorded(), torch.no_grad():  # not all writes are counted, as those by .data
+            return have_same_numbers(now.as_strided(*self._view), self._numbers)

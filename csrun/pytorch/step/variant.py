@@ -171,7 +171,7 @@ class StepVariant:
 
     def changed_constant(self) -> str:
         """Return the line of a tensor that has changed and whose numbers are in the program."""
-        self.constants = [constant for constant in self.constants if constant.is_alive]
+        self.constants = [constant for constant in self.constants if constant.tensor is not None]
         return next((each.where for each in self.constants if not each.is_same), "")
 
     def require_constants(self) -> None:
