@@ -51,8 +51,9 @@ class WeightGuard(TorchDispatchMode):
         self._note_write = note_write
         self._is_stale = is_stale
         self._open = ExitStack()
-        self.sets, self._seen, self._steps = ParameterSets(model), -1, 0
+        self.sets, self._seen, self._steps = ParameterSets(model, self._set_data), -1, 0
         self.module_sets = ModuleSets(model)
+        self._has_begun = False
         self._learn()
 
     def __enter__(self) -> Self:
@@ -74,7 +75,10 @@ class WeightGuard(TorchDispatchMode):
     def _learn(self) -> None:
         model = self._model
         named = [*model.named_buffers(), *model.named_parameters()]
-        self._memories = {address(x): name for name, x in named if x.numel()}
+        self._memories: dict[int, list[str]] = {}
+        for name, x in named:
+            if x.numel():
+                self._memories.setdefault(address(x), []).append(name)
         held = [
             (f"{path}.{key}" if path else key, tensors, key)
             for path, module in model.named_modules()
@@ -90,7 +94,34 @@ class WeightGuard(TorchDispatchMode):
 
     def begin(self) -> None:
         """Learn the model's tensors, as the block's first step begins."""
+        self._has_begun = True
         self._learn()
+
+    def _set_data(self, parameter: torch.nn.Parameter, set_it: Callable[[], None]) -> None:
+        """Have the loop set `parameter.data`: a write, which may give the Parameter other memory.
+
+        Who holds the earlier memory finds the store's values there.
+
+        Raises: UsageError within a step, for another shape, or for the memory of another Parameter
+        """
+        places = [i for i, known in enumerate(self._tensors) if known is parameter]
+        if not self._has_begun or not places:
+            set_it()
+            return
+        was, before = _kind_of(parameter), address(parameter)
+        name = self._names[places[0]]
+        if self._note_write(name):
+            require_memory(self._model)
+            self._give_back()
+        set_it()
+        at = _MEMORY(parameter)
+        if _kind_of(parameter) != was or (at != self._places[places[0]] and at in self._places):
+            raise _replaced(name)
+        if parameter.numel():
+            self._memories[before].remove(name)
+            self._memories.setdefault(address(parameter), []).append(name)
+        for place in places:
+            self._places[place] = at
 
     def look(self) -> None:
         """Check that the tensors are in place, where something was set, and now and then.
@@ -109,11 +140,7 @@ class WeightGuard(TorchDispatchMode):
             return
         was = zip(self._names, now, self._tensors, self._places, strict=True)
         name = next(n for n, x, own, at in was if x is not own or _MEMORY(x) != at)
-        raise UsageError(
-            f"{user_line()}: {name} was replaced by another tensor after the first step of the "
-            "Session's block (p.data = ..., load_state_dict(assign=True), a new Parameter), and "
-            "the run's store does not see it: write before or after the block"
-        )
+        raise _replaced(name)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator on the store's values.
@@ -151,7 +178,20 @@ class WeightGuard(TorchDispatchMode):
         """Return the name of the model's tensor that a leaf is, or is a view of."""
         if type(leaf) is not torch.Tensor and not isinstance(leaf, torch.nn.Parameter):
             return None
-        return self._memories.get(address(leaf))
+        names = self._memories.get(address(leaf))
+        return names[0] if names else None
+
+
+def _replaced(name: str) -> UsageError:
+    return UsageError(
+        f"{user_line()}: {name} was replaced by another tensor after the first step of the "
+        "Session's block (load_state_dict(assign=True), a new Parameter, another shape, the memory "
+        "of another one), and the run's store does not see it: write into it, as with p.copy_(...)"
+    )
+
+
+def _kind_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device.type, tensor.layout
 
 
 class WeightCalls(TorchFunctionMode):

@@ -5,7 +5,7 @@ Reading `grad` or `requires_grad` of all parameters took a third of a step's tim
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any
 
@@ -23,11 +23,12 @@ class ParameterSets:
     """Counter of attributes that are set on any Parameter in the block.
 
     Not counted is what autograd sets: it sets `grad` only where the loop has set that to None
-    before. sees_all: whether all of the model's parameters are instances of nn.Parameter.
+    before. sees_all: whether all of the model's parameters are instances of nn.Parameter. set_data:
+    called with a Parameter and a function that sets its `data`.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.count = 0
+    def __init__(self, model: torch.nn.Module, set_data: Callable[..., None]) -> None:
+        self.count, self._set_data = 0, set_data
         self.sees_all = all(issubclass(type(p), torch.nn.Parameter) for p in model.parameters())
 
     def is_as(self, seen: int) -> bool:
@@ -48,6 +49,8 @@ class ParameterSets:
         @wraps(own)
         def count(parameter: Any, *given: Any, **options: Any) -> Any:
             self.count += 1
+            if given[:1] == ("data",) and len(given) == 2:
+                return self._set_data(parameter, partial(own, parameter, *given))
             return own(parameter, *given, **options)
 
         return count

@@ -1,6 +1,7 @@
 """What a loop does with its model's own Parameters beside its steps."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E402
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -95,6 +97,7 @@ def test_parameters_and_buffers_that_no_operator_reads_are_those_of_the_step(tmp
     "write",
     [
         lambda p: p.data.clamp_(-1, 1),
+        lambda p: setattr(p, "data", p.data.clamp(-0.1, 0.1)),
         lambda p: nn.init.zeros_(p),
         lambda p: p.detach()[0].fill_(0.0),
     ],
@@ -120,7 +123,7 @@ def test_parameters_that_the_loop_writes_are_those_of_the_next_step(tmp_path, at
 @pytest.mark.parametrize(
     "replace",
     [
-        lambda layer: setattr(layer.weight, "data", layer.weight.data.clamp(-0.1, 0.1)),
+        lambda layer: setattr(layer.weight, "data", layer.weight.data[:4]),
         lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(9, 6).double())),
         lambda layer: delattr(layer, "weight"),
         lambda layer: layer.load_state_dict(nn.Linear(6, 9).double().state_dict(), assign=True),
@@ -136,6 +139,95 @@ def test_parameters_that_the_loop_replaces_are_refused(tmp_path, at, replace):
 
     said = r"test_weight_guard.py:[0-9]+: 0.weight was replaced by another tensor after"
     with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        script.loop(after)
+
+
+class Average:
+    """An average of weights that scripts swap in by `p.data`, and out again."""
+
+    def __init__(self, model):
+        self.model = model
+        self.shadow = {n: p.data.clone() for n, p in model.named_parameters()}
+        self.backup = {}
+
+    def update(self):
+        for name, p in self.model.named_parameters():
+            self.shadow[name] = 0.5 * self.shadow[name] + 0.5 * p.data
+
+    def apply(self):
+        for name, p in self.model.named_parameters():
+            self.backup[name] = p.data
+            p.data = self.shadow[name]
+
+    def restore(self):
+        for name, p in self.model.named_parameters():
+            p.data = self.backup[name]
+
+
+def test_an_average_may_be_swapped_in_and_out_by_data(tmp_path):
+    def after(script, average, step, _):
+        average.update()
+        if step in (2, 5, 6):
+            average.apply()
+            averaged = norms(script)
+            average.restore()
+            return averaged, norms(script)
+        return None
+
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        found = ours.loop(partial(after, ours, Average(ours.model)))
+    expected = theirs.loop(partial(after, theirs, Average(theirs.model)))
+    for step in (2, 5, 6):
+        for one, other in zip(found[step - 1], expected[step - 1], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_parameters_may_become_views_of_one_vector(tmp_path):
+    """A write into that vector is one into the parameters, as in PyTorch."""
+    vectors = {}
+
+    def after(script, step, _):
+        if step == 4:
+            vector = vectors[script] = (
+                parameters_to_vector(script.model.parameters()).detach() * 0.5
+            )
+            vector_to_parameters(vector, script.model.parameters())
+        if step == 6:
+            vectors[script].mul_(0.5)
+
+    ours, theirs = Script(), Script()
+    with ours.session(tmp_path):
+        ours.loop(partial(after, ours))
+    theirs.loop(partial(after, theirs))
+    for one, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_data_set_within_a_step_is_refused(tmp_path):
+    script = Script()
+    weight = script.model[0].weight
+    said = "is written between the loop's batch and optimizer"
+    with pytest.raises(UsageError, match=said), script.session(tmp_path):
+        for x, y in script.train:
+            loss = script.criterion(script.model(x), y)
+            weight.data = weight.data * 0.5
+            loss.backward()
+            script.optimizer.step()
+
+
+def test_one_memory_of_two_parameters_is_refused(tmp_path):
+    script = Script()
+    script.model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)).double()
+    script.optimizer = torch.optim.SGD(script.model.parameters(), 0.1)
+
+    def after(step, _):
+        if step == 5:
+            script.model[1].weight.data = script.model[0].weight.data
+
+    with pytest.raises(UsageError, match="the memory of another"), script.session(tmp_path):
         script.loop(after)
 
 
