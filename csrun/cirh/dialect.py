@@ -11,13 +11,13 @@ from xdsl.printer import Printer
 from csrun.base.families import families_of
 from csrun.base.mode import RunMode
 from csrun.cirh import algorithms
-from csrun.cirh.ops import model
+from csrun.cirh.ops import constant_arrays, model
 
 PRECISION = "cirh.precision"
 RUN_MODE = "cirh.run_mode"
 
 FAMILIES = families_of("csrun.cirh.ops", "OPS")
-ATTRIBUTES = (*model.ATTRIBUTES, *algorithms.ATTRIBUTES)
+ATTRIBUTES = (*model.ATTRIBUTES, *constant_arrays.ATTRIBUTES, *algorithms.ATTRIBUTES)
 CIRH = Dialect("cirh", [op for family in FAMILIES for op in family.OPS], list(ATTRIBUTES))
 
 

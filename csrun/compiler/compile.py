@@ -20,7 +20,7 @@ from csrun.compiler.emit.codegen import generate, layers_in_turn
 from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
-from csrun.compiler.kernels import Kernel
+from csrun.compiler.kernels import Kernel, constant
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
@@ -102,9 +102,10 @@ def compile_model(
     loops = [*(kernel.loop.op for kernel in generated), *updates.kernels]
     lair = Stage("lair", print_kernels(loops))
     files = _back_end(module, model, updates, options, checksum, stages.stages, watch)
-    files |= {MANIFEST_FILE: manifest_of(files)}
+    arrays = constant.files_of(model.kernels)
+    files |= {MANIFEST_FILE: manifest_of(files, arrays)}
     texts = {**stages.with_stage(lair).files, **files}
-    executable = compile_directory.keep(root, private or root, checksum, texts)
+    executable = compile_directory.keep(root, private or root, checksum, texts, arrays)
     foreign = compile_directory.is_foreign(target)
     return CompileResult(executable, False, replaced and not foreign, foreign)
 

@@ -14,8 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import CsrunError
@@ -36,6 +39,8 @@ from csrun.executable import (
 )
 
 CHECKSUM_DIGITS = 16
+Arrays = Mapping[str, npt.NDArray[Any]]
+NO_ARRAYS: Arrays = {}
 
 
 def checksum_of(traced_ir: str, options: CompileOptions) -> str:
@@ -131,28 +136,30 @@ def chosen_before(question: str, *roots: Path) -> Plan | None:
     return next((plan for plan in plans if question in plan.chosen_for), None)
 
 
-def keep(root: Path, private: Path, checksum: str, files: Mapping[str, str]) -> Executable:
+def keep(
+    root: Path, private: Path, checksum: str, files: Mapping[str, str], arrays: Arrays = NO_ARRAYS
+) -> Executable:
     """Write a compile, and have it where it can be taken from the next time.
 
     Where `root` belongs to others, or the file system says so, that is the `private` folder; a copy
     is left in `root` for people all the same. What is returned is what was compiled, not what lies
-    there: tasks take it by its digest.
+    there: tasks take it by its digest. arrays: contents of NumPy files.
 
     Raises: CsrunError when the file system refuses
     """
     directory, own = path_of(root, checksum), path_of(private, checksum)
-    write(directory, files)
+    write(directory, files, arrays)
     executable = executable_of(directory, files)
     if is_foreign(directory):
         make_private(private)
-        write(own, files)
+        write(own, files, arrays)
     try:
         return load(directory, executable.digest)
     except CsrunError:  # another account's folder has that name
         return replace(executable, directory=own)
 
 
-def write(directory: Path, files: Mapping[str, str]) -> None:
+def write(directory: Path, files: Mapping[str, str], arrays: Arrays = NO_ARRAYS) -> None:
     """Write all files of a compile, or find that another process has just done so.
 
     Raises: CsrunError when the file system refuses
@@ -161,7 +168,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         make_folder(directory.parent)
         _sweep(directory.parent)
         with _temporary(directory) as temporary:
-            _fill(temporary, files)
+            _fill(temporary, files, arrays)
             _rename(temporary, directory)
     except OSError as error:
         raise CsrunError(
@@ -190,13 +197,16 @@ def _temporary(directory: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _fill(temporary: Path, files: Mapping[str, str]) -> None:
+def _fill(temporary: Path, files: Mapping[str, str], arrays: Arrays) -> None:
     with open_folder(temporary, make=False) as place:
         # mkdtemp makes it private; others may read a compile.
         os.chmod(place, 0o755)
         for name, text in files.items():
             with open(create_new(place / name), "w") as file:  # 0644, whatever the umask
                 file.write(text)
+        for name, array in arrays.items():
+            with open(create_new(place / name), "wb") as stored:
+                np.save(stored, array, allow_pickle=False)
 
 
 def _sweep(root: Path) -> None:

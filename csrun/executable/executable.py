@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -93,15 +93,20 @@ class Executable:
 
 
 class CompileManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifest.json: the SHA-256 of each file of a compile that is read back, by its name."""
+    """manifest.json: the SHA-256 of each file of a compile that is read back, by its name.
+
+    arrays: names of files that the program reads, each the digest of its array.
+    """
 
     files: dict[str, str]
+    arrays: tuple[str, ...] = ()
 
 
-def manifest_of(files: Mapping[str, str]) -> str:
+def manifest_of(files: Mapping[str, str], arrays: Iterable[str] = ()) -> str:
     """The text of the manifest of a compile's files."""
     digests = {name: sha256(files[name].encode()).hexdigest() for name in _READ_BACK}
-    return msgspec.json.format(msgspec.json.encode(CompileManifest(digests)), indent=1).decode()
+    manifest = CompileManifest(digests, tuple(arrays))
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode()
 
 
 def executable_of(directory: Path, files: Mapping[str, str]) -> Executable:
@@ -130,6 +135,8 @@ def load(directory: Path, digest: str | None = None) -> Executable:
             manifest = msgspec.json.decode(head, type=CompileManifest)
             plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
             program = folder.verified(PROGRAM_FILE, manifest).decode()
+            for name in manifest.arrays:
+                folder.require_file(name)
     except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
         raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
@@ -173,6 +180,13 @@ class _OpenDirectory:
                 return read_up_to(file, _LARGEST_BYTES, self.directory / name)
         finally:
             os.close(descriptor)
+
+    def require_file(self, name: str) -> None:
+        """Raises: OSError or ValueError where there is no regular file of this name"""
+        found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        self.require_ours(found, name)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{name} is not a regular file")
 
     def verified(self, name: str, manifest: CompileManifest) -> bytes:
         """The bytes of a file. Raises: ValueError when they are not those of the manifest"""

@@ -7,8 +7,8 @@ from csrun import nn
 from csrun.cirh.batch_axes import FIXED, LOST, MIXED, OF_THE_BATCH, PART, SAMPLES, Dependence
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.concatenation import CatOp
+from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
-from csrun.cirh.ops.model import ConstantOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.padding import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.products import MmOp

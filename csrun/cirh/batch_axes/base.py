@@ -8,7 +8,8 @@ import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.cirh.ops.model import ConstantOp, FullOp
+from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.products import AddmmOp, MmOp
 from csrun.cirh.ops.shape import ExpandOp
 from csrun.cirh.types import shape_of, type_of

@@ -1,11 +1,8 @@
 """Operators of a model besides arithmetic: inputs, parameters, constants, loss and outputs."""
 
-import zlib
-from base64 import b64decode, b64encode
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-import numpy as np
 from xdsl.dialects.builtin import (
     BoolAttr,
     Float64Type,
@@ -28,7 +25,7 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
-from csrun.cirh.types import Tensor, dtype_of, is_float, shape_of, size_of, text_of, type_of
+from csrun.cirh.types import Tensor, is_float, shape_of, text_of, type_of
 
 Double = FloatAttr[Float64Type]
 
@@ -168,39 +165,6 @@ class FullOp(LeafOp):
 
 
 @irdl_op_definition
-class ConstantOp(LeafOp):
-    """A tensor of given values: base64 of their bytes, little-endian and row by row, by zlib."""
-
-    name = "cirh.constant"
-    NEEDS_KERNEL: ClassVar = True
-    values = prop_def(StringAttr)
-    assembly_format = "attr-dict `:` type($out)"
-
-    @classmethod
-    def packed(cls, values: Any) -> str:
-        """The text of an array's values."""
-        return b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
-
-    def array(self) -> Any:
-        """The values, of the declared type."""
-        kind = type_of(self.out)
-        raw = zlib.decompress(b64decode(self.values.data))
-        return np.frombuffer(raw, dtype_of(kind)).reshape(shape_of(kind))
-
-    def verify_(self) -> None:
-        """Raises: VerifyException unless there are as many values as the type has."""
-        kind = type_of(self.out)
-        try:
-            found = len(zlib.decompress(b64decode(self.values.data, validate=True)))
-        except (ValueError, zlib.error) as error:
-            raise VerifyException(f"{self.name} in {self.where}: values: {error}") from error
-        if found != size_of(kind) * np.dtype(dtype_of(kind)).itemsize:
-            raise VerifyException(
-                f"{self.name} in {self.where}: values must fill {kind}, got {found} bytes"
-            )
-
-
-@irdl_op_definition
 class LossOp(CirhOp):
     """Marks the scalar that training minimises and evaluation reports."""
 
@@ -237,5 +201,5 @@ def require_scalar(kind: Tensor) -> None:
         )
 
 
-OPS = (InputOp, ParameterOp, StateOp, FullOp, ConstantOp, LossOp, OutputOp)
+OPS = (InputOp, ParameterOp, StateOp, FullOp, LossOp, OutputOp)
 ATTRIBUTES: tuple[type[Attribute], ...] = (InitializerAttr, PartAttr)

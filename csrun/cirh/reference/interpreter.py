@@ -15,6 +15,7 @@ from xdsl.ir import Operation, SSAValue
 from csrun.cirh.ops import learning, model, padding
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import CirhOp, number
+from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.reference import masks
 from csrun.cirh.reference.learning import Slots, next_values
@@ -75,7 +76,7 @@ class _Interpreter:
             model.ParameterOp: self._parameter,
             model.StateOp: self._parameter,
             model.FullOp: self._full,
-            model.ConstantOp: self._constant,
+            ConstantOp: self._constant,
             padding.SampleCountOp: self._sample_count,
             padding.ValidSamplesOp: self._sample_count,
             random_ops.DropoutMaskOp: self._mask,
@@ -111,7 +112,7 @@ class _Interpreter:
             shape_of(kind), number(op.properties, "value"), dtype_of(kind)
         )
 
-    def _constant(self, op: model.ConstantOp) -> None:
+    def _constant(self, op: ConstantOp) -> None:
         self._values[op.out] = op.array()
 
     def _sample_count(self, op: padding.SampleCountOp | padding.ValidSamplesOp) -> None:

@@ -1,10 +1,12 @@
-"""Constants of several values: they stand in the program's text."""
+"""Constants of several values: in the program's text, or in files beside it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from csrun.cirh.ops.model import ConstantOp
+from csrun.base.array_digests import file_of
+from csrun.cirh.ops.constant_arrays import AnyArray, ArrayByDigest, ConstantOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph, Phase
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name
@@ -17,7 +19,7 @@ class ConstantKernel(Kernel):
     Shapes: out of any
     """
 
-    values: str
+    values: str | ArrayByDigest
     out: Array
     phase: Phase
 
@@ -33,8 +35,10 @@ class ConstantKernel(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         """The values as an array."""
-        shape, dtype = self.out.shape, self.out.dtype
-        made = f"constants.unpacked({self.values!r}, {dtype!r}, {shape!r})"
+        if isinstance(self.values, ArrayByDigest):
+            made = f"constants.loaded(__file__, {self.values.digest!r})"
+        else:
+            made = f"constants.unpacked({self.values!r}, {self.out.dtype!r}, {self.out.shape!r})"
         return ["from csrun.kernels import constants", f"{name(self.out)}_values = {made}"]
 
     def emit(self, name: Name) -> list[str]:
@@ -55,3 +59,13 @@ def match_constant(operation: Operation, graph: Graph) -> ConstantKernel:
 
 
 MATCHERS: dict[str, Matcher] = {ConstantOp.name: match_constant}
+
+
+def files_of(kernels: Iterable[Kernel]) -> dict[str, AnyArray]:
+    """Return the large arrays of a program, by the names of their files."""
+    large = [k.values for k in kernels if isinstance(k, ConstantKernel)]
+    return {
+        file_of(values.digest): values.array
+        for values in large
+        if isinstance(values, ArrayByDigest) and values.array is not None
+    }

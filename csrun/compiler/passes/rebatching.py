@@ -19,8 +19,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
 from csrun.cirh.ops.base import CirhOp, Plain, ints
+from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.learning import UpdatingOp
-from csrun.cirh.ops.model import ConstantOp, FullOp, InputOp, LeafOp, LossOp
+from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.shape import ExpandOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of

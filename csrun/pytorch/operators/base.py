@@ -14,7 +14,7 @@ from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
 from csrun.cirh.builder import Builder
 from csrun.cirh.ops.arithmetic import ToCopyOp
 from csrun.cirh.ops.base import CirhOp, Plain
-from csrun.cirh.ops.model import ConstantOp
+from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import dtype_of, is_float, shape_of, tensor_type, type_of
 from csrun.pytorch.record.recording import TensorKind

@@ -11,7 +11,7 @@ from csrun.cirh.ops import indexing as ops
 from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.comparison import GeOp, LtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.concatenation import CatOp
-from csrun.cirh.ops.model import ConstantOp
+from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, PermuteOp, SliceBackwardOp, SliceOp
 from csrun.pytorch.operators.base import (

@@ -40,4 +40,5 @@ def _bits(tensor: torch.Tensor) -> npt.NDArray[Any]:
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.dtype is torch.complex128:
         plain = torch.view_as_real(plain)
-    return plain.view(_AS_INTEGERS.get(plain.dtype, plain.dtype)).numpy()
+    found: npt.NDArray[Any] = plain.view(_AS_INTEGERS.get(plain.dtype, plain.dtype)).numpy()
+    return found
