@@ -8,6 +8,7 @@ from csrun.cirh.batch_axes import FIXED, LOST, MIXED, OF_THE_BATCH, PART, SAMPLE
 from csrun.cirh.ops.attention import AttentionBackwardOp, AttentionOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.ctc import CtcLossBackwardOp, CtcLossOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.padding import MaskPaddingOp, ValidSamplesOp
@@ -122,7 +123,31 @@ def joined(dim, *tensors):
     return result(CatOp, 0, *tensors, dim=dim)
 
 
+def aligned(x, lengths=None, grad=False, of=lambda lengths: lengths):
+    """A CTC loss of T times and labels for each sample, or its gradient."""
+    targets = nn.argmax(x)
+    given = of(nn.argmax(nn.sum(x, -1))) if lengths is None else whole(x, lengths)
+    operands = permuted(x, 1, 0, 2), targets, given, given
+    options = {"blank": 0, "zero_infinity": False}
+    loss = result(CtcLossOp, 0, *operands, **options)
+    return result(CtcLossBackwardOp, 0, loss, *operands, **options) if grad else loss
+
+
+def whole(x, values):
+    kind, packed = tensor_type((len(values),), "int64"), ConstantOp.packed(np.array(values))
+    return Tensor(x.tracer, x.tracer.builder.leaf(ConstantOp, kind, values=packed))
+
+
 CASES = {
+    "labels without times": (aligned, Dependence(SAMPLES, 0)),
+    "their gradient": (lambda x: aligned(x, grad=True), Dependence(SAMPLES, 1)),
+    "labels without padding": (lambda x: aligned(x, of=masked), Dependence(SAMPLES, 0, padding=0)),
+    "their gradient without padding": (
+        lambda x: aligned(x, grad=True, of=masked),
+        Dependence(SAMPLES, 1, padding=0),
+    ),
+    "of equal lengths": (lambda x: aligned(x, [3, 3, 3, 3]), Dependence(SAMPLES, 0)),
+    "of other lengths": (lambda x: aligned(x, [3, 2, 3, 3]), Dependence(MIXED, 0)),
     "normalized": (lambda x: normalized(0, rows(x)), Dependence(SAMPLES, 0, T)),
     "its statistic": (lambda x: normalized(1, x), Dependence(SAMPLES, 0)),
     "its gradient": (lambda x: normalized(2, x), Dependence(SAMPLES, 0)),

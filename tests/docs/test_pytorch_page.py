@@ -34,11 +34,6 @@ def bags(x):
     return f.embedding_bag(torch.arange(6), x.t(), torch.tensor([0, 2]))
 
 
-def ctc(x):
-    whole, labels = x.view(6, 1, 40).log_softmax(-1), torch.tensor([[1, 2]])
-    return x * f.ctc_loss(whole, labels, torch.tensor([6]), torch.tensor([2]))
-
-
 def grid(x):
     places = x[:, :12].reshape(6, 2, 3, 2)
     return x * f.grid_sample(x.view(6, 1, 8, 5), places, align_corners=False).sum()
@@ -65,7 +60,6 @@ IN_FORWARD = {
         *f.max_pool1d(x[None], 2, return_indices=True), 2
     )[0],
     "`nn.EmbeddingBag` with offsets": lambda x: x * bags(x).sum(),
-    "`F.ctc_loss`": ctc,
     "`F.grid_sample`": grid,
     "`scatter_reduce` with amax, amin or prod": lambda x: x.scatter_reduce(
         1, one_label(x), x, "amax"

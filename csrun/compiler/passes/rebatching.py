@@ -20,6 +20,7 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
 from csrun.cirh.ops.base import CirhOp, Plain, ints
 from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.ctc import CtcOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
@@ -175,6 +176,8 @@ class _PartBuilder:
         one = self._found[op.results[0]]
         if one.axis is None:
             return None
+        if isinstance(op, CtcOp):  # of a gradient, of targets or of lengths
+            return one.on(0)
         axis = one.axis - len(shape_of(type_of(op.results[0]))) + rank
         return None if isinstance(op, MatmulOp) and axis >= rank - 2 else one.on(axis)
 

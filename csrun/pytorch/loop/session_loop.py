@@ -33,6 +33,7 @@ from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
@@ -464,6 +465,7 @@ class SessionLoop:
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
+        func, args, kwargs = with_padded_targets(func, args, kwargs)
         found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
         if found is None:
             return self._later(func, args, kwargs)

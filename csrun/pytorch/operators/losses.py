@@ -1,5 +1,6 @@
 """Softmax, log-softmax and losses."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from csrun.cirh.ops.activation import SoftplusOp
 from csrun.cirh.ops.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from csrun.cirh.ops.base import CirhOp, Plain
 from csrun.cirh.ops.comparison import EqOp, WhereOp
+from csrun.cirh.ops.ctc import CtcLossBackwardOp, CtcLossOp
 from csrun.cirh.ops.indexing import GatherBackwardOp, GatherOp
 from csrun.cirh.ops.loss import (
     LogSoftmaxBackwardOp,
@@ -200,6 +202,17 @@ def _class_second(e: Emission, rows: SSAValue, sizes: tuple[int, ...]) -> SSAVal
     return e.emit(PermuteOp, apart, dims=(0, len(sizes) - 1, *range(1, len(sizes) - 1)))
 
 
+def ctc_loss(e: Emission, *sequences: SSAValue, blank: int, zero_infinity: bool) -> SSAValue:
+    """Shapes: log-probabilities [T, N, C], targets [N, S], lengths [N] -> [N]"""
+    return e.emit(CtcLossOp, *sequences, blank=blank, zero_infinity=zero_infinity)
+
+
+def ctc_loss_backward(
+    e: Emission, *given: SSAValue, blank: int, zero_infinity: bool, needs: Sequence[bool]
+) -> tuple[SSAValue]:
+    return (e.emit(CtcLossBackwardOp, *given, blank=blank, zero_infinity=zero_infinity),)
+
+
 def mse(e: Emission, x: SSAValue, y: SSAValue, reduction: int = MEAN) -> SSAValue:
     difference = e.emit(SubOp, x, y)
     return _reduced(e, e.emit(MulOp, difference, difference), reduction)
@@ -243,6 +256,8 @@ EMITTERS: dict[str, Emitter] = {
     "aten.nll_loss_backward.default": packed(nll_loss_backward),
     "csrun::cross_entropy": cross_entropy,
     "csrun::cross_entropy_backward": cross_entropy_backward,
+    "csrun::ctc_loss": ctc_loss,
+    "csrun::ctc_loss_backward": ctc_loss_backward,
     "aten.mse_loss.default": mse,
     "aten.mse_loss_backward.default": mse_backward,
     "aten.binary_cross_entropy_with_logits.default": bce_with_logits,

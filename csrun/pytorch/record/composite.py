@@ -25,12 +25,14 @@ Tensors = tuple[torch.Tensor, ...]
 class CompositeOp:
     """A function of tensors by position, and of options by keyword.
 
-    draws: it draws a dropout mask, which the interpreter gives it as `kept`.
+    draws: it draws a dropout mask, which the interpreter gives it as `kept`. gradients: as
+    `gradients_of` without its first argument; None for autograd's.
     """
 
     name: str
     compute: Callable[..., Any]
     draws: bool = False
+    gradients: Callable[..., Tensors] | None = None
 
     @property
     def backward_name(self) -> str:
@@ -79,7 +81,7 @@ class _CompositeFunction(torch.autograd.Function):
         try:
             found = recorder.record(
                 composite.backward_name,
-                partial(gradients_of, composite.compute),
+                composite.gradients or partial(gradients_of, composite.compute),
                 (recorder.traced(grad), *tensors),
                 {"needs": needs, **ctx.options},
                 forward=ctx.number,

@@ -17,6 +17,7 @@ from csrun.base.errors import CsrunError
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.composed import COMPOSED, without_old_reduction
 from csrun.pytorch.record.composite import CompositeOp
+from csrun.pytorch.record.ctc_loss import record_ctc_loss
 from csrun.pytorch.record.recording import RecordedOperator
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -281,6 +282,7 @@ COMPOSITES: Mapping[Any, Callable[..., Any]] = {
     **COMPOSED,
     functional.scaled_dot_product_attention: record_attention,
     functional.cross_entropy: record_cross_entropy,
+    functional.ctc_loss: record_ctc_loss,
     functional.dropout: record_dropout,
     functional.dropout1d: record_channel_dropout,
     functional.dropout2d: record_channel_dropout,

@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
@@ -113,6 +114,7 @@ class Calls(TorchFunctionMode):
             return call_for_user(func, args, kwargs)
         if self.traced is not None:
             args, kwargs = self.traced((args, kwargs))
+        func, args, kwargs = with_padded_targets(func, args, kwargs)
         leaves = leaves_of(args, kwargs)
         if func is torch.Tensor.register_hook:
             raise UsageError(

@@ -71,10 +71,7 @@ CASES = (
                 setup(),
                 Patch("import cv2\n", ""),
                 Patch("from dataset import", "from synthetic import"),
-                Patch("    num_class = len",
-                      "    train_loader = cbtorch.dataloader(train_loader)\n"
-                      "    valid_loader = cbtorch.dataloader(valid_loader)\n"
-                      "    num_class = len", Purpose.FOUR_LINES),
+                Patch("    num_class = len", "    torch.manual_seed(0)\n    num_class = len"),
                 Patch("    crnn.to(device)\n",
                       "    crnn.to(device)\n    crnn = cbtorch.module(crnn)\n",
                       Purpose.FOUR_LINES),

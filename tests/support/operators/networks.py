@@ -1,12 +1,14 @@
 """Norms, losses, attention, positions and tables of vectors."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from support.operators.cases import LABELS, Case, X, Y, case, cases, normal, not_compiled
 
 from csrun.cirh.ops import (
     attention,
+    ctc,
     embedding,
     loss,
     normalization,
@@ -29,6 +31,16 @@ def _row_sums(torch, q, k, *_):
 def _attention_gradients(torch, grad, q, k, v, *_):
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     return torch.autograd.grad(_attention(torch, *leaves, causal=True), leaves, grad)
+
+
+def _ctc_loss(torch, x, targets, *lengths, zero_infinity=False):
+    options = {"blank": 1, "reduction": "none", "zero_infinity": zero_infinity}
+    return torch.nn.functional.ctc_loss(x, targets, *lengths, **options)
+
+
+def _ctc_gradient(torch, grad, x, *others):
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(_ctc_loss(torch, x, *others), x, grad)[0]
 
 
 def _layer_norm(torch, x, weight, bias):
@@ -107,6 +119,16 @@ def attended() -> tuple[np.ndarray, np.ndarray]:
     scores = np.where(np.tri(4, 6, dtype=bool), 0.5 * Q @ K.swapaxes(2, 3), -np.inf)
     total = np.exp(scores).sum(-1, keepdims=True)
     return np.exp(scores) / total @ V, np.log(total[..., 0])
+
+
+#: Log-probabilities of 6 times and 5 samples: labels that repeat, no labels, an input of no time, a
+#: target that just fits, and labels behind the end that are no classes.
+SEQUENCES = (
+    np.log(np.random.default_rng(6).dirichlet(np.ones(4), (6, 5))),
+    np.array([[0, 0, 2], [3, 0, 7], [0, 9, 9], [2, 5, 5], [2, 2, 3]]),
+    np.array([6, 5, 4, 0, 4]),
+    np.array([3, 2, 0, 0, 3]),
+)
 
 
 FORWARD: Sequence[Case] = (
@@ -225,10 +247,20 @@ FORWARD: Sequence[Case] = (
             ignore_index=IGNORE_INDEX,
         ),
     ),
+    case(ctc.CtcLossOp, _ctc_loss, *SEQUENCES, blank=1, zero_infinity=False),
+    case(
+        ctc.CtcLossOp,
+        partial(_ctc_loss, zero_infinity=True),
+        *SEQUENCES[:3],
+        np.array([3, 2, 1, 1, 3]),
+        blank=1,
+        zero_infinity=True,
+    ),
 )
 
 
 WITHOUT_GRADIENT: Sequence[Case] = (
+    case(ctc.CtcLossBackwardOp, _ctc_gradient, normal(5), *SEQUENCES, blank=1, zero_infinity=False),
     case(
         normalization.SoftmaxBackwardOp,
         lambda torch, g, y: torch.ops.aten._softmax_backward_data(g, y, 1, torch.float64),
