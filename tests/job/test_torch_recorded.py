@@ -28,9 +28,10 @@ class LayerDrop(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.middle, self.last = nn.Linear(6, 9), nn.Linear(9, 9), nn.Linear(9, 4)
+        self.average = nn.Parameter(torch.zeros(9), requires_grad=False)
 
     def forward(self, x):
-        x = self.first(x).tanh()
+        x = self.first(x).tanh() + self.average
         if self.training and random.random() < 0.6:
             x = self.middle(x).tanh()
         return self.last(x)
@@ -55,6 +56,8 @@ with cbtorch.Session(model, optimizer, mode="train"):
             loss = cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
+            with torch.no_grad():
+                model.average.data = 0.9 * model.average + 0.1 * model.first.bias
         model.eval()
         with torch.no_grad():
             estimate = cross_entropy(model(own), labels).item()

@@ -101,6 +101,39 @@ def test_job_equals_cpu_run_bit_for_bit(tmp_path, wire, mode, streamers):
     assert_same_bits(in_job(tmp_path, mode, data, streamers, wire), expected)
 
 
+def run_with_a_write(machine):
+    """Losses of steps before and after the loop has halved a weight; the state at the write."""
+    assert machine.takes_writes
+    before = [machine.run(StepOrder(step, 1)) and machine.losses(1)[0] for step in range(20)]
+    machine.state["first/kernel"][...] *= np.float32(0.5)
+    machine.written()
+    state = {name: np.array(a) for name, a in machine.state.items()}
+    after = [machine.run(StepOrder(step, 1)) and machine.losses(1)[0] for step in range(20, STEPS)]
+    return before, after, state
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_weights_may_be_written_between_orders(tmp_path, mode):
+    data = Data(STEPS)
+    machine = CpuMachine(make(tmp_path / "cpu", mode), data, SETTINGS, 0)
+    initialize(machine.plan, machine.state, SEED)
+    expected = run_with_a_write(machine)
+    rest = Data(STEPS)
+    rest.all = rest.all[20:]
+    formula = expected_losses(rest, {name: a.copy() for name, a in expected[2].items()})
+    np.testing.assert_allclose(expected[1], formula, rtol=1e-5)
+    folder, host = folder_of(tmp_path, "memory")
+    peers = Peers(folder, data, 1, mode, host)
+    request = RunRequest(make(tmp_path / "exe", mode), SETTINGS, 0, None, fed_by(1), ("cs",), 9)
+    with RunPeers(folder) as cluster:
+        machine = cluster.start(request, lambda: None, lambda said: None)
+        machine.initialize()
+        found = run_with_a_write(machine)
+        machine.close({"loss": 1.5})
+    peers.join()
+    assert found[:2] == expected[:2]
+
+
 def test_streaming_plan_in_one_process_equals_pipelined(tmp_path):
     data = Data(STEPS)
     _, pipelined = on_cpu(tmp_path / "p", PIPELINED, data)

@@ -11,6 +11,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target, machine_for
+from csrun.executable.bind import Array
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.step_status import StepProgress
@@ -175,6 +176,13 @@ class ScriptMachine:
         """Save what was trained, if it is not saved."""
         if self._training is not None and self._is_in_block:
             self._training.save()
+
+    def write(self, weights: Mapping[str, Array]) -> bool:
+        """Have the next step start from other weights; False where it takes another machine."""
+        if self._training is None or not self._is_in_block or not self.machine.takes_writes:
+            return False
+        self._training.write(weights)
+        return True
 
     def leave_block(self) -> None:
         """Restore signal handlers and close files."""

@@ -72,6 +72,7 @@ class ScriptRun:
     _causes: dict[tuple[object, ...], dict[tuple[Any, ...], str]] = field(default_factory=dict)
     synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
     recorded_steps: Counter[str] = field(default_factory=Counter)  # by what makes it necessary
+    _writing: set[str] = field(default_factory=set)  # lines behind writes into the weights
     _queued: list[QueuedStep] = field(default_factory=list)
     _machine: ScriptMachine | None = None
     _evaluations: Evaluations = field(default_factory=Evaluations)
@@ -112,7 +113,7 @@ class ScriptRun:
         if self.replay.is_on or self._machine is None or not self.users.are_current:
             return
         self.users.require_optimizer_as_given()
-        if self.users.is_changed(self._machine.machine.state):
+        if self.users.changed_weights(self._machine.machine.state):
             self._restart_machine()
 
     def require_known_state(self) -> None:
@@ -129,10 +130,13 @@ class ScriptRun:
             return
         self.flush()
         self.users.take_counters(self.replay.step)
-        if self.users.is_changed(self._machine.machine.state):
-            log.info(f"{user_line()}: the loop has written weights: the run goes on from them")
-            self._machine.save()
-            self._restart_machine()
+        if changed := self.users.changed_weights(self._machine.machine.state):
+            if (line := user_line()) not in self._writing:
+                self._writing.add(line)
+                log.info(f"{line}: the loop has written weights: the run goes on from them")
+            if not self._machine.write(changed):
+                self._machine.save()
+                self._restart_machine()
 
     def finish_block(self) -> None:
         """Run what is queued, save, and copy the results to the user's objects."""

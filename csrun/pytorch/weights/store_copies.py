@@ -78,13 +78,16 @@ def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
                 tensor.copy_(torch.from_numpy(np.array(state[stored])))
 
 
-def is_changed(model: torch.nn.Module, state: Mapping[str, Any]) -> bool:
-    """True if the user's values differ from the store's in any bit."""
-    return any(
-        _bytes(tensor.detach().numpy()) != _bytes(np.array(state[stored]))
-        for name, tensor in _tensors(model)
-        if (stored := stored_name(name)) in state
-    )
+def changed_weights(
+    model: torch.nn.Module, state: Mapping[str, Any]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the user's values that differ from the store's in any bit, by their names there."""
+    found = {stored_name(name): tensor.detach().numpy() for name, tensor in _tensors(model)}
+    return {
+        name: value
+        for name, value in found.items()
+        if name in state and _bytes(value) != _bytes(np.array(state[name]))
+    }
 
 
 def _bytes(array: Any) -> memoryview:

@@ -17,7 +17,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.pytorch.record.recording import LeafSource, Recording
-from csrun.pytorch.weights.store_copies import is_changed, mapped, read_weights
+from csrun.pytorch.weights.store_copies import changed_weights, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
 
@@ -124,9 +124,9 @@ class WeightSync:
             names = checkpoint.manifest.tensors
             self.copy_all({name: checkpoint.tensor(name) for name in names}, checkpoint.step)
 
-    def is_changed(self, state: Mapping[str, Array]) -> bool:
-        """True if the script has written into the model since the last copy from the store."""
-        return is_changed(self.model, state)
+    def changed_weights(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what differs of the model from the store, by its names there."""
+        return changed_weights(self.model, state)
 
     def has_optimizer_as_given(self) -> bool:
         """True if the optimizer's state is unchanged since the last copy, if there was one."""

@@ -206,6 +206,12 @@ class CpuMachine(CpuProgram):
         """Give all of the state its first values."""
         initialize(self.plan, self.state, self._settings.seed, own_threads(), is_fresh=True)
 
+    takes_writes = True
+
+    def written(self) -> None:
+        """The state was written between two orders."""
+        self._turns.forget()
+
     def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
         copied = threading.Semaphore(0)

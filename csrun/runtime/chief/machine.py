@@ -127,7 +127,8 @@ class Machine(Program, Protocol):
     """A run with everything around it that a step needs; it is its first program, too.
 
     state: what a checkpoint holds, by name; it may be written before the first call of `run`, and
-    read between calls, whichever program has run. numbers: those that come with each step, if there
+    read between calls, whichever program has run. takes_writes: it may be written between calls,
+    too, if `written` is called then. numbers: those that come with each step, if there
     are any: float64[MOST_STEPS, numbers + 1], a step's row is its remainder; they are there before
     its order, and the last one, the norm of clipped gradients, after it. arena_bytes: of the wafer,
     what the largest of its programs needs. plans: of the programs, by their numbers.
@@ -138,6 +139,13 @@ class Machine(Program, Protocol):
     programming_time_s: float
     arena_bytes: int
     plans: list[Plan]
+
+    @property
+    def takes_writes(self) -> bool:
+        """Return whether the state may be written between two calls of `run`."""
+
+    def written(self) -> None:
+        """Note that the state was written: what wafers have of it is old."""
 
     def load(self, executable: Executable, feed: Feed | Program) -> Program:
         """Load another program over the same store, between two calls of `run`.

@@ -231,6 +231,17 @@ class RunPeers:
         """Return whether all wafers have said something since their order."""
         return self._wafers.have_answered()
 
+    @property
+    def take_writes(self) -> bool:
+        """True where the whole state is in memory of this machine, and in one place."""
+        if self._stores is None:
+            return len(self._request.systems) == 1
+        return not self._stores.are_remote and not any(self._stores.disks)
+
+    def written(self) -> None:
+        """Tell the wafers that the state was written."""
+        self._wafers.tell(messages.WeightsChanged())
+
     def hold_updates(self) -> UpdateHold:
         """Have MemoryX, or the wafer that has the store, hold its updates back."""
         if self._stores is not None and self._stores.are_remote:

@@ -64,6 +64,13 @@ class Peers(Protocol):
     def push(self, source: int, batch: Batch) -> None:
         """Give the next batch of a program whose batches are pushed."""
 
+    @property
+    def take_writes(self) -> bool:
+        """Return whether the state may be written between orders."""
+
+    def written(self) -> None:
+        """Tell the wafers that the state was written."""
+
     def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""
 
@@ -224,6 +231,15 @@ class ClusterMachine(ClusterProgram):
     def initialize(self) -> None:
         """Give all of the state its first values."""
         self._peers.initialize(self.state)
+
+    @property
+    def takes_writes(self) -> bool:
+        """Return whether the state may be written between orders."""
+        return self._peers.take_writes
+
+    def written(self) -> None:
+        """The state was written between two orders."""
+        self._peers.written()
 
     def hold_updates(self) -> UpdateHold:
         """Have updates wait for what is copied of the state."""

@@ -2,19 +2,22 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, perf_counter_ns
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.context import Progress
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
+from csrun.executable.bind import Array
 from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
@@ -104,6 +107,7 @@ class Training:
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # when the last order was given
         self._left_s: float | None = None  # when it was left the last time
+        self._unwritten: Mapping[str, Array] = {}  # values that writes since the step have changed
         self.step = options.first
 
     def __enter__(self) -> Self:
@@ -224,6 +228,8 @@ class Training:
         self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
         self.step += steps
+        if steps:
+            self._unwritten = {}
         self._taken(first, done.done)
         self._samples += done.samples
         self._input.add(done)
@@ -253,6 +259,21 @@ class Training:
     def norms(self, first: int, count: int) -> list[float]:
         """Norms that the gradients of steps of the last order had before they were clipped."""
         return self._numbers.norms(first, count)
+
+    def write(self, values: Mapping[str, Array]) -> None:
+        """Go on from other weights, by name; a checkpoint of the step that was taken has the old.
+
+        Whoever resumes from that makes the change again. The machine takes such writes.
+        """
+        self._saving.wait()
+        found = {name: np.array(self._machine.state[name]) for name in values}
+        self._unwritten = {**found, **self._unwritten}
+        self._put(values)
+
+    def _put(self, values: Mapping[str, Array]) -> None:
+        for name, value in values.items():
+            self._machine.state[name][...] = value
+        self._machine.written()
 
     def save(self) -> None:
         """Save where the newest checkpoint is of an earlier step; on return it is whole."""
@@ -365,9 +386,24 @@ class Training:
         step = self.step
         self._ledger.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        self._saving.begin(step, self._machine.state, self._machine.hold_updates)
+        with self._as_it_was():
+            self._saving.begin(step, self._machine.state, self._machine.hold_updates)
         self._ledger.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
+
+    @contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """Have the state as the last step has left it, whatever was written since."""
+        if not self._unwritten:
+            yield
+            return
+        written = {name: np.array(self._machine.state[name]) for name in self._unwritten}
+        self._put(self._unwritten)
+        try:
+            yield
+            self._saving.wait()
+        finally:
+            self._put(written)
 
     def _traced(self, kind: SpanKind, first: int, began_ns: int, count: int = 1) -> None:
         """Trace work of the chief for some steps, if one of them is traced."""

@@ -104,6 +104,8 @@ class _Wafer:
         match order:
             case messages.RunSteps():
                 self._control.send(self._run(order))
+            case messages.WeightsChanged():
+                self._turns.forget()
             case messages.BeginPass(number):
                 self._sources[number].rings.begin(order.first, order.number)
             case messages.UnloadProgram(number):

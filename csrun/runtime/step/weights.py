@@ -52,11 +52,16 @@ class Turns:
         self._last = weights
         return True
 
+    def forget(self) -> None:
+        """The store was written: what the arena has of its weights is old."""
+        if self._last is not None:
+            self._last.leave()
+            self._last = None
+
     def end(self, weights: Weights) -> None:
         """The program with these does not run again."""
         if self._last is weights:
-            weights.leave()
-            self._last = None
+            self.forget()
 
 
 class ResidentWeights:

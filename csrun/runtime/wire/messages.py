@@ -311,6 +311,10 @@ class RunSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     program: int = 0
 
 
+class WeightsChanged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """Chief → wafer: the state was written since the last order; weights in slots are old."""
+
+
 class StreamerUse(msgspec.Struct, frozen=True, array_like=True):
     """Use of one streamer by the wafer in an order's steps.
 
@@ -388,6 +392,7 @@ AnyMessage = (
     | HoldUpdates
     | UpdatesHeld
     | UnloadProgram
+    | WeightsChanged
     | EndStreaming
     | InitializeStore
     | StoreInitialized

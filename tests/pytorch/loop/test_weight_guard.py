@@ -185,6 +185,35 @@ def test_an_average_may_be_swapped_in_and_out_by_data(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("at", ["before a batch", "behind a batch", "behind a loss"])
+def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, at):
+    """A checkpoint has the step before the write, which the resumed loop makes again."""
+
+    def loop(script, fails):
+        for step, (x, y) in enumerate(script.train, 1):
+            if fails and step == 7 and at != "before a batch":
+                if at == "behind a loss":
+                    script.criterion(script.model(x), y).item()
+                raise KeyError("for the test")
+            script.optimizer.zero_grad()
+            script.criterion(script.model(x), y).backward()
+            script.optimizer.step()
+            with torch.no_grad():
+                script.model[0].weight.mul_(0.9)
+            if fails and step == 7:
+                raise KeyError("for the test")
+
+    ours, theirs = Script(), Script()
+    with pytest.raises(KeyError), ours.session(tmp_path):
+        loop(ours, fails=True)
+    again = Script()
+    with again.session(tmp_path):
+        loop(again, fails=False)
+    loop(theirs, fails=False)
+    for one, other in zip(again.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 def test_parameters_may_become_views_of_one_vector(tmp_path):
     """A write into that vector is one into the parameters, as in PyTorch."""
     vectors = {}

@@ -29,3 +29,13 @@ def test_only_weights_in_the_arena_leave_it(ended: str) -> None:
     turns.end(first if ended == "first" else second)  # type: ignore[arg-type]
     assert told[3:] == ([] if ended == "first" else ["second leaves"])
     assert turns.take(second) == (ended == "second")  # type: ignore[arg-type]
+
+
+def test_weights_that_were_written_are_loaded_again() -> None:
+    told: list[str] = []
+    weights, turns = Recorded("first", told), Turns()
+    turns.forget()  # nothing has run
+    turns.take(weights)  # type: ignore[arg-type]
+    turns.forget()
+    assert turns.take(weights)  # type: ignore[arg-type]
+    assert told == ["first resumes", "first leaves", "first resumes"]
