@@ -280,8 +280,12 @@ class RecordedStep:
 
     def _constants(self, shape: LoopShape) -> list[Constant]:
         """Return the constants whose numbers no call of the loop compares."""
-        found = self._recorder.plain.constants()
-        made = (Constant(tensor, leaf.tensor, leaf.name) for tensor, leaf in found)
+        plain, counters = self._recorder.plain, self._recording.counters
+        made = (
+            Constant(tensor, leaf.tensor, leaf.name, leaf.value in plain.buffers)
+            for tensor, leaf in plain.constants()
+            if leaf.name not in counters
+        )
         return [each for each in made if not shape.compares(each.tensor)]
 
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:

@@ -495,7 +495,7 @@ class SessionLoop:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
         if not step.calls:
-            if step.changed or (line := step.variant.changed_constant()):
+            if step.changed or (line := step.variant.changed_constant(self.watch.writes)):
                 step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
                 return None
             step.revalidation = self._revalidations.begun(step.variant, step.guards)
@@ -523,7 +523,7 @@ class SessionLoop:
         if step.has_gradients or step.status.is_over:
             raise UsageError(f"{user_line()}: backward() must be called once for each batch")
         assert step.variant is not None, "it has the loss"
-        step.variant.require_constants()  # one may be written between two calls
+        step.variant.require_constants(self.watch.writes)  # one may be written between two calls
         self._weight_calls.end()
         place = self._gradients.added_to()
         call_order.require_same_place(step, place)

@@ -31,7 +31,8 @@ class WeightGuard(TorchDispatchMode):
     script's last step. give_back: copies the store's values to the user's tensors. note_write:
     called before a tensor of the model, by its name, is written while the store has the values;
     False if nobody reads it.
-    sets, module_sets: mutation counters of the block.
+    sets, module_sets: mutation counters of the block. writes: operators that have written a tensor
+    of the model.
     """
 
     @classmethod
@@ -53,7 +54,7 @@ class WeightGuard(TorchDispatchMode):
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model, self._set_data), -1, 0
         self.module_sets = ModuleSets(model)
-        self._has_begun = False
+        self._has_begun, self.writes = False, 0
         self._learn()
 
     def __enter__(self) -> Self:
@@ -149,8 +150,11 @@ class WeightGuard(TorchDispatchMode):
         """
         kwargs = kwargs or {}
         found = [name for leaf in leaves_of(args, kwargs) if (name := self.name_of(leaf))]
+        written = self._written(func, args, kwargs) if found else None
+        if written is not None:
+            self.writes += 1
         if found and is_users_call() and self._is_stale():
-            if written := self._written(func, args, kwargs):
+            if written:
                 is_first = not self._is_apart()  # before the block's first step
                 if is_first or not self._note_write(written):
                     return call_for_user(func, args, kwargs)

@@ -9,7 +9,7 @@ import torch
 
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.record.arguments import map_arguments
-from csrun.pytorch.record.recording import GraphLeaf, LeafSource
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
 from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
@@ -30,7 +30,9 @@ class _LeafRecorder(Protocol):
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
 
-    def add_plain(self, numbers: torch.Tensor, source: LeafSource) -> TracedTensor: ...
+    def add_plain(
+        self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""
+    ) -> TracedTensor: ...
 
     def is_constant(self, tensor: torch.Tensor) -> bool: ...
 
@@ -43,6 +45,7 @@ class PlainTensors:
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor, TracedTensor]] = {}
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.buffers: set[Ref] = set()  # leaves of the model's integer buffers
         self._varying: dict[int, torch.Tensor] = {}  # which come with each step
         floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
         self._float_type = next(floats, None)
@@ -81,6 +84,17 @@ class PlainTensors:
         if made is None or known is not numbers:
             made = self._recorder.add_plain(numbers, self._source_of(tensor))
             self._known[id(tensor)] = tensor, numbers, made
+        return made
+
+    def buffer(self, tensor: torch.Tensor, name: str) -> TracedTensor:
+        """Return the leaf of an integer buffer of the model."""
+        _, _, made = self._known.get(id(tensor), (None, None, None))
+        if made is None:
+            numbers = self.numbers_of(tensor)
+            stored = f"integer buffer {name}"
+            made = self._recorder.add_plain(numbers, LeafSource.CONSTANT, name, stored)
+            self._known[id(tensor)] = tensor, numbers, made
+            self.buffers.add(made.value)
         return made
 
     def numbers_of(self, tensor: torch.Tensor) -> torch.Tensor:

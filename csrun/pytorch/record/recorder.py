@@ -406,15 +406,18 @@ class StepRecorder(TorchDispatchMode):
         if entry := self._model_tensors.find(tensor):
             if entry.tensor is not tensor:  # its .data
                 return self._alias(self.traced(entry.tensor))
-            stored = "integer buffer" if entry.source is LeafSource.CONSTANT else entry.source
-            return self._add_leaf(tensor, entry.source, entry.name, f"{stored} {entry.name}")
+            if entry.source is LeafSource.CONSTANT:
+                return self.plain.buffer(tensor, entry.name)
+            return self._add_leaf(tensor, entry.source, entry.name, f"{entry.source} {entry.name}")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise self.refusal(NOT_IN_MODEL)
         return self.plain.traced(tensor)
 
-    def add_plain(self, numbers: torch.Tensor, source: LeafSource) -> TracedTensor:
-        """Return a leaf of a plain tensor."""
-        return self._add_leaf(numbers, source, self.scopes.line)
+    def add_plain(
+        self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""
+    ) -> TracedTensor:
+        """Return a leaf of a plain tensor. stored: the buffer that it is of, if it is of one."""
+        return self._add_leaf(numbers, source, name or self.scopes.line, stored)
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """True if a tensor belongs to the model."""

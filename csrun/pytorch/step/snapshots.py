@@ -66,14 +66,17 @@ def _geometry(tensor: torch.Tensor) -> tuple[object, ...]:
 class Constant:
     """A tensor whose numbers are in a program, and which must not change.
 
-    where: the line that computes with it. numbers: as in the program. Of a view it is the tensor
-    that it shows which is watched: nobody may hold the view itself.
+    where: the line that computes with it. numbers: as in the program. is_buffer: it is of the
+    model, whose writes are known. Of a view it is the tensor that it shows which is watched: nobody
+    may hold the view itself.
     """
 
-    def __init__(self, tensor: torch.Tensor, numbers: torch.Tensor, where: str) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, numbers: torch.Tensor, where: str, is_buffer: bool = False
+    ) -> None:
         self._tensor = ref(tensor if tensor._base is None else tensor._base)
         self._view = tensor.shape, tensor.stride(), tensor.storage_offset()
-        self._numbers, self.where = numbers, where
+        self._numbers, self.where, self.is_buffer = numbers, where, is_buffer
 
     @property
     def tensor(self) -> torch.Tensor | None:

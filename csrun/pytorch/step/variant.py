@@ -168,15 +168,23 @@ class StepVariant:
     orders: OrderSplitter | None = None
     constants: list[Constant] = field(default_factory=list)
     is_one_of_many: bool = False
+    seen_writes: int = -1
 
-    def changed_constant(self) -> str:
-        """Return the line of a tensor that has changed and whose numbers are in the program."""
+    def changed_constant(self, writes: int) -> str:
+        """Return the line of a tensor that has changed and whose numbers are in the program.
+
+        writes: of the model's tensors so far; its buffers are compared after one.
+        """
         self.constants = [constant for constant in self.constants if constant.tensor is not None]
-        return next((each.where for each in self.constants if not each.is_same), "")
+        are_written = writes != self.seen_writes
+        looked_at = (each for each in self.constants if are_written or not each.is_buffer)
+        changed = next((each.where for each in looked_at if not each.is_same), "")
+        self.seen_writes = self.seen_writes if changed else writes
+        return changed
 
-    def require_constants(self) -> None:
+    def require_constants(self, writes: int) -> None:
         """Raises: UsageError if a tensor has changed whose numbers are in the program"""
-        if line := self.changed_constant():
+        if line := self.changed_constant(writes):
             raise UsageError(
                 f"{line}: a tensor that this line uses is written between two calls of a step: "
                 "write it after optimizer.step(), before the next batch is taken"

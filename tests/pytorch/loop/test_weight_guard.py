@@ -260,6 +260,36 @@ def test_one_memory_of_two_parameters_is_refused(tmp_path):
         script.loop(after)
 
 
+class Picks(nn.Module):
+    """Columns by an integer buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("columns", torch.tensor([0, 1, 2, 3]))
+
+    def forward(self, x):
+        return x[:, self.columns]
+
+
+@pytest.mark.parametrize("at", [1, 2, 6])
+def test_an_integer_buffer_that_the_loop_writes_is_that_of_the_next_step(tmp_path, at):
+    def loop(script):
+        def write(step, logits):
+            if step == at:
+                script.model[3].columns[0] = 3
+            return logits.detach()
+
+        return script.loop(write)
+
+    ours, theirs = Script(), Script()
+    for script in (ours, theirs):
+        script.model.append(Picks())
+    with ours.session(tmp_path):
+        found = loop(ours)
+    for one, other in zip(found, loop(theirs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 def test_a_buffer_that_the_loop_replaces_is_refused(tmp_path):
     script = Script()
     script.model.insert(1, nn.BatchNorm1d(9).double())
