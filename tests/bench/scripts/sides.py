@@ -62,6 +62,7 @@ class Runner:
             "OMP_NUM_THREADS": str(threads),
             "TQDM_DISABLE": "1",
             "HF_HUB_OFFLINE": "1",
+            "PYTHONHASHSEED": "0",  # the same order of sets in all processes
             "PYTHONPATH": str(sources.packages_folder()),
         }
         command = [sys.executable, str(BENCH / "preloaded.py")]

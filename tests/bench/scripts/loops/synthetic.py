@@ -1,5 +1,6 @@
 """Synthetic files and batches in place of data sets that scripts download."""
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,9 @@ def write_words(folder: str, tokens: int) -> None:
     for name, count in (("train", tokens), ("valid", 200), ("test", 200)):
         chosen = torch.randint(0, len(WORDS), (count - 1,), generator=generator).tolist()
         text = " ".join(WORDS[number] for number in chosen)
-        (Path(folder) / f"{name}.txt").write_text(text + "\n")
+        made = Path(folder) / f".{name}.{os.getpid()}"  # other tasks of the job read and write it
+        made.write_text(text + "\n")
+        made.replace(Path(folder) / f"{name}.txt")
 
 
 class Rows(Dataset):
