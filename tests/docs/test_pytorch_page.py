@@ -92,16 +92,10 @@ def changes_eps(kit):
     kit.optimizer.param_groups[0]["momentum"] = 0.1
 
 
-def reads_a_norm(kit):
-    return float(kit.gradients[0].norm())
-
-
 #: What a loop does between backward() and step(), in each step.
 IN_LOOP = {
     "betas, eps, momentum that the loop changes": changes_eps,
     "`optimizer.step(closure)`": lambda kit: kit.optimizer.step(lambda: 1.0),
-    "a number of gradients other than the norm by which all are clipped, "
-    "`error_if_nonfinite`": reads_a_norm,
     "`load_state_dict` of the optimizer between steps": lambda kit: kit.optimizer.load_state_dict(
         {}
     ),

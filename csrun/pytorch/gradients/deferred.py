@@ -4,21 +4,30 @@ What the loop does to them, such as clipping, is in the program since step 1. Th
 are compared with those of the step before; a difference is seen at `optimizer.step()`.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import attrgetter, is_
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
-from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.gradients.edits import Edit, Edits, KeptEdits, Place
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.gradients.edits import FIRST, Edit, Edits, KeptEdits, OfParameter, Place
+from csrun.pytorch.gradients.lazy_gradient import Gradient
+from csrun.pytorch.gradients.values import (
+    OF_A_SUM,
+    FunctionOfGradients,
+    GradientValue,
+    StepGradients,
+    not_returned,
+    refused,
+)
+from csrun.pytorch.gradients.without_numbers import WithoutNumbers, without_numbers
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import Recording
-from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.mutation_counters import ParameterSets
@@ -28,21 +37,9 @@ from csrun.pytorch.step.tokens import NORM, Numbers, Owner, Slot, StepOutputs, T
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
-_READS = frozenset({"__repr__", "__format__", "numpy", "__array__", "tolist", "item"})
-_NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
 _HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own argument
-
-
-class GradientReadError(UsageError):
-    """A number of the gradients is read that the program does not return."""
-
-
-def refused() -> GradientReadError:
-    """Error for a number of the gradients."""
-    return GradientReadError(
-        f"{user_line()}: a number of the gradients is read, and gradients stay on the wafer: only "
-        "the norm by which clip_grad_norm_ has clipped those of all parameters can be read"
-    )
+_HELD_BY_LISTS = 3  # a parameter's gradient: by a tuple and a list, and that argument
+_GRAD = attrgetter("grad")
 
 
 def edited_too_early() -> UsageError:
@@ -61,71 +58,15 @@ def _refused_write(func: Any) -> UsageError:
     )
 
 
-class Gradient(torch.Tensor):
-    """Lazy gradient of a parameter, or a value computed of gradients.
-
-    of: the parameter's name; "" of a computed value. edit: that has computed it, in `step`.
-    """
-
-    of: str
-    owner: "Gradients"
-    edit: Edit | None = None
-    step: StepOutputs | None = None
-
-    @staticmethod
-    def __new__(
-        cls: type["Gradient"], like: torch.Tensor, owner: "Gradients", name: str = ""
-    ) -> "Gradient":
-        made: Gradient = torch.Tensor._make_wrapper_subclass(
-            cls, like.size(), dtype=like.dtype, device=like.device
-        )
-        made.owner, made.of = owner, name
-        return made
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Note a call of one of PyTorch's functions on gradients.
-
-        Raises: UsageError for one that reads their numbers, except the norm they are clipped by
-        """
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            if func == _DATA:
-                return args[0]
-            with torch._C.DisableTorchFunctionSubclass():
-                return call_for_user(func, args, kwargs or {})
-        if name == "__set__":
-            raise refused()
-        if name in _NO_EDITS:
-            return args[0]
-        kwargs = kwargs or {}
-        if name in _READS:
-            first, *rest = args
-            return func(first.owner.number_of(first).tensor(), *rest, **kwargs)
-        # those of a model that has no memory say that they are on the meta device
-        args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
-        leaves = leaves_of(args, kwargs)
-        first = next(leaf for leaf in leaves if isinstance(leaf, Gradient))
-        return first.owner.called(func, args, kwargs, leaves)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Raises: UsageError for an operator on what has no numbers"""
-        raise refused()
-
-
-_DATA = torch.Tensor.data.__get__
-_GRAD = attrgetter("grad")
-_CPU = torch.device("cpu")
-
-
 class EditingLoop(Owner, Protocol):
     """The loop, as gradients see it."""
 
     def norm_edit_of(self, step: StepOutputs) -> Edit | None:
         """Return the edit of a step that computes the norm by which all gradients are clipped."""
+
+    @property
+    def accumulates(self) -> bool:
+        """True if a step may take several batches."""
 
 
 class Gradients:
@@ -162,35 +103,80 @@ class Gradients:
         self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
         self.is_open = False  # between backward() and optimizer.step()
         self._edits = Edits()
+        self._step: StepOutputs | None = None  # whose gradients are there
+        self._are_read = self._was_none = False
 
-    def appear(self, names: Mapping[str, Any]) -> None:
-        """Give these parameters lazy gradients, after a recorded step."""
+    def appear(self, names: Mapping[str, Any], step: StepOutputs | None = None) -> None:
+        """Give these parameters lazy gradients, after a recorded step.
+
+        step: whose gradients have numbers; None if they are to be added to
+        """
+        self._renew([False] * len(self._all))
         self._of(names)
         for parameter, gradient in self._all:
             parameter.grad = gradient
-        self._is_cleared = False
+        self._is_cleared = self._was_none = False
         self._zeroed.clear()
+        self._step = step
 
     def _of(self, names: Mapping[str, Any]) -> None:
         self.vanish()
         for name in names:
             if name not in self._made:
                 parameter = self._parameters[name]
-                self._made[name] = (parameter, Gradient(parameter, self, name))
+                self._made[name] = (parameter, Gradient(parameter, self, OfParameter(name)))
         self._names, self._all = names, [self._made[name] for name in names]
         self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
 
-    def begin(self, names: Mapping[str, Any], step: StepOutputs) -> None:
-        """Give these parameters lazy gradients, at `backward()`."""
+    def _renew(self, are_none: list[bool]) -> None:
+        """Replace gradients that the loop holds from an earlier step, in which they were others.
+
+        They are the same tensors in PyTorch if that step's gradients were not set to None.
+        are_none: those that the loop itself has set to None
+        """
+        counts, step = list(map(getrefcount, self._theirs)), self._step
+        if not (self._was_none or any(are_none)) or max(counts, default=0) <= _HELD_BY_LISTS:
+            return
+        for number, count in enumerate(counts):
+            parameter, gradient = self._all[number]
+            of, is_own = gradient.of, parameter.grad is gradient
+            was_none = self._was_none or are_none[number]
+            if of is None or not was_none or count <= _HELD_BY_LISTS + is_own:
+                continue
+            if step is not None and step.gradients is not None:
+                gradient.value = GradientValue(step, partial(step.gradients.of_parameter, of.name))
+            gradient.of = None
+            new = Gradient(parameter, self, of)
+            self._made[of.name] = self._all[number] = (parameter, new)
+            self._theirs[number], self._seen = new, -1
+            if is_own:
+                parameter.grad = new
+
+    def begin(
+        self,
+        names: Mapping[str, Any],
+        step: StepOutputs,
+        first: Callable[[str], torch.Tensor] | None,
+    ) -> None:
+        """Give these parameters lazy gradients, at `backward()`.
+
+        first: returns a parameter's gradient; None where it is added to those of other batches
+        """
+        is_in_place = self._are_in_place()
+        self._renew([not is_in_place and p.grad is None for p in self._owners])
         if names is not self._names:
             self._of(names)
-        if not self._are_in_place():
+        if not is_in_place or not self._are_in_place():
             for parameter, gradient in self._all:
                 parameter.grad = gradient
-        self._is_cleared, self.is_open = False, True
+        self._is_cleared, self._was_none, self.is_open = False, False, True
         self._zeroed.clear()
         self._edits.begin(step)
+        self._step = step
+        if first is not None:
+            norm, number = partial(self._norm_in, step), partial(self._number_in, step)
+            step.gradients = StepGradients(first, lambda: self._edits.made, norm, number)
 
     def _are_in_place(self) -> bool:
         """True if each parameter has its lazy gradient."""
@@ -209,8 +195,9 @@ class Gradients:
         """
         if self._is_cleared:
             return 0
-        optimized = [(p, g) for p, g in self._all if id(p) in self._optimized]
-        kept = [g.of for p, g in optimized if p.grad is not None and g.of not in self._zeroed]
+        owned = zip(self._names, self._owners, strict=True)
+        optimized = [(name, p) for name, p in owned if id(p) in self._optimized]
+        kept = [name for name, p in optimized if p.grad is not None and name not in self._zeroed]
         if kept and not self.batches:
             raise UsageError(
                 f"{user_line()}: {kept[0]} still has the gradient of the last step: call "
@@ -226,7 +213,8 @@ class Gradients:
     @property
     def waiting(self) -> int:
         """Count of batches whose gradients wait for optimizer.step(), if they are still there."""
-        are_there = any(p.grad is not None and g.of not in self._zeroed for p, g in self._all)
+        owned = zip(self._names, self._owners, strict=True)
+        are_there = any(p.grad is not None and name not in self._zeroed for name, p in owned)
         return self.batches if are_there and not self._is_cleared else 0
 
     def require_same(self, names: Mapping[str, Any]) -> None:
@@ -237,6 +225,10 @@ class Gradients:
                 "not in others: all batches of a step must train the same parameters"
             )
 
+    def note_read(self) -> None:
+        """Note that the loop reads gradients, and may ask whether there are any."""
+        self._are_read = True
+
     def clear(self, set_to_none: bool) -> bool:
         """Clear the gradients, as `optimizer.zero_grad()` does.
 
@@ -244,6 +236,10 @@ class Gradients:
         """
         self._keep_zeros(set_to_none)
         self._is_cleared, self.batches = True, 0
+        self._was_none |= set_to_none
+        if set_to_none and (self._are_read or not self._are_in_place()):
+            for parameter in self._owners:  # the loop may ask whether there is one
+                parameter.grad = None
         return bool(self._all)
 
     def _keep_zeros(self, set_to_none: bool) -> None:
@@ -276,6 +272,7 @@ class Gradients:
 
     def vanish(self) -> None:
         """Remove the lazy gradients."""
+        self._was_none |= all(parameter.grad is None for parameter in self._owners)
         self._is_cleared, self.is_open = True, False
         for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
@@ -287,11 +284,29 @@ class Gradients:
         Raises: UsageError for a gradient that was not made of this step's
         """
         self.is_open, self.batches = False, 0
-        return self._edits.end(self._assigned())
+        kept, step = self._edits.end(self._assigned()), self._step
+        if step is not None and step.gradients is not None:
+            step.gradients.end(kept.all)
+        return kept
 
     def so_far(self) -> KeptEdits:
         """Return the edits of the step, as if the loop made those of the step before to the end."""
         return self._edits.so_far(self._assigned())
+
+    @property
+    def may_be_edited_otherwise(self) -> bool:
+        """True if the step has edits that the step before has not, or those are not known."""
+        return self._edits.may_be_others
+
+    def end_recorded(self) -> KeptEdits:
+        """Return the edits that the loop has made after those that are recorded."""
+        found = self.end()
+        self._edits.forget()
+        return found
+
+    def up_to_last_write(self) -> KeptEdits:
+        """Return `so_far` without what only reads gradients."""
+        return self._edits.up_to_last_write(self._assigned())
 
     def leave(self, batches: int) -> None:
         """Keep the gradients of `batches` batches: the next one accumulates into them.
@@ -301,7 +316,7 @@ class Gradients:
         self.is_open = False
         assigned = self._assigned()
         is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
-        if self._edits.are_made or (assigned and not is_cleared):
+        if self._edits.are_written or (assigned and not is_cleared):
             raise edited_too_early()
         self.batches = 0 if is_cleared else batches
 
@@ -309,14 +324,14 @@ class Gradients:
         found: dict[str, Place | None] = {}
         if self._are_in_place():
             return found
-        for parameter, gradient in self._all:
+        for name, (parameter, gradient) in zip(self._names, self._all, strict=True):
             now = parameter.grad
             if now is gradient:
                 continue
-            found[gradient.of] = None if now is None else self._edits.place_of(now)
-            if now is not None and found[gradient.of] is None:
+            found[name] = None if now is None else self._edits.place_of(now)
+            if now is not None and found[name] is None:
                 raise UsageError(
-                    f"{user_line()}: the gradient of {gradient.of} must come from this step's "
+                    f"{user_line()}: the gradient of {name} must come from this step's "
                     "backward(), got another tensor: compute it from parameter.grad"
                 )
         return found
@@ -331,33 +346,58 @@ class Gradients:
         if known is None:
             return self._new(func, args, kwargs)
         if known.target is not None:
-            return leaves[known.target]
-        if sys.getrefcount(known.value) != _HELD_BY_EDIT_ALONE:  # the loop has it from before
+            return args[0] if known.target == FIRST else leaves[known.target]
+        if _is_held(known.value):  # the loop has it from before
             known.value = tree_map(self._another, known.value)
-        if type(known.value) is Gradient:
-            known.value.edit, known.value.step = known, self._edits.step
+            self._set_places(known)
+        for leaf in (known.value,) if type(known.value) is Gradient else known.value:
+            leaf.step = self._edits.step
         return known.value
 
     def _new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_of_loop = writes_outside(func, args) or any(
-            map(self._is_of_loop, leaves_of(args, kwargs))
-        )
-        if is_of_loop and (numbers := self._numbers_in(args, kwargs)) is not None:
-            return func(*numbers[0], **numbers[1])
+        leaves, is_of_loops = leaves_of(args, kwargs), writes_outside(func, args)
+        if is_of_loops or any(map(self._is_of_loop, leaves)):
+            numbers = self._numbers_in(args, kwargs)
+            of_parameters = any(isinstance(x, Gradient) and x.of for x in leaves)
+            if numbers is None and (is_of_loops or not (is_write(func) or of_parameters)):
+                numbers = self._read_in(args, kwargs)
+            if numbers is not None:
+                return func(*numbers[0], **numbers[1])
         given, options = tree_map(self._given, (args, kwargs))
         found = self._like(func, args, kwargs)
-        leaves = leaves_of(args, kwargs)
-        target = next((n for n, leaf in enumerate(leaves) if leaf is found), None)
-        made = [leaf for leaf in tree_leaves(found) if isinstance(leaf, Gradient)]
-        if made or is_write(func):
-            value = None if target is not None else found
-            self._edits.add(edit := Edit(func, given, options, value, target, user_line()))
-            for leaf in leaves if is_write(func) else ():
-                if isinstance(leaf, Gradient) and leaf.edit is not None:
-                    leaf.edit.is_written = True
-            if type(found) is Gradient and target is None:
-                found.edit, found.step = edit, self._edits.step
-        return found
+        if found is None:
+            return self._on_numbers(func, args, kwargs)
+        made = [leaf for leaf in tree_leaves(found.result) if isinstance(leaf, Gradient)]
+        if made or found.written:
+            self._note(func, (given, options), leaves, found)
+        return found.result
+
+    def _note(
+        self, func: Any, given: tuple[Any, Any], leaves: list[Any], found: WithoutNumbers
+    ) -> None:
+        """Note a call as an edit. given: its arguments as edits are compared."""
+        target = next((n for n, leaf in enumerate(leaves) if leaf is found.result), None)
+        if target is None and found.written and _are_among(found.result, leaves):
+            target = FIRST
+        value = None if target is not None else found.result
+        args, kwargs = given
+        edit = Edit(func, args, kwargs, value, target, user_line())
+        edit.is_view = found.is_view
+        edit.written = tuple(filter(None, map(self._place, found.written)))
+        for leaf in found.written:
+            if leaf.edit is not None:
+                leaf.edit.is_written = True
+        self._edits.add(edit)
+        self._set_places(edit)
+
+    def _place(self, gradient: Gradient) -> OfParameter | Place | None:
+        return gradient.of or self._edits.place_of(gradient)
+
+    def _set_places(self, edit: Edit) -> None:
+        """Have the results of an edit know where they come from."""
+        for number, leaf in enumerate(tree_leaves(edit.value)):
+            if isinstance(leaf, Gradient):
+                leaf.edit, leaf.leaf, leaf.step = edit, number, self._edits.step
 
     def _is_of_loop(self, leaf: Any) -> bool:
         """True for a value that is not of this step."""
@@ -366,30 +406,72 @@ class Gradients:
         is_own = isinstance(leaf, Token) and leaf.step is self._edits.step
         return isinstance(leaf, Numbers | TracedTensor) and not is_own
 
-    def number_of(self, gradient: Gradient) -> Numbers:
-        """Return the lazy number of a value that is computed from the norm of clipped gradients.
+    # Numbers.
 
-        Raises: UsageError for another value
+    def number_of(self, gradient: Gradient) -> torch.Tensor:
+        """Return the numbers of a value.
+
+        Raises: UsageError for one that cannot be known
         """
+        norm = self._of_norm(gradient)
+        if norm is not None:
+            return norm.tensor()
+        value = self._value_of(gradient)
+        self._are_read = True
+        if value.step is None:
+            return value.compute()
+        return self._loop.readback.of_gradients(value.step, value.compute)
+
+    def _of_norm(self, gradient: Gradient) -> Numbers | None:
+        """Return the lazy number of a value computed from the norm by which the wafer clips."""
         edit, step = gradient.edit, gradient.step
-        if edit is None or step is None:
-            raise refused()
-        norm = self._loop.norm_edit_of(step)
-        if norm is None:
-            raise refused()
-        found: Numbers = self._computed(edit, norm, step)
+        norm = None if edit is None or step is None else self._loop.norm_edit_of(step)
+        if edit is None or step is None or norm is None:
+            return None
+        waiting = [edit]
+        while waiting:
+            each = waiting.pop()
+            if each is norm:
+                continue
+            if each.is_written or any(isinstance(leaf, OfParameter) for leaf in each.leaves):
+                return None
+            waiting += each.sources.values()
+        found: Numbers = tree_leaves(self._computed(edit, norm, step))[gradient.leaf]
         return found
 
+    def _value_of(self, gradient: Gradient) -> GradientValue:
+        """Return what computes a value.
+
+        Raises: UsageError for one that cannot be known
+        """
+        if gradient.value is not None:
+            return gradient.value
+        if gradient.of is not None:
+            return self._value_of_parameter(gradient, gradient.of.name)
+        edit, step = gradient.edit, gradient.step
+        if edit is None or step is None:
+            raise not_returned()
+        if step.gradients is None:
+            raise refused(OF_A_SUM)
+        return GradientValue(step, partial(step.gradients.of_edit, edit, gradient.leaf))
+
+    def _value_of_parameter(self, gradient: Gradient, name: str) -> GradientValue:
+        if name in (self.zeros if self._is_cleared else self._zeroed):
+            return GradientValue(None, partial(torch.zeros, gradient.shape, dtype=gradient.dtype))
+        if self._is_cleared:
+            raise refused(
+                f"after zero_grad() has set that of {name} to None: read it before zero_grad()"
+            )
+        if self._step is None or self._step.gradients is None:
+            raise refused(OF_A_SUM)
+        return GradientValue(self._step, partial(self._step.gradients.of_parameter, name))
+
     def _computed(self, edit: Edit, norm: Edit, step: StepOutputs) -> Any:
-        """Return the lazy result of an edit of a step whose norm is that of edit `norm`."""
-        if edit.is_written:
-            raise refused()
+        """Return the lazy result of an edit of a step, computed from the norm of edit `norm`."""
         if edit is norm:
             return token_of(self._loop, step, self.norm_slot(edit.value.dtype))
 
         def number(leaf: Any) -> Any:
-            if isinstance(leaf, Gradient):
-                raise refused()
             if isinstance(leaf, Place):
                 found = self._computed(edit.sources[leaf.edit], norm, step)
                 return tree_leaves(found)[leaf.leaf]
@@ -400,6 +482,16 @@ class Gradients:
         args, kwargs = tree_map(number, (edit.args, edit.kwargs))
         return edit.func(*args, **kwargs)
 
+    def _norm_in(self, step: StepOutputs) -> tuple[Edit, Callable[[], torch.Tensor]] | None:
+        """Return the edit of a step that computes the norm by which the wafer clips."""
+        edit = None if self._loop.accumulates else self._loop.norm_edit_of(step)
+        if edit is None:
+            return None
+        return edit, partial(self._number_in, step, self.norm_slot(edit.value.dtype))
+
+    def _number_in(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
+        return self._loop.readback.read(step, slot)
+
     def norm_slot(self, dtype: torch.dtype) -> Slot:
         """Return the slot of the norm of gradients of a type."""
         if dtype not in self._norm_slots:
@@ -407,21 +499,40 @@ class Gradients:
         return self._norm_slots[dtype]
 
     def _numbers_in(self, args: Any, kwargs: Any) -> Any:
-        """Return arguments with lazy numbers for values of gradients; None if one has no number."""
+        """Return arguments with lazy numbers in the place of values computed from the norm.
+
+        None if other values of gradients are among them.
+        """
         if any(isinstance(leaf, Gradient) and leaf.of for leaf in leaves_of(args, kwargs)):
             return None
-        try:
-            return tree_map(
-                lambda a: self.number_of(a) if isinstance(a, Gradient) else a, (args, kwargs)
-            )
-        except GradientReadError:
-            return None
+        found = tree_map(
+            lambda a: self._of_norm(a) if isinstance(a, Gradient) else a, (args, kwargs)
+        )
+        given, made = (tree_leaves(each) for each in ((args, kwargs), found))
+        is_missing = (a is not None and b is None for a, b in zip(given, made, strict=True))
+        return None if any(is_missing) else found
+
+    def _read_in(self, args: Any, kwargs: Any) -> Any:
+        """Return arguments with numbers in the place of values of gradients."""
+
+        def read(leaf: Any) -> Any:
+            if not isinstance(leaf, Gradient):
+                return leaf
+            norm = self._of_norm(leaf)
+            return self.number_of(leaf) if norm is None else norm
+
+        return tree_map(read, (args, kwargs))
+
+    def _on_numbers(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result of a function whose shape or type depends on numbers."""
+        args, kwargs = self._read_in(args, kwargs)
+        return func(*args, **kwargs)
 
     def _given(self, leaf: Any) -> Any:
         """Return an argument of an edit as edits are compared."""
         if isinstance(leaf, Gradient):
             if leaf.of:
-                return leaf
+                return leaf.of
             if (place := self._edits.place_of(leaf)) is not None:
                 return place
             raise UsageError(
@@ -459,52 +570,72 @@ class Gradients:
             return func(*numbers[0], **numbers[1])
         target = kwargs.get("out", args[0] if args else None)
         if not is_write(func) and "out" not in kwargs:
-            return self._like(func, args, kwargs)
+            return self._function(func, args, kwargs)
         for each in tree_leaves(target):
             if not isinstance(each, Gradient):
-                raise _refused_write(func)
-            if each.of:
-                self._write_outside(func, each)
+                if type(each) is not torch.Tensor or self._name_of(each):
+                    raise _refused_write(func)
+                return self._on_numbers(func, args, kwargs)
+            self._write_outside(func, each)
         return target
 
+    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the lazy result of a function, which is computed when it is read."""
+        if any(isinstance(x, Numbers | TracedTensor) for x in leaves_of(args, kwargs)):
+            return self._on_numbers(func, args, kwargs)
+        found = self._like(func, args, kwargs)
+        if found is None:
+            return self._on_numbers(func, args, kwargs)
+        for each in found.written:
+            self._write_outside(func, each)
+        made = [x for x in tree_leaves(found.result) if isinstance(x, Gradient)]
+        new = [x for x in made if x.of is None and x.edit is None and x.value is None]
+        if new:
+            given = tree_map(
+                lambda x: self._value_of(x) if isinstance(x, Gradient) else x, (args, kwargs)
+            )
+            leaves = tree_leaves(found.result)
+            values = FunctionOfGradients(func, *given).values(len(leaves))
+            for leaf, value in zip(leaves, values, strict=True):
+                if isinstance(leaf, Gradient) and any(leaf is x for x in new):
+                    leaf.value = value
+        return found.result
+
     def _write_outside(self, func: Any, gradient: Gradient) -> None:
+        if gradient.of is None:
+            gradient.value, gradient.edit = _WRITTEN, None
+            return
+        name = gradient.of.name
         if func.__name__ in ("zero_", "_foreach_zero_"):
-            self._zeroed.add(gradient.of)
-        elif not self._is_cleared and gradient.of not in self._zeroed:
+            self._zeroed.add(name)
+        elif not self._is_cleared and name not in self._zeroed:
             raise UsageError(
-                f"{user_line()}: {func.__name__} changes the gradient of {gradient.of} outside "
+                f"{user_line()}: {func.__name__} changes the gradient of {name} outside "
                 "of backward() and optimizer.step(): edit it between them"
             )
 
-    def _like(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of a function, without numbers.
+    def _like(self, func: Any, args: Any, kwargs: Any) -> WithoutNumbers | None:
+        return without_numbers(func, args, kwargs, partial(Gradient, owner=self))
 
-        Raises: UsageError for a number of gradients
-        """
-        fakes: dict[int, tuple[torch.Tensor, Gradient]] = {}
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
 
-        def fake(leaf: Any) -> Any:
-            if isinstance(leaf, Numbers):
-                return torch.empty(tuple(leaf.shape), dtype=leaf.dtype)
-            if not isinstance(leaf, Gradient):
-                return leaf
-            if id(leaf) not in fakes:
-                fakes[id(leaf)] = torch.empty(tuple(leaf.shape), dtype=leaf.dtype), leaf
-            return fakes[id(leaf)][0]
+def _refuse_written() -> torch.Tensor:
+    raise refused("and it was written after the step: compute x = x * 2 in place of x *= 2")
 
-        def real(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return leaf
-            same = next((g for made, g in fakes.values() if made is leaf), None)
-            return Gradient(leaf, self) if same is None else same
 
-        try:
-            with unrecorded(), mode, torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                found = call_for_user(func, tree_map(fake, args), tree_map(fake, kwargs))
-                return tree_map(real, found)
-        except DataDependentOutputException:
-            numbers = self._numbers_in(args, kwargs)
-            if numbers is None:
-                raise refused() from None
-            return func(*numbers[0], **numbers[1])
+_WRITTEN = GradientValue(None, _refuse_written)
+
+
+def _is_held(value: Any) -> bool:
+    """True if somebody but its edit holds a result, or a tensor in it."""
+    if type(value) is Gradient:
+        return getrefcount(value) > _HELD_BY_EDIT_ALONE + 1
+    is_flat = type(value) in (list, tuple) and all(type(x) is Gradient for x in value)
+    if not is_flat or getrefcount(value) > _HELD_BY_EDIT_ALONE + 1:
+        return True
+    return max(map(getrefcount, value), default=0) > _HELD_BY_EDIT_ALONE
+
+
+def _are_among(found: Any, leaves: list[Any]) -> bool:
+    """True if all tensors in a result are among a function's arguments."""
+    known = set(map(id, leaves))
+    return all(id(x) in known for x in tree_leaves(found) if isinstance(x, torch.Tensor))

@@ -21,6 +21,13 @@ from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
 
 
 @dataclass(frozen=True)
+class OfParameter:
+    """The gradient of a parameter, among the arguments of an edit."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Place:
     """Result `leaf` of edit `edit` of a step."""
 
@@ -28,17 +35,24 @@ class Place:
     leaf: int
 
 
+Target = OfParameter | Place  # what an edit may write into
+FIRST = -1
+
+
 class Edit:
     """A call on gradients.
 
-    Its arguments have parameters' gradients as they are, a Place for each result of an edit, and a
-    Slot for each value of the step. value: its result; None if it writes into argument `target`.
-    sources: the edits of its Places. is_written: a later edit has written into its result.
+    Its arguments have an OfParameter for each parameter's gradient, a Place for each result of an
+    edit, and a Slot for each value of the step. value: its result; None if that is argument
+    `target`, or the list that is the first argument (FIRST). sources: the edits of its Places.
+    written: what it writes into. is_written: a later edit has written into its result. is_view: its
+    result shows the memory of an argument.
     """
 
     __slots__ = (
         "args",
         "func",
+        "is_view",
         "is_written",
         "kwargs",
         "leaves",
@@ -46,13 +60,15 @@ class Edit:
         "sources",
         "target",
         "value",
+        "written",
     )
 
     def __init__(
         self, func: Any, args: Any, kwargs: Any, value: Any, target: int | None, line: str
     ) -> None:
         self.sources: dict[int, Edit] = {}
-        self.is_written = False
+        self.written: tuple[Target, ...] = ()
+        self.is_written = self.is_view = False
         self.func, self.args, self.kwargs = func, args, kwargs
         self.leaves = leaves_of(args, kwargs)
         self.value, self.target, self.line = value, target, line
@@ -67,14 +83,15 @@ class Edits:
 
     def __init__(self) -> None:
         self.all: list[Edit] = []
-        self._kept = KeptEdits(())
+        self._kept = self._written = KeptEdits(())
         self._made = 0
-        self._is_other = False
+        self._is_other = self._is_known = False
         self.step: StepOutputs | None = None
 
     def begin(self, step: StepOutputs) -> None:
         """Begin the edits of another step."""
         self._made, self._is_other, self.step = 0, False, step
+        self._written = KeptEdits(())
 
     def end(self, assigned: dict[str, Place | None]) -> "KeptEdits":
         """Return all edits of the step: the same object while steps make the same ones.
@@ -84,6 +101,7 @@ class Edits:
         if self._is_other or self._made != len(self.all) or assigned != self._kept.assigned:
             del self.all[self._made :]
             self._kept = KeptEdits(tuple(self.all), assigned)
+        self._is_known = True
         return self._kept
 
     def so_far(self, assigned: dict[str, Place | None]) -> "KeptEdits":
@@ -106,6 +124,8 @@ class Edits:
         return edit
 
     def _is_again(self, known: Any, leaf: Any) -> bool:
+        if type(known) is OfParameter:
+            return getattr(leaf, "of", None) is known
         if type(known) is Place:
             return self.all[known.edit].result(known.leaf) is leaf
         if type(known) is Snapshot:
@@ -117,9 +137,33 @@ class Edits:
         return type(known) is type(leaf) and bool(known == leaf)
 
     @property
-    def are_made(self) -> bool:
-        """True if the step has edits so far."""
-        return self._made > 0
+    def are_written(self) -> bool:
+        """True if the step has edits so far that write."""
+        return any(edit.written for edit in self.made)
+
+    @property
+    def may_be_others(self) -> bool:
+        """True if the step has edits that the step before has not, or those are not known."""
+        return self._is_other or not self._is_known
+
+    def forget(self) -> None:
+        """Forget the edits of a step that was recorded up to some of them."""
+        self.all, self._kept, self._made, self._is_known = [], KeptEdits(()), 0, False
+
+    @property
+    def made(self) -> Sequence[Edit]:
+        """The edits of the step so far."""
+        return self.all[: self._made]
+
+    def up_to_last_write(self, assigned: dict[str, Place | None]) -> "KeptEdits":
+        """Return `so_far` without what only reads, the same object until another write."""
+        if not self._is_other:
+            return self._kept
+        last = max((n for n, each in enumerate(self.made) if each.written), default=-1)
+        written = self._made if assigned else last + 1
+        if len(self._written.all) != written or self._written.assigned != assigned:
+            self._written = KeptEdits(tuple(self.all[:written]), assigned)
+        return self._written
 
     def add(self, edit: Edit) -> None:
         """Add an edit that differs from the step before."""
@@ -159,6 +203,11 @@ class KeptEdits:
         return bool(self.all or self.assigned)
 
     @property
+    def are_written(self) -> bool:
+        """True if they change a gradient."""
+        return bool(self.assigned) or any(edit.written for edit in self.all)
+
+    @property
     def line(self) -> str | None:
         """The line of the first one."""
         return self.all[0].line if self.all else None
@@ -184,7 +233,7 @@ class KeptEdits:
                 return leaf.tensor
             if isinstance(leaf, Slot):
                 return recorder.trace_ref(leaf.value)
-            return of.get(getattr(leaf, "of", ""), leaf)
+            return of[leaf.name] if isinstance(leaf, OfParameter) else leaf
 
         with recorder, torch.no_grad():
             for edit in self.all:

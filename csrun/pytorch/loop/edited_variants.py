@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,13 +11,15 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.edits import Edit, KeptEdits, with_edits_of, without_dead_edits
 from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import Recording
+from csrun.pytorch.record.recording import Recording, Ref, ancestors
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.variant import StepVariant
 
 MOST_FORMS = 8  # of edits of one variant: a program each
+MOST_KEPT = 64  # forms that are found again, some of which only read gradients differently
 
 log = logging.getLogger("csrun")
 
@@ -32,6 +35,7 @@ class EditedVariants:
         self._forms: dict[StepVariant, list[tuple[KeptEdits, StepVariant]]] = {}  # the latest first
         self._first: dict[StepVariant, StepVariant] = {}
         self._recorded: dict[StepVariant, StepVariant] = {}  # forms of steps that were recorded
+        self._begun: WeakKeyDictionary[KeptEdits, bool] = WeakKeyDictionary()
         self._norms: WeakKeyDictionary[KeptEdits, Edit | None] = WeakKeyDictionary()
 
     def latest(self, variant: StepVariant) -> StepVariant:
@@ -72,16 +76,25 @@ class EditedVariants:
             found = forms.pop(place)[1]
             forms.insert(0, (edits, found))
             return found
-        if len(forms) == MOST_FORMS:
-            raise UsageError(
-                f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
-                "ways, and each is compiled to a program: change their numbers less often, or "
-                "change the lr, which may be another in each step"
-            )
         found = self._new(first, edits)
         forms.insert(0, (edits, found))
+        del forms[MOST_KEPT:]
         self._first[found] = first
         return found
+
+    def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+        """Return the variant of a step whose edits so far are these.
+
+        It is the present one if that begins with them, and makes others then.
+        """
+        if not edits.are_written:
+            return variant
+        if edits not in self._begun:
+            recorder = StepRecorder.resume(self._model, self._first.get(variant, variant).recording)
+            edited, _ = edits.recorded(recorder, self._first.get(variant, variant).recording)
+            made, known = _edits_in(edited), _edits_in(variant.recording)
+            self._begun[edits] = known[: len(made)] == made
+        return variant if self._begun[edits] else self.variant_of(variant, edits)
 
     def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
         """Return the edit that computes the norm by which all gradients are clipped at last."""
@@ -105,9 +118,16 @@ class EditedVariants:
         assert recording.loss is not None, "of a training"
         goals = [recording.loss, *edited.gradients.values(), *recording.written.values()]
         recorded = self._recorded.get(first, first)
-        for known in (first, recorded):
+        forms = {form: None for _, form in self._forms.get(first, ())}
+        for known in dict.fromkeys((first, recorded, *forms)):  # what is only read makes no other
             if difference(known.recording, known.goals, edited, goals) is None:
                 return known
+        if len(forms) >= MOST_FORMS:
+            raise UsageError(
+                f"{edits.line or user_line()}: the loop edits gradients in more than {MOST_FORMS} "
+                "ways, and each is compiled to a program: change their numbers less often, or "
+                "change the lr, which may be another in each step"
+            )
         log.info("Compiling again: the loop edits gradients differently than before")
         edited = without_dead_edits(edited, [*goals, *first.shape.values])
         found = self._form(first, edited)
@@ -119,3 +139,14 @@ class EditedVariants:
         goals = [edited.loss, *edited.gradients.values(), *edited.written.values()]
         outputs = self.latest(first).outputs
         return StepVariant(edited, first.shape, first.batches, first.run_mode, goals, outputs)
+
+
+def _edits_in(recording: Recording) -> list[tuple[Any, ...]]:
+    """Return the operators on gradients that the updates depend on, with their numbers."""
+    needed = ancestors(recording, recording.gradients.values())
+    late = recording.operators[recording.backward_end :]
+    return [
+        (op.name, *(x for x in leaves_of(op.arguments, op.keywords) if not isinstance(x, Ref)))
+        for op in late
+        if not needed.isdisjoint(op.results)
+    ]

@@ -70,7 +70,8 @@ class GradientAccumulation:
         if step.place:
             self._gradients.require_same(now.first_gradients)
         is_gone = step.recorded is not None and step.recorded.is_cleared
-        self._gradients.appear({} if is_gone else now.first_gradients)
+        names = {} if is_gone else now.first_gradients
+        self._gradients.appear(names, None if step.place else step.outputs)
         self._gradients.batches = batches
 
     def require(self, step: LoopStep) -> None:

@@ -1,7 +1,7 @@
 """Readback: numbers of values that the loop reads, and a warning where it reads too often."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 from weakref import ReferenceType, ref
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.tokens import NORM, Deferred, InStep, Owner, Slot, StepOutputs
@@ -26,6 +27,20 @@ def view_is_stale(weight: str) -> UsageError:
     return UsageError(
         f"{user_line()}: a view of parameter {weight} is read after optimizer.step(), which has "
         "changed it: return the weight itself, or .clone() of the view"
+    )
+
+
+def _too_late(place: InStep) -> UsageError:
+    """Error for a value that its step has not returned."""
+    step = f"{user_line()}: step {place.step.number + 1}"
+    if place.slot.is_gradient:
+        return UsageError(
+            f"{step} has already run without its gradients: read them before the loss in the same "
+            f"step, or once in steps 1 to {CHECKED_STEPS}"
+        )
+    return UsageError(
+        f"{step} has already run without this output: read it before the loss in the same step, or "
+        f"once in steps 1 to {CHECKED_STEPS}"
     )
 
 
@@ -50,7 +65,21 @@ class Readback:
             return torch.tensor(self.loss(step), dtype=slot.meta.dtype)
         self.want([InStep(step, slot)])
         found = step.outputs[slot.value]
-        self._run.replay.keep(step, slot.value, found)
+        if not slot.is_gradient:  # what is computed from it is logged
+            self._run.replay.keep(step, slot.value, found)
+        return found
+
+    def of_gradients(self, step: StepOutputs, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the numbers of a value that is computed from the gradients of a step.
+
+        They are logged by their place among such reads of the step.
+        """
+        ref = Ref(NORM.number - 1 - step.gradients_read)
+        step.gradients_read += 1
+        found = self._run.replay.value(step, ref)
+        if found is None:
+            found = compute()
+            self._run.replay.keep(step, ref, found)
         return found
 
     def loss(self, step: StepOutputs) -> float:
@@ -73,19 +102,15 @@ class Readback:
         wanted = [place for place in places if not place.is_known]
         if not wanted:
             return
-        norms = [place.step for place in wanted if place.slot.value is NORM]
+        updated = [place.step for place in wanted if self._is_of_update(place.slot)]
         for place in wanted:
             if place.slot.value is NORM:
                 continue
             if place.step.status.has_values:
-                raise UsageError(
-                    f"{user_line()}: step {place.step.number + 1} has already run without this "
-                    "output: read it before the loss in the same step, or once in steps 1 to "
-                    f"{CHECKED_STEPS}"
-                )
+                raise _too_late(place)
             place.step.asked[place.slot.value] = None
         for values in {id(place.step): place.step for place in wanted}.values():
-            self._loop.run_early(values, with_update=values in norms)
+            self._loop.run_early(values, with_update=values in updated)
         for place in wanted:
             if place.step.recorded:  # after all
                 self._keep_known(place)
@@ -97,6 +122,10 @@ class Readback:
                     "has left that step before it was computed: read it within the step"
                 )
         self._count(wanted[-1].step.number)
+
+    def _is_of_update(self, slot: Slot) -> bool:
+        """True if a value is known once the edits of gradients are, or would be wrong without."""
+        return slot.value is NORM or (slot.is_gradient and not self._run.accumulates)
 
     def require_current(self, places: Sequence[InStep]) -> None:
         """Raises: UsageError for a view of a weight that the optimizer has changed since"""

@@ -12,8 +12,11 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.deferred import refused
 from csrun.pytorch.loop.readback import view_is_stale
+from csrun.pytorch.loop.recorded_gradients import (
+    RecordedGradients,
+    parameters_of,
+)
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
@@ -92,6 +95,8 @@ class RecordedStep:
         self._before = before
         self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
         self.end_early: Callable[[], None] = _no_end
+        self.gradients = RecordedGradients(self._computed, lambda: self._draw.batch)
+        self._own_weights = self._weights
         self._recorder.reader = self._number_so_far
         self._recorder.may_read_in_forward = self._recorder.may_draw = True
         self._recorder.backward.require_cleared = require_cleared
@@ -107,13 +112,37 @@ class RecordedStep:
         recorder = self._recorder
         so_far = recorder.so_far()
         if not _is_of_forward(so_far, traced.value):
-            self.end_early()
-            return recorder.reader(traced)
+            if _norm_in(recorder.so_far(recorder.backward.gradients), traced.value):
+                self.end_early()
+                return recorder.reader(traced)
+            return self._before.number_of(
+                traced.value,
+                lambda: {traced.value: self.gradients.number(so_far, traced.value)},
+            )
         if not recorder.scopes.is_in_forward:
             self._require_returned(so_far, traced.value)
         return self._before.number_of(
             traced.value, lambda: interpret(so_far, [traced.value], self._weights(), self._draw)
         )
+
+    def _computed(
+        self, recording: Recording, values: Sequence[Ref], known: Mapping[Ref, torch.Tensor]
+    ) -> Mapping[Ref, torch.Tensor]:
+        with unrecorded(), on_one_thread():
+            return interpret(recording, values, self._own_weights(), self._draw, known)
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """Return a parameter's gradient after all edits, once the recording has ended."""
+        returned, value = self.gradients.returned, self._recording.gradients.get(name)
+        if returned is not None and value is not None:
+            wanted = self._gradients_of(returned.variant, value)
+            returned.variant.wanted.update(dict.fromkeys(wanted))
+        return self.gradients.of_parameter(self._recording, name)
+
+    def _gradients_of(self, variant: StepVariant, value: Ref) -> list[Ref]:
+        """Return the gradients that a variant is to return for a value."""
+        first = variant.recording.first_gradients
+        return [first[name] for name in parameters_of(self._recording, value) if name in first]
 
     def _value_of(self, recording: Recording, value: Ref) -> torch.Tensor:
         with unrecorded(), on_one_thread():
@@ -298,7 +327,11 @@ class RecordedStep:
             loss = ancestors(recording, [recording.loss])
             results = [c.results for c in calls if loss.isdisjoint(_refs(c.results))]
         read += [ref for ref in _refs(results) if _is_of_forward(recording, ref)]
-        return variant.shape.bases_of(recording, read)
+        found = dict.fromkeys(variant.shape.bases_of(recording, read))
+        for each in recording.reads:
+            if not _is_of_forward(recording, each.value):
+                found.update(dict.fromkeys(self._gradients_of(variant, each.value)))
+        return tuple(found)
 
     def _goals(self) -> list[Ref]:
         """Return the values that the step is computed for."""
@@ -336,6 +369,11 @@ class RecordedStep:
         if are_edits_apart and variant.trains:
             return variant.recording.before_edits, self._recording.before_edits
         return variant.goals, self._goals()
+
+    @property
+    def has_read_gradients(self) -> bool:
+        """True if the loop has read numbers of the gradients before the end of the step."""
+        return not all(_is_of_forward(self._recording, r.value) for r in self._recording.reads)
 
     @property
     def is_numbered_alike(self) -> bool:
@@ -378,6 +416,7 @@ class RecordedStep:
         recording, draw, run = self._recording, self._draw, self._before.run
         before = StepWeights(recording)
         run.users.before.add(before)
+        self._own_weights = lambda: before.weights or self._weights()
 
         def computed(ref: Ref) -> Mapping[Ref, torch.Tensor]:
             if run.users.is_in_file and self._before.values.status.has_values:
@@ -385,17 +424,21 @@ class RecordedStep:
                     f"{user_line()}: in the first steps of a model built by cbtorch.meta_init(), "
                     "values must be read before the step's loss: move this line up"
                 )
-            return interpret(recording, [ref], before.weights or self._weights(), draw)
+            return interpret(recording, [ref], self._own_weights(), draw)
 
         def number_of(traced: TracedTensor) -> torch.Tensor:
             if (found := returned(traced.value)) is not None:
                 return found
             if not _is_of_forward(recording, traced.value):
                 total = _norm_in(recording, traced.value)
+                if total is None:
+                    variant.wanted.update(dict.fromkeys(self._gradients_of(variant, traced.value)))
+                    return self._before.number_of(
+                        traced.value,
+                        lambda: {traced.value: self.gradients.number(recording, traced.value)},
+                    )
                 known = {total: norm(recording.kind(total).dtype)}
-                given = before.weights or self._weights()
-                with on_one_thread():
-                    return interpret(recording, [traced.value], given, draw, known)[traced.value]
+                return self._computed(recording, [traced.value], known)[traced.value]
             weight = recording.viewed_parameter(traced.value)
             if weight and self._before.values.updates != run.updates:
                 raise view_is_stale(weight)
@@ -458,14 +501,11 @@ def _refs(tree: Any) -> list[Ref]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
 
 
-def _norm_in(recording: Recording, value: Ref) -> Ref:
-    """Return the norm of clipped gradients, from which a value is computed.
-
-    Raises: UsageError for another value of the gradients, which later steps do not return
-    """
+def _norm_in(recording: Recording, value: Ref) -> Ref | None:
+    """Return the norm of clipped gradients, if a value is computed from it."""
     clipping = clipping_of(recording, list(recording.gradients))
     if clipping is None or not _is_of_forward(recording, value, {clipping.total}):
-        raise refused()
+        return None
     return clipping.total
 
 

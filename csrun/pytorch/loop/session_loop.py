@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_map
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import CaptureError, call_for_user, failure_of, user_line
-from csrun.pytorch.gradients.deferred import Gradient, Gradients
+from csrun.pytorch.gradients.deferred import Gradients
 from csrun.pytorch.gradients.edits import Edit, KeptEdits
+from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.guards import Guards
 from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
@@ -23,6 +24,7 @@ from csrun.pytorch.loop.host_calls import HostCalls
 from csrun.pytorch.loop.host_eval import later, now
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
+from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_after
 from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
 from csrun.pytorch.loop.script_steps import ScriptSteps
@@ -299,7 +301,7 @@ class SessionLoop:
             self._edit(step, self._gradients.end())
         elif recorded.is_finished:
             recorded.close()
-            if self._gradients.end().are_any:
+            if self._gradients.end_recorded().are_written:
                 raise call_order.edited_too_late()
         else:
             recorded.close()
@@ -319,12 +321,26 @@ class SessionLoop:
         """Switch to the variant with the loop's edits of the gradients."""
         assert step.variant is not None, "known by now"
         variant = self._variants.edited(step.variant, edits)
+        self._switch(step, variant)
+        if edits.are_any:
+            step.outputs.norm_edit = partial(self._variants.norm_edit, variant, edits)
+
+    def _switch(self, step: LoopStep, variant: StepVariant) -> None:
+        """Switch to a variant with other edits. Raises: UsageError if it has run without them"""
+        assert step.variant is not None, "known by now"
         is_open = self._run.accumulates and not step.is_updated
         if not (is_open and self._accumulation.are_of_sums(step.variant, variant)):
             call_order.require_same_edits(step, variant)
         step.variant = variant
-        if edits.are_any:
-            step.outputs.norm_edit = partial(self._variants.norm_edit, variant, edits)
+
+    def _edit_early(self, step: LoopStep) -> None:
+        """Switch to the variant with the edits that the loop is expected to make."""
+        assert step.variant is not None, "known by now"
+        if not self._gradients.may_be_edited_otherwise:
+            self._edit(step, self._gradients.so_far())
+            return
+        edits = self._gradients.up_to_last_write()
+        self._switch(step, self._variants.begun(step.variant, edits))
 
     def _end_recorded(self, step: LoopStep, recorded: RecordedStep) -> None:
         """Make a variant of a recorded step with all edits of its gradients."""
@@ -340,7 +356,8 @@ class SessionLoop:
         assert recorded is not None, "it is"
         with unrecorded():
             self._end_recorded(step, recorded)
-            self._gradients.begin(recorded.recording.first_gradients, step.outputs)
+            first = None if step.place else recorded.gradient
+            self._gradients.begin(recorded.recording.first_gradients, step.outputs, first)
 
     def _learn(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> None:
         """Make a variant of a recorded step, or compare it with its variant."""
@@ -365,6 +382,13 @@ class SessionLoop:
             return self.readback.read(outputs, self._gradients.norm_slot(dtype))
 
         recorded.answer(variant, returned, norm)
+        if variant.trains:
+            if recorded.has_read_gradients:
+                self._gradients.note_read()
+            recorded.gradients.returned = ReturnedGradients(self.readback, variant, outputs)
+            number = partial(self.readback.read, outputs)
+            numbers = None if step.place else gradients_after(recorded.gradient, number)
+            outputs.gradients = numbers
 
     def _queue(
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
@@ -534,7 +558,9 @@ class SessionLoop:
         if step.revalidation is not None:
             self._gradients.vanish()
             step.revalidation.backward()
-        self._gradients.begin(step.variant.recording.first_gradients, step.outputs)
+        names = step.variant.recording.first_gradients
+        first = ReturnedGradients(self.readback, step.variant, step.outputs)
+        self._gradients.begin(names, step.outputs, None if place else first)
         step.status.enter(StepPhase.BACKWARD)
 
     def norm_edit_of(self, outputs: StepOutputs) -> Edit | None:
@@ -542,8 +568,13 @@ class SessionLoop:
         step = self._step
         if step is not None and step.outputs is outputs and not step.status.is_over:
             assert step.variant is not None, "it has gradients"
-            return self._variants.norm_edit(step.variant, self._gradients.so_far())
+            return self._variants.norm_edit(step.variant, self._gradients.up_to_last_write())
         return None if outputs.norm_edit is None else outputs.norm_edit()
+
+    @property
+    def accumulates(self) -> bool:
+        """True if a step may take several batches."""
+        return self._run.accumulates
 
     def run_early(self, outputs: StepOutputs, *, with_update: bool = False) -> None:
         """Queue the current step before `optimizer.step()`, if it is this one."""
@@ -580,7 +611,7 @@ class SessionLoop:
             return
         assert self._optimization is not None, "of a training"
         if step.recorded is None:
-            self._edit(step, self._gradients.so_far())
+            self._edit_early(step)
         if step.place:
             self._accumulation.require(step)
         numbers, step.is_updated = self._optimization.numbers(), True

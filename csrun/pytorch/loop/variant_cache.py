@@ -86,6 +86,10 @@ class VariantCache:
         """Return the variant with the loop's edits of the gradients."""
         return self._edited.variant_of(variant, edits)
 
+    def begun(self, variant: StepVariant, edits: KeptEdits) -> StepVariant:
+        """Return the variant of a step whose edits so far are these."""
+        return self._edited.begun(variant, edits)
+
     def norm_edit(self, variant: StepVariant, edits: KeptEdits) -> Edit | None:
         """Return the edit that computes the norm by which all gradients are clipped, or None."""
         return self._edited.norm_edit(variant, edits)

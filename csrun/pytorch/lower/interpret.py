@@ -12,7 +12,7 @@ from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
 from csrun.pytorch.record.composite_ops import DRAWING
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
-from csrun.pytorch.record.torch_modes import onednn
+from csrun.pytorch.record.torch_modes import above_autograd, onednn
 from csrun.pytorch.record.traced import TracedTensor
 
 Numbers = dict[Ref, torch.Tensor]
@@ -40,7 +40,12 @@ def interpret(
     numbers.update(known)
     with _disable_current_modes():  # it lowers constants, which must not be recorded
         masks = masks_of(recording, draw or MaskKey()) if _has_dropout(recording, needed) else {}
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+    with (
+        torch.no_grad(),
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        above_autograd(),
+    ):
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
     return {ref: numbers[ref] for ref in wanted}

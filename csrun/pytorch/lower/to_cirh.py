@@ -34,7 +34,14 @@ from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, i
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
-from csrun.pytorch.record.recording import GraphLeaf, LeafSource, RecordedOperator, Recording, Ref
+from csrun.pytorch.record.recording import (
+    GraphLeaf,
+    LeafSource,
+    RecordedOperator,
+    Recording,
+    Ref,
+    ancestors,
+)
 from csrun.records.torch_names import stored_name
 
 log = logging.getLogger("csrun")
@@ -93,12 +100,20 @@ class _Importer:
             with self._located(recording.loss_line, "backward()"):
                 self._builder.effect(LossOp, self._value(recording.loss))
         if self._run_mode is RunMode.TRAIN:
-            for number in sorted(backward):
+            for number in sorted(backward - self._dead_edits(outputs)):
                 self._emit_operator(number, recording.operators[number])
             self._emit_outputs(outputs)
             self._emit_updates(algorithms)
         self._module.verify()
         return self._module
+
+    def _dead_edits(self, outputs: Sequence[Ref]) -> set[int]:
+        """Return the numbers of operators on gradients that no update or output depends on."""
+        recording = self._recording
+        ends = [*recording.gradients.values(), *recording.written.values(), *outputs]
+        needed, end = ancestors(recording, ends), recording.backward_end
+        late = enumerate(recording.operators[end:], end)
+        return {number for number, op in late if needed.isdisjoint(op.results)}
 
     def forward(self) -> set[int]:
         """Emit all that precedes the backward pass; return the numbers of the other operators."""

@@ -135,6 +135,12 @@ class RecordedBackward:
                 tensor.grad = None
                 raise CaptureError(f"{leaf.name}: {NOT_IN_MODEL}")
 
+    @property
+    def gradients(self) -> dict[str, Ref]:
+        """The parameters' gradients as they are now."""
+        owned = self._recorder.model.named_parameters()
+        return {n: p.grad.value for n, p in owned if isinstance(p.grad, TracedTensor)}
+
     def take_gradients(self) -> dict[str, Ref]:
         """Remove and return the parameters' gradients, after all edits.
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 _ONEDNN = torch._C._get_mkldnn_enabled()  # the user's setting
+_KEYS = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
 
 
 @contextmanager
@@ -25,6 +26,13 @@ def onednn(is_used: bool) -> Iterator[None]:
 def unrecorded() -> Iterator[None]:
     """Suspend recording."""
     with _disable_current_modes():
+        yield
+
+
+@contextmanager
+def above_autograd() -> Iterator[None]:
+    """Have autograd see operators also where one is dispatched, below it."""
+    with torch._C._ForceDispatchKeyGuard(*_KEYS):
         yield
 
 

@@ -121,7 +121,9 @@ class Calls(TorchFunctionMode):
                 f"{user_line()}: a hook on a value of the loop would run in the first steps only: "
                 "register it on the value in forward, or write a torch.autograd.Function"
             )
-        if any(map(self._is_earlier, leaves)) and self._may_lead_to_loss(leaves):
+        if any(map(self._is_earlier, leaves)) and (
+            self._may_lead_to_loss(leaves) or self._writes_own(func, args)
+        ):
             args, kwargs = self.carried((args, kwargs))
             leaves = leaves_of(args, kwargs)
         if any(isinstance(a, TracedTensor) and self._is_earlier(a) for a in leaves):
@@ -158,6 +160,12 @@ class Calls(TorchFunctionMode):
         step; others where tensors of the script are constants.
         """
         return tree_map(self._recorder.plain.as_input, tree) if self.takes_arguments else tree
+
+    def _writes_own(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """True if a function writes into a value of this step, such as a gradient."""
+        return is_write(func) and any(
+            isinstance(x, TracedTensor) and not self._is_earlier(x) for x in tree_leaves(args[:1])
+        )
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         is_before = torch.is_grad_enabled() and not self._recorder.has_loss

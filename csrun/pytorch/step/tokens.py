@@ -30,8 +30,8 @@ class Slot:
 
     meta: tensor of its shape, type and requires_grad, without numbers. is_loss: backward() is
     called on it. is_input: it is an array of the batch. is_argument: it is a tensor of the script
-    that each step gives to a call. weight: name of the parameter that it is a
-    view of. made: the latest tokens of it, which may be reused.
+    that each step gives to a call. is_gradient: it is a parameter's gradient. weight: name of the
+    parameter that it is a view of. made: the latest tokens of it, which may be reused.
     """
 
     value: Ref
@@ -40,6 +40,7 @@ class Slot:
     is_input: bool = False
     weight: str = ""
     is_argument: bool = False
+    is_gradient: bool = False
     made: list["Token"] = field(default_factory=list)
 
     @property
@@ -68,7 +69,9 @@ class StepOutputs:
     has detached, and may read later. others: tokens of all its values but loss and batch. batch:
     returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
     recorded: the traced tensors of a step that began on tokens and is recorded after all.
-    norm_edit: returns the edit of its gradients that computes their norm, or None.
+    norm_edit: returns the edit of its gradients that computes their norm, or None. gradients: its
+    gradients as they are read; None where they are the sum of several batches. gradients_read:
+    count of values of them that were read.
     """
 
     number: int
@@ -84,6 +87,8 @@ class StepOutputs:
     updates: int = 0
     recorded: Mapping[Slot, TracedTensor] = field(default_factory=dict)
     norm_edit: Callable[[], Any] | None = None
+    gradients: "ReadGradients | None" = None
+    gradients_read: int = 0
 
     def wanted(self) -> dict[Ref, None]:
         """Return the values that are needed of it, except the loss."""
@@ -110,6 +115,19 @@ class StepOutputs:
             computation = each()
             if computation is not None and computation.is_ready:
                 computation.compute()
+
+
+class ReadGradients(Protocol):
+    """The gradients of a step, as they are read."""
+
+    def of_parameter(self, name: str, /) -> torch.Tensor:
+        """Return a parameter's gradient as it is now."""
+
+    def of_edit(self, edit: Any, leaf: int, /) -> torch.Tensor:
+        """Return a result of an edit as it is now."""
+
+    def end(self, made: Sequence[Any], /) -> None:
+        """End the edits, at `optimizer.step()`."""
 
 
 class Deferred(Protocol):
@@ -141,6 +159,9 @@ class Reader(Protocol):
 
     def loss(self, step: StepOutputs) -> float:
         """Return the loss of a step."""
+
+    def of_gradients(self, step: StepOutputs, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the numbers of a value that is computed from the gradients of a step."""
 
     def settle_later(self, computation: Deferred) -> None:
         """Have it settled when the recorded step that the loop is in is over."""

@@ -224,46 +224,9 @@ def edits_by_it(kit):
     kit.train_once(edit)
 
 
-def of_some(kit):
-    kit.train_once(lambda _: clip_grad_norm_(kit.model[0].parameters(), MOST).item())
-
-
-def largest(kit):
-    kit.train_once(lambda _: clip(kit, norm_type=float("inf")).item())
-
-
-def of_one(kit):
-    kit.train_once(lambda _: float(kit.gradients[0].norm()))
-
-
-def of_what_is_clipped(kit):
-    def edit(step):
-        clip(kit)
-        float(torch.nn.utils.get_total_norm(kit.gradients))
-
-    kit.train_once(edit)
-
-
-def writes_it(kit):
-    """What is read would not be what was written."""
-
-    def edit(step):
-        norm = clip(kit)
-        norm.mul_(2)
-        if step > 4:
-            norm.item()
-
-    kit.train_once(edit)
-
-
 REFUSED = {
-    writes_it: "a number of the gradients is read",
     skips: r"optimizer.step\(\) must follow: step 1 has run",
     edits_by_it: "this step has run, since a value of it was read",
-    of_some: "a number of the gradients is read",
-    largest: "a number of the gradients is read",
-    of_one: "a number of the gradients is read",
-    of_what_is_clipped: "a number of the gradients is read",
 }
 
 

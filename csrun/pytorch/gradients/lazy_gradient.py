@@ -1,0 +1,101 @@
+"""Lazy gradients: what the loop gets as `parameter.grad`, and what it computes from that."""
+
+from typing import Any, Protocol
+
+import torch
+
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.gradients.edits import Edit, OfParameter
+from csrun.pytorch.gradients.values import GradientValue, not_returned
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.step.tokens import COMPUTED, StepOutputs
+
+_READS = frozenset(
+    {"__repr__", "__format__", "numpy", "__array__", "tolist", "item", "__deepcopy__"}
+    | {"__reduce_ex__"}
+)
+_NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
+_CPU = torch.device("cpu")
+
+
+class GradientOwner(Protocol):
+    """The gradients of a loop, as one of them sees them."""
+
+    def number_of(self, gradient: "Gradient") -> torch.Tensor:
+        """Return the numbers of a value."""
+
+    def called(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+    ) -> Any:
+        """Return the result of a function of gradients, and note the call."""
+
+
+class Gradient(torch.Tensor):
+    """Lazy gradient of a parameter, or a value computed of gradients.
+
+    of: the parameter; None of a computed value. edit: that has computed it in `step`, as its result
+    `leaf`. value: of one that no edit has computed.
+    """
+
+    of: OfParameter | None
+    owner: GradientOwner
+    edit: Edit | None = None
+    leaf: int = 0
+    step: StepOutputs | None = None
+    value: GradientValue | None = None
+
+    @staticmethod
+    def __new__(
+        cls: type["Gradient"],
+        like: torch.Tensor,
+        owner: GradientOwner,
+        of: OfParameter | None = None,
+    ) -> "Gradient":
+        made: Gradient = torch.Tensor._make_wrapper_subclass(
+            cls, like.size(), dtype=like.dtype, device=like.device
+        )
+        made.owner, made.of = owner, of
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Note a call of one of PyTorch's functions on gradients, or read their numbers.
+
+        Raises: UsageError for numbers that cannot be known
+        """
+        name = getattr(func, "__name__", "")
+        if name == "__get__" and func.__self__.__name__ not in COMPUTED:
+            if func == _DATA:
+                return args[0]
+            with torch._C.DisableTorchFunctionSubclass():
+                return call_for_user(func, args, kwargs or {})
+        if name == "__set__":
+            raise not_returned()
+        if name in _NO_EDITS:
+            return args[0]
+        kwargs = kwargs or {}
+        if name in _READS:
+            return _read(func, name, args, kwargs)
+        if name == "__iter__":
+            return iter(args[0].unbind(0))
+        # those of a model that has no memory say that they are on the meta device
+        args = tuple(_CPU if isinstance(a, torch.device) else a for a in args)
+        leaves = leaves_of(args, kwargs)
+        first = next(leaf for leaf in leaves if isinstance(leaf, Gradient))
+        return first.owner.called(func, args, kwargs, leaves)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raises: UsageError for an operator on what has no numbers"""
+        raise not_returned()
+
+
+_DATA = torch.Tensor.data.__get__
+
+
+def _read(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first, *rest = args
+    numbers = first.owner.number_of(first)
+    return numbers if name == "__deepcopy__" else func(numbers, *rest, **kwargs)

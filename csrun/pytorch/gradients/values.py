@@ -1,0 +1,233 @@
+"""Numbers of one step's gradients, which PyTorch computes on the host when the loop reads them.
+
+A step's program returns gradients as `backward()` leaves them. What the loop does to them is done
+again here, to those values that a read needs.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from csrun.base.errors import UsageError
+from csrun.data.adapters.torch_batches import on_one_thread
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.gradients.edits import Edit, OfParameter, Place, Target
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.tokens import Slot, StepOutputs
+
+
+class GradientReadError(UsageError):
+    """A number of the gradients is read that cannot be known."""
+
+
+def refused(why: str) -> GradientReadError:
+    """Error for a number of the gradients. why: the reason, and a remedy."""
+    return GradientReadError(f"{user_line()}: a number of the gradients is read, {why}")
+
+
+def not_returned() -> GradientReadError:
+    """Error for a number that no program returns."""
+    return refused(
+        "which no program returns: read parameter.grad, or a function of it, between backward() "
+        "and the next batch"
+    )
+
+
+OF_A_SUM = (
+    "and they are the sum of several batches, which the wafer accumulates: read the gradients of "
+    "the first batch of a step, or the norm that clip_grad_norm_ returns"
+)
+_THROUGH_VIEWS = "and they were edited through views: edit parameter.grad itself, or read before"
+_BY_WEIGHTS = (
+    "and they were edited by weights, which are on the wafer: read them before they are edited"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientValue:
+    """A value computed from gradients.
+
+    step: whose gradients they are; None if they are zeros. of: the function that gives it, if it is
+    called after the step.
+    """
+
+    step: StepOutputs | None
+    compute: Callable[[], torch.Tensor]
+    of: "FunctionOfGradients | None" = None
+
+
+@dataclass(eq=False)
+class StepGradients:
+    """The gradients of one step, through the edits that the loop makes of them.
+
+    first: returns a parameter's as `backward()` has left it. made: returns the edits so far.
+    norm: returns the edit that computes the norm by which the wafer clips, and a function that
+    gives the norm; None if there is none. number_of: returns an output of the step.
+    """
+
+    first: Callable[[str], torch.Tensor]
+    made: Callable[[], Sequence[Edit]]
+    norm: Callable[[], tuple[Edit, Callable[[], torch.Tensor]] | None]
+    number_of: Callable[[Slot], torch.Tensor]
+    _edits: list[Edit] = field(default_factory=list)
+    _places: dict[int, int] = field(default_factory=dict)  # of edits, by their ids
+    _writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _shared: set[Target] = field(default_factory=set)  # of which there are views
+    _tangled: int | None = None  # the first edit that writes into one of these
+    _known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
+
+    def end(self, made: Sequence[Edit]) -> None:
+        """End the edits, at `optimizer.step()`."""
+        self.made = lambda: made
+
+    def of_parameter(self, name: str) -> torch.Tensor:
+        """Return a parameter's gradient as it is now."""
+        return self._now(OfParameter(name))
+
+    def of_edit(self, edit: Edit, leaf: int) -> torch.Tensor:
+        """Return a result of an edit as it is now."""
+        self._take_new()
+        return self._now(Place(self._places[id(edit)], leaf))
+
+    def _now(self, what: Target) -> torch.Tensor:
+        self._take_new()
+        now = len(self._edits)
+        if self._tangled is not None:
+            raise refused(_THROUGH_VIEWS)
+        with torch.no_grad(), unrecorded(), on_one_thread():
+            for number in self._needed(what):
+                (self._write if self._edits[number].written else self._compute)(number)
+            return self._after(now, what).clone()
+
+    def _needed(self, what: Target) -> list[int]:
+        """Return the edits to make again for a value, in order."""
+        norm, needed = self.norm(), set[int]()
+        waiting = [(what, len(self._edits))]
+        while waiting:
+            each, before = waiting.pop()
+            last = self._last_write(each, before)
+            if last < 0 and isinstance(each, OfParameter):
+                continue
+            number = last if last >= 0 or isinstance(each, OfParameter) else each.edit
+            if number in needed or (each, last) in self._known:
+                continue
+            needed.add(number)
+            edit = self._edits[number]
+            if norm is None or norm[0] is not edit:
+                waiting += [(leaf, number) for leaf in edit.leaves if isinstance(leaf, Target)]
+        return sorted(needed)
+
+    def _last_write(self, what: Target, before: int) -> int:
+        """Return the last edit before that one which writes a value, or -1."""
+        return next((n for n in reversed(self._writes.get(what, ())) if n < before), -1)
+
+    def _take_new(self) -> None:
+        """Take the edits that the loop has made since the last read."""
+        made = self.made()
+        for number in range(len(self._edits), len(made)):
+            edit = made[number]
+            self._edits.append(edit)
+            self._places[id(edit)] = number
+            for target in edit.written:
+                self._writes[target].append(number)
+                if target in self._shared and self._tangled is None:
+                    self._tangled = number
+            if edit.is_view:
+                self._shared.update(each for each in edit.leaves if isinstance(each, Target))
+                results = range(len(tree_leaves(edit.value)))
+                self._shared.update(Place(number, leaf) for leaf in results)
+
+    def _after(self, edits: int, what: Target) -> torch.Tensor:
+        """Return a value after so many edits, of which those that it needs are made."""
+        last = self._last_write(what, edits)
+        if last < 0 and isinstance(what, OfParameter) and (what, last) not in self._known:
+            self._known[what, last] = self.first(what.name)
+        return self._known[what, last]
+
+    def _compute(self, number: int) -> None:
+        """Make an edit again that gives new values."""
+        norm, edit = self.norm(), self._edits[number]
+        if norm is not None and norm[0] is edit:
+            results = [norm[1]()]
+        else:
+            args, kwargs = self._arguments(number, ())
+            results = tree_leaves(call_for_user(edit.func, args, kwargs))
+        for leaf, result in enumerate(results):
+            self._known[Place(number, leaf), -1] = result
+
+    def _write(self, number: int) -> None:
+        """Make an edit again that writes, into copies."""
+        edit = self._edits[number]
+        copies = {target: self._after(number, target).clone() for target in edit.written}
+        args, kwargs = self._arguments(number, copies)
+        call_for_user(edit.func, args, kwargs)
+        self._known |= {(target, number): copy for target, copy in copies.items()}
+
+    def _arguments(self, number: int, copies: Any) -> Any:
+        edit = self._edits[number]
+
+        def given(leaf: Any) -> Any:
+            if isinstance(leaf, Target):
+                return copies[leaf] if leaf in copies else self._after(number, leaf)
+            if isinstance(leaf, Slot):
+                return self.number_of(leaf)
+            if isinstance(leaf, Snapshot):
+                if leaf.name:
+                    raise refused(_BY_WEIGHTS)
+                return leaf.tensor
+            return leaf
+
+        return tree_map(given, (edit.args, edit.kwargs))
+
+
+class FunctionOfGradients:
+    """Call of a function after the step whose gradients it is of, made when a result is read.
+
+    args, kwargs: with a GradientValue for each value of gradients.
+    """
+
+    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
+        self._func, self._given = func, tree_map(_as_it_is, (args, kwargs))
+        self._results: list[torch.Tensor] | None = None
+
+    def values(self, count: int) -> list[GradientValue]:
+        """Return its results."""
+        step = next((value.step for value in self._values() if value.step is not None), None)
+        return [GradientValue(step, partial(self._result, n), self) for n in range(count)]
+
+    def _values(self) -> Iterator[GradientValue]:
+        return (x for x in tree_leaves(self._given) if isinstance(x, GradientValue))
+
+    def _result(self, leaf: int) -> torch.Tensor:
+        waiting = [self]
+        while waiting:  # a sum over all layers is computed without recursion
+            last = waiting[-1]
+            made_of = (value.of for value in last._values())
+            if more := [of for of in made_of if of is not None and of._results is None]:
+                waiting += more
+                continue
+            last._compute()
+            waiting.pop()
+        assert self._results is not None, "computed"
+        return self._results[leaf].clone()
+
+    def _compute(self) -> None:
+        if self._results is not None:  # two others are made of it
+            return
+        args, kwargs = tree_map(
+            lambda x: x.compute() if isinstance(x, GradientValue) else x, self._given
+        )
+        with torch.no_grad(), unrecorded(), on_one_thread():
+            self._results = tree_leaves(call_for_user(self._func, args, kwargs))
+        self._given = ()
+
+
+def _as_it_is(argument: Any) -> Any:
+    """Return an argument that later writes of the loop do not change."""
+    return argument.detach().clone() if isinstance(argument, torch.Tensor) else argument
