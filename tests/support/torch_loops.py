@@ -45,6 +45,13 @@ class Kit:
             losses.append(loss.detach())
         return losses
 
+    def update(self, loss):
+        """A step by a loss, which is returned without its graph."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
     @property
     def gradients(self):
         """Those of the parameters, in order."""
