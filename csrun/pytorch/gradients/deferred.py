@@ -318,6 +318,8 @@ class Gradients:
         is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
         if self._edits.are_written or (assigned and not is_cleared):
             raise edited_too_early()
+        if self._step is not None and self._step.gradients is not None:
+            self._step.gradients.end(self._edits.made)
         self.batches = 0 if is_cleared else batches
 
     def _assigned(self) -> dict[str, Place | None]:

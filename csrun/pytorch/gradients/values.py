@@ -93,6 +93,8 @@ class StepGradients:
     def of_edit(self, edit: Edit, leaf: int) -> torch.Tensor:
         """Return a result of an edit as it is now."""
         self._take_new()
+        if id(edit) not in self._places:  # one of another step, as where that was left
+            raise not_returned()
         return self._now(Place(self._places[id(edit)], leaf))
 
     def _now(self, what: Target) -> torch.Tensor:

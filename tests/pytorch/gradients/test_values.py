@@ -288,11 +288,27 @@ def accumulated(kit):
     return found
 
 
+def clones_of_an_accumulated_batch(kit):
+    found, clones = [], []
+    for number, (x, y) in enumerate(batches(kit)):
+        loss = kit.criterion(kit.model(x), y) / 2
+        loss.backward()
+        if number % 2 == 0:
+            clones = [gradient.clone() for gradient in kit.gradients]
+            found.append(loss.item())
+        else:
+            found.extend(clone.sum().item() for clone in clones)
+            kit.optimizer.step()
+            kit.optimizer.zero_grad()
+    return found
+
+
 LOOPS = (
     *(some_steps, from_a_later_step_on, around_a_clip, of_other_clips, between_edits),
     *(a_norm_that_is_written, edits_by_what_is_read, own_momentum, steps_by_what_is_read),
     *(held_since_the_step_before, held_and_never_none, cleared, frozen, before_the_next_backward),
     *(in_evaluations, in_tensors_of_the_loop, accumulated),
+    clones_of_an_accumulated_batch,
 )
 
 
