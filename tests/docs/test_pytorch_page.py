@@ -45,7 +45,7 @@ def spectrum(x):
 
 #: By the first column of the table: what forward makes of [6, 40].
 IN_FORWARD = {
-    "`x[x > 0]`, `x.unique()`": lambda x: x[x > 0].sum() + x,
+    "`h[h > 0]`, `h.unique()` of what weights compute": lambda x: x[x > 0].sum() + x,
     "`.half()`, `.bfloat16()`, autocast": lambda x: x.half().float(),
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
     "a weight outside of the model": lambda x: x * OTHER,

@@ -6,6 +6,7 @@ from math import isfinite, prod
 
 from xdsl.ir import Operation, SSAValue
 
+from csrun.cirh.ops.arithmetic import DivOp
 from csrun.cirh.ops.base import CirhOp, ints
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import UpdatingOp
@@ -117,6 +118,8 @@ def _number_of(op: Operation, known: Numbers, ranges: Ranges) -> str | None:
     texts = [known[operand] for operand in op.operands if operand in known]
     if len(texts) < len(op.operands):
         return None
+    if isinstance(op, DivOp) and texts[1] == _text(0.0):
+        return None  # NumPy divides by it, Python does not
     if isinstance(op, SumOp):
         shape = shape_of(type_of(op.x))
         return f"({texts[0]} * {prod(shape[d] for d in ints(op.properties, 'dims'))})"

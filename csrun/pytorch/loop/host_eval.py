@@ -250,11 +250,17 @@ def _as_it_is(argument: Any) -> Any:
     return argument.copy() if isinstance(argument, np.ndarray) else argument
 
 
-def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def later(
+    owner: Owner,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    at_once: Callable[..., Any] | None = None,
+) -> Any:
     """Return the lazy results of a function.
 
     They are computed at once where their shapes depend on numbers, or where the function draws
-    random numbers, since the generator may be in another state later.
+    random numbers, since the generator may be in another state later. at_once: in place of `now`.
 
     Raises: UsageError for a write into a value of a step
     """
@@ -263,7 +269,7 @@ def later(owner: Owner, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     viewed = _viewed(owner, args, kwargs)
     metas = _metas(func, args, kwargs)
     if metas is None:
-        return now(owner, func, args, kwargs)
+        return at_once(func, args, kwargs) if at_once else now(owner, func, args, kwargs)
     spec, leaves = metas
     made = Computation(owner, func, args, kwargs)
     shared = any(leaf.is_view for leaf in leaves)

@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidation
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
+from csrun.pytorch.step.host_values import HostResults
 from csrun.pytorch.step.snapshots import Snapshot
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
+from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
 
@@ -52,9 +54,10 @@ class LoopStep:
     calls that were made. given: tensors of the script among their arguments. place: how many
     batches of its `optimizer.step()` came before it, from `backward()` or the first value read on.
     numbers: the optimizer's, that it was ordered with. is_updated: its update was queued before
-    `optimizer.step()`. strayed: a call of the expected function with other arguments, for messages.
-    changed: why the program cannot have the step's numbers, for messages. revalidation: set where
-    it is compared with step 1 again.
+    `optimizer.step()`. is_computed: what the host computes is given. has_other_shapes: it has other
+    shapes than in step 1. strayed: a call of the expected function with other arguments, for
+    messages. changed: why the program cannot have the step's numbers, for messages. revalidation:
+    set where it is compared with step 1 again.
     """
 
     outputs: StepOutputs
@@ -69,6 +72,8 @@ class LoopStep:
     place: int = 0
     numbers: tuple[float, ...] = ()
     is_updated: bool = False
+    is_computed: bool = False
+    has_other_shapes: bool = False
     strayed: str = ""
     changed: str = ""
     revalidation: Revalidation | None = None
@@ -95,7 +100,7 @@ class LoopStep:
         """True if its program takes a tensor that no call has been given and forward not drawn."""
         if self.variant is None or self.recorded is not None:
             return False
-        leaves = self.variant.recording.of(LeafSource.SCRIPT)
+        leaves = self.variant.recording.script_leaves
         return any(leaf.value not in self.given for leaf in leaves)
 
     def note(self, expected: Expected, func: Any, args: Any, kwargs: Any) -> bool:
@@ -107,11 +112,39 @@ class LoopStep:
             return False
         if own:
             args, kwargs = tree_map(lambda x: own.get(id(x), x), (args, kwargs))
+        if not self.compute_on_host():
+            return False
         state = self._draw(expected)
         self.calls.append(MadeCall(expected, func, args, kwargs, torch.is_grad_enabled(), state))
         if is_write(func) and isinstance(args[0], Token):
             self._keep_slot(args[0])
         return True
+
+    def compute_on_host(self) -> bool:
+        """Compute what the host does of its variant's step, once all that it takes is known.
+
+        False if a result has another shape than in step 1.
+        """
+        assert self.variant is not None, "known by now"
+        host = self.variant.shape.host
+        if not host or self.is_computed or not host.given <= self.given.keys():
+            return True
+        assert self.outputs.batch is not None, "it began with one"
+        found = host.compute(self.outputs.batch(), {ref: self.given[ref] for ref in host.given})
+        self._take(found)
+        return found is not None
+
+    def take_variant(self, variant: StepVariant, computed: HostResults | None = None) -> None:
+        """Be a step of a variant, before its first call. computed: by the host, if it is known."""
+        self.variant, self.given, self.is_computed = variant, {}, False
+        self.has_other_shapes = False
+        if computed is not None:
+            self._take(computed)
+
+    def _take(self, computed: HostResults | None) -> None:
+        self.is_computed = computed is not None
+        self.has_other_shapes = computed is None or not computed.is_exact
+        self.given.update({} if computed is None else computed.values)
 
     def _draw(self, expected: Expected) -> torch.Tensor | None:
         """Draw what forward would draw; return the state of the generator before, if it draws."""
@@ -135,6 +168,14 @@ class LoopStep:
                     return None
                 own[id(given)] = self.given[operand.value]
         return own
+
+    def may_lead_to_loss(self, args: Any, kwargs: Any) -> bool:
+        """True for arguments of a result of unknown shape that need not be a metric's."""
+        if self.variant is None or self.has_gradients or not torch.is_grad_enabled():
+            return False
+        leaves = (x for x in leaves_of(args, kwargs) if isinstance(x, Numbers))
+        is_followed = any(leaf.requires_grad for leaf in leaves)
+        return is_followed and user_line() not in self.variant.shape.host.unused_lines
 
     def may_be_made_again(self, modes: tuple[bool, ...], guards: int) -> bool:
         """True if its calls so far would compute the same now."""

@@ -22,7 +22,9 @@ CALLED_AGAIN = (
 
 
 def cause_of_call(step: LoopStep | None) -> str:
-    """Return what differs from step 1 in a call of the model."""
+    """Return what differs from step 1 in a call of the model; empty for the shape of a result."""
+    if step is not None and step.has_other_shapes:
+        return ""
     if step is not None and step.changed:
         return step.changed
     return f"{user_line()}: the model is not called as in step 1"
@@ -63,7 +65,9 @@ def another_call(
 
 
 def cause_of_loss(step: LoopStep | None) -> str:
-    """Return what differs from step 1 on the way to a loss."""
+    """Return what differs from step 1 on the way to a loss; empty for the shape of a result."""
+    if step is not None and step.has_other_shapes:
+        return ""
     if step is not None and step.changed:
         return step.changed
     how = step.strayed if step is not None else ""

@@ -156,7 +156,7 @@ class Readback:
                         computation.compute()
 
     def _keep_known(self, place: InStep) -> None:
-        """Take a value from the batch of a step that has run, or from the value log."""
+        """Take a value from the step's batch, or from the value log."""
         step, slot = place.step, place.slot
         if slot.is_loss:
             self._take_recorded(step)
@@ -165,7 +165,7 @@ class Readback:
             step.outputs[slot.value] = step.recorded[slot].numbers()
             return
         found = None
-        if step.status.has_values and slot.is_input and step.batch is not None:
+        if slot.is_input and step.batch is not None:
             with suppress(LookupError):  # of a pass whose order nobody knows any more
                 tensors = (x for x in tree_leaves(step.batch()) if isinstance(x, torch.Tensor))
                 found = list(tensors)[slot.value.number]

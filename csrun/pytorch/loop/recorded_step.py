@@ -19,13 +19,14 @@ from csrun.pytorch.loop.recorded_gradients import (
 )
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
-from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.lower.interpret import batch_reader_of, interpret
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import (
     ChangedValues,
     changed_values,
     counterparts,
     difference,
+    has_other_shapes,
 )
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
@@ -98,6 +99,7 @@ class RecordedStep:
         self.gradients = RecordedGradients(self._computed, lambda: self._draw.batch)
         self._own_weights = self._weights
         self._recorder.reader = self._number_so_far
+        self._recorder.host.reader = batch_reader_of(self._recorder)
         self._recorder.may_read_in_forward = self._recorder.may_draw = True
         self._recorder.backward.require_cleared = require_cleared
         _require_samples(batch)
@@ -240,8 +242,28 @@ class RecordedStep:
         if self.is_cleared:  # of another batch of its shape they are not
             recording = replace(recording, gradients=recording.first_gradients)
         self._recording = recording
-        if is_one_of_many:
+        self._keep_host_leaves()
+        if is_one_of_many or self.host_line:
             self.read_model()
+
+    def _keep_host_leaves(self) -> None:
+        """Have the program take what the host computes, as far as the loop's values need it."""
+        recording, host = self._recording, self._recorder.host
+        results = [call.results for call in self.calls.found if call.name == MODEL]
+        wanted = [*self._goals(), *_refs(results)]
+        if recording.loss is None:
+            wanted += [read.value for read in recording.reads]
+        needed = ancestors(recording, wanted, host.results)
+        host.leaves = host.leaves_among(needed)
+        self._recording = replace(recording, host_leaves=host.leaves)
+
+    @property
+    def host_line(self) -> str:
+        """Line of a result whose shape depends on the batch; empty if there is none."""
+        recording = self._recording
+        values = recording.shaped.union(leaf.value for leaf in recording.host_leaves)
+        made = (op for op in recording.operators if op.is_of_host)
+        return next((op.line for op in made if values.intersection(op.results)), "")
 
     def read_model(self) -> None:
         """Have all weights of the model among a training's leaves, as in other steps' graphs."""
@@ -263,8 +285,13 @@ class RecordedStep:
         if own is None:
             taken = self._recording.with_script_numbers(variant.recording.script_numbers)
             own = {leaf.value: leaf for leaf in taken.leaves}
-        given = (own.get(leaf.value, leaf) for leaf in variant.recording.program_inputs)
-        return tuple(leaf.tensor.detach() for leaf in given)
+        host, first = variant.shape.host, variant.recording
+        leaves = {leaf.value: own.get(leaf.value, leaf) for leaf in first.program_inputs}
+        given = {ref: leaf.tensor.detach() for ref, leaf in leaves.items()}
+        if host:
+            batch = [given[leaf.value] for leaf in first.of(LeafSource.INPUT)]
+            given.update(host.of_recorded(batch, {ref: given[ref] for ref in host.given}))
+        return tuple(given.values())
 
     def changed_values(self, variant: StepVariant) -> ChangedValues | None:
         """Return the script's values that are others than a variant's, if nothing else differs.
@@ -294,7 +321,7 @@ class RecordedStep:
         recording = self._recording
         if mode is RunMode.EVAL:
             _require_evaluation(recording)
-        if recording.has_script_tensors or batches.is_pushed:
+        if recording.script_leaves or batches.is_pushed:
             batches = Batches(batches.loader, batches.number, is_pushed=True)
         variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
         if recording.loss is not None:
@@ -360,7 +387,12 @@ class RecordedStep:
         if variant.trains != trains:
             return f"{user_line()}: backward() is called in some steps and not in others"
         goals, own = self._compared(variant, are_edits_apart)
-        return difference(variant.recording, goals, self._recording, own) or ""
+        if found := difference(variant.recording, goals, self._recording, own):
+            return found
+        before, now = variant.recording.host_leaves, self._recording.host_leaves
+        if [leaf.tensor.shape for leaf in before] != [leaf.tensor.shape for leaf in now]:
+            return f"{self.host_line}: the shape of a result differs from step 1"
+        return ""
 
     def _compared(
         self, variant: StepVariant, are_edits_apart: bool
@@ -379,6 +411,10 @@ class RecordedStep:
     def is_numbered_alike(self) -> bool:
         """True if equal numbers name equal values here and in the step's variant."""
         return self._counterparts is None
+
+    def has_other_shapes(self, variant: StepVariant) -> bool:
+        """True if the batch gives a result another shape than in a variant."""
+        return has_other_shapes(variant.recording, self._recording)
 
     def is_same(self, variant: StepVariant) -> bool:
         """True if the step is recorded exactly as the first one of a variant."""

@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.lower.interpret import reader_of
+from csrun.pytorch.lower.interpret import batch_reader_of, reader_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
@@ -52,7 +52,9 @@ class Revalidations:
         self._unseen.pop(variant.shape, None)
         return variant
 
-    def begun(self, variant: StepVariant, state: int) -> "Revalidation | None":
+    def begun(
+        self, variant: StepVariant, state: int, batch: Callable[[], Any] | None
+    ) -> "Revalidation | None":
         """Return the revalidation of a step that begins, or None. state: of the guards."""
         shape, now = variant.shape, self._replay.made // self._every
         self._unseen[shape] = variant, state
@@ -63,7 +65,8 @@ class Revalidations:
         self._at[shape] = now
         where = f"after the loop has set {self._sets.last}" if is_set else BEHIND
         where = f"{self._replay.made + 1}, {where}"
-        return Revalidation(self._model, variant, where, self._saw_again)
+        numbers = batch() if batch is not None and variant.shape.host else None
+        return Revalidation(self._model, variant, where, self._saw_again, numbers)
 
     def forget(self, variant: StepVariant) -> None:
         """Forget a variant that has run on tokens for the last time."""
@@ -82,7 +85,12 @@ class Revalidations:
             own = variant.shape.modes
             if variant.trains and last == state and own and modes.have_same_gradients(own):
                 where = f"{self._replay.made}, the last one of the block"
-                again = Revalidation(self._model, variant, where, self._saw_again)
+                host, batch = variant.shape.host, None
+                if host:
+                    batch = [leaf.tensor for leaf in variant.recording.of(LeafSource.INPUT)]
+                    if host.given or host.compute(batch, {}) is None:
+                        continue
+                again = Revalidation(self._model, variant, where, self._saw_again, batch)
                 with modes.trained_as(own):
                     again.run_forward(forward)
 
@@ -105,7 +113,8 @@ _REMEDY = (
 class Revalidation:
     """The loop's calls of one step, made a second time on traced tensors.
 
-    step: its number and the reason, for messages. saw: called after forward has run.
+    step: its number and the reason, for messages. saw: called after forward has run. batch: numbers
+    of the step's, where the host computes with them.
     """
 
     def __init__(
@@ -114,16 +123,20 @@ class Revalidation:
         variant: StepVariant,
         step: str,
         saw: Callable[[StepVariant], None],
+        batch: Any = None,
     ) -> None:
         self._variant, self._step, self._saw = variant, step, saw
         self._recorder = StepRecorder(model)
         self._recorder.reader, self._recorder.may_draw = reader_of(self._recorder), True
+        self._recorder.host.reader = batch_reader_of(self._recorder)
         self._results: list[Ref] = []  # of the model
         self._arguments: dict[int, TracedTensor] = {}  # by the id of the script's tensor
         self.is_recording = False
         arrays = variant.shape.arrays
-        batch = self._recorder.batch([torch.empty_like(a.meta, device="cpu") for a in arrays])
-        self._values: dict[Slot, TracedTensor] = dict(zip(arrays, batch, strict=True))
+        numbers = [x for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+        numbers = numbers or [torch.empty_like(a.meta, device="cpu") for a in arrays]
+        traced = self._recorder.batch(numbers)
+        self._values: dict[Slot, TracedTensor] = dict(zip(arrays, traced, strict=True))
 
     def call(self, expected: Expected, func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Make a call of the loop again, which step 1 made."""

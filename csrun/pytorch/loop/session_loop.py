@@ -170,15 +170,18 @@ class SessionLoop:
         key = (loader, rows, *self._state())
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
-        is_known = variant is not None and self._variants.is_checked(variant)
-        status = StepStatus(StepPhase.TOKENS if is_known else StepPhase.RECORDING)
+        known, given = self._variants.known(key, batch)
+        status = StepStatus(StepPhase.RECORDING if known is None else StepPhase.TOKENS)
         outputs = StepOutputs(run.count, status, batch=batch, updates=run.updates)
-        self._step = step = LoopStep(outputs, batches, number, variant, guards=key[-1], rows=rows)
+        self._step = step = LoopStep(
+            outputs, batches, number, known or variant, guards=key[-1], rows=rows
+        )
         run.count += 1
-        if variant is not None and is_known:
-            if variant.shape.takes_weights:
+        if known is not None:
+            step.take_variant(known, given)
+            if known.shape.takes_weights:
                 self._weight_calls.begin()
-            return variant.shape.tokens_of_batch(self, outputs)
+            return known.shape.tokens_of_batch(self, outputs)
         if cause := self._variants.cause_of(key):
             run.recorded_steps[cause] += 1
         step.recorded = self._record(step, key)
@@ -470,7 +473,14 @@ class SessionLoop:
                 return None
             step.guards = state
         how = (tuple(kwargs), modes, None if state == step.guards else state)
-        return self._called(MODEL, self._forward, args, kwargs, how)
+        found = self._called(MODEL, self._forward, args, kwargs, how)
+        if found is None and step.has_other_shapes and not step.calls:
+            for variant in self._variants.alike((step.batches.loader, step.rows, modes, state)):
+                step.take_variant(variant)
+                found = self._called(MODEL, self._forward, args, kwargs, how)
+                if found is not None:
+                    break
+        return found
 
     def _is_switched(
         self, step: LoopStep, variant: StepVariant, modes: tuple[bool, ...], state: int
@@ -484,7 +494,7 @@ class SessionLoop:
             return True
         found = self._variants.switched(step.batches.loader, step.rows, modes, state)
         if found is not None:
-            step.variant = found
+            step.take_variant(found)
         return found is not None
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -506,7 +516,18 @@ class SessionLoop:
         self.watch.require_none(func, leaves)
         if writes_outside(func, args):
             return now(self, func, args, kwargs)
-        return later(self, func, args, kwargs)
+        return later(self, func, args, kwargs, self._at_once)
+
+    def _at_once(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return a result whose shape depends on numbers.
+
+        One that may lead to the loss has the step recorded, unless the loop makes such for metrics.
+        """
+        step = self._step
+        may_lead_to_loss = step is not None and step.may_lead_to_loss(args, kwargs)
+        if may_lead_to_loss and self._record_after_all(mismatch.cause_of_loss(step)) is not None:
+            return call_for_user(func, args, kwargs)
+        return now(self, func, args, kwargs)
 
     def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
         """Return the results of a call that step 1 made in the same place, else None."""
@@ -518,15 +539,18 @@ class SessionLoop:
             if name == expected.name and name != MODEL:
                 step.strayed = f" ({name} in {user_line()} is not called as it was)"
             return None
-        if not step.calls:
-            if step.changed or (line := step.variant.changed_constant(self.watch.writes)):
-                step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
-                return None
-            step.revalidation = self._revalidations.begun(step.variant, step.guards)
-        if step.revalidation is not None:
-            step.revalidation.call(expected, func, args, kwargs)
+        is_first = not step.calls
+        line = step.variant.changed_constant(self.watch.writes) if is_first else ""
+        if is_first and (step.changed or line):
+            step.changed = step.changed or f"{line}: a tensor that this line uses has changed"
+            return None
         if not step.note(expected, func, args, kwargs):
             return None
+        if is_first:
+            batch = step.outputs.batch
+            step.revalidation = self._revalidations.begun(step.variant, step.guards, batch)
+        if step.revalidation is not None:
+            step.revalidation.call(expected, func, args, kwargs)
         return expected.tokens(self, step.outputs)
 
     def backward(self, token: Numbers) -> None:

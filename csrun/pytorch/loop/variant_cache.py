@@ -15,6 +15,7 @@ from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import CHECKED_STEPS
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.run.script_run import ScriptRun
+from csrun.pytorch.step.host_values import HostResults
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 
@@ -48,7 +49,7 @@ class VariantCache:
         self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
-        self._recordings: dict[StepVariant, int] = {}
+        self._recordings: dict[StepVariant, int] = {}  # of each that is known
         self._edited = EditedVariants(model, run.compile)
 
     def at(
@@ -66,6 +67,34 @@ class VariantCache:
             if variant is None or not self.is_checked(variant)
             else self._edited.latest(variant)
         )
+
+    def known(
+        self, key: Key, batch: Callable[[], Any]
+    ) -> tuple[StepVariant | None, HostResults | None]:
+        """Return the checked variant for a batch, and what the host computes in its step.
+
+        What is made of tensors that calls are given is not known yet.
+        """
+        found = self.at(*key)
+        if found is None or not found.shape.host:
+            return found if found is not None and self.is_checked(found) else None, None
+        close: tuple[StepVariant | None, HostResults | None] = None, None
+        for variant in self.alike(key):
+            if variant.shape.host.given:
+                return variant, None
+            computed = variant.shape.host.compute(batch(), {})
+            if computed is not None and computed.is_exact:
+                return variant, computed
+            if computed is not None and close[0] is None:
+                close = variant, computed
+        return close
+
+    def alike(self, key: Key) -> list[StepVariant]:
+        """Return the checked variants of a key, which differ in shapes, the latest first."""
+        latest = self._variants.get(key)
+        found = {each: None for own, each in self._variants.items() if own[:4] == key}
+        known = found if latest is None else {latest: None, **found}
+        return [self._edited.latest(each) for each in known if self.is_checked(each)]
 
     def cause_of(self, key: Key) -> str:
         """Return why all steps of a part of the loop are recorded; empty if they are not."""
@@ -113,13 +142,14 @@ class VariantCache:
         if variant is None:  # one whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
         if variant is not None and (what := recorded.difference(variant, self._run.accumulates)):
-            self.record_all(recorded, what)
+            if not recorded.has_other_shapes(variant):
+                self.record_all(recorded, what)
             variant = None
         if variant is None:
             variant = self._same(recorded)
         if variant is not None:
             recorded.join(variant, self._run.accumulates)
-            self._variants[recorded.key] = variant
+            self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         else:
             variant = self._learn_new(step, recorded, mode)
         self._recordings[variant] += 1
@@ -139,12 +169,18 @@ class VariantCache:
             if not recorded.difference(variant, self._run.accumulates):
                 return variant
         self._take_with_step(recorded, alike)
+        if (line := recorded.host_line) and len(alike) >= MOST_GRAPHS:
+            raise UsageError(
+                f"{line}: the shape of a result depends on the batch, and the step has had more "
+                f"than {MOST_GRAPHS} graphs, each of which is compiled to a program: use "
+                "torch.where, or multiply by the mask"
+            )
         if (cause := self.cause_of(part)) and len(alike) >= MOST_GRAPHS:
             raise UsageError(
                 f"{cause}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
                 "compiled to a program: pass what changes with the batch, as a tensor"
             )
-        if not cause and len(alike) >= MOST_STATES:
+        if not (cause or line) and len(alike) >= MOST_STATES:
             raise UsageError(
                 f"{user_line()}: what forward reads has had more than {MOST_STATES} values (the "
                 f"last to change was {self._changed()}), and each is compiled to a program: change "
@@ -171,7 +207,7 @@ class VariantCache:
             self._recordings[variant] = CHECKED_STEPS
         else:
             variant = recorded.variant(step.batches, mode, inputs)
-            variant.is_one_of_many = bool(self.cause_of(recorded.key))
+            variant.is_one_of_many = bool(self.cause_of(recorded.key) or recorded.host_line)
             self._recordings[variant] = 0
         self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         if recorded.modes:

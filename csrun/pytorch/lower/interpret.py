@@ -6,6 +6,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.lower.dropout_masks import MaskKey, masks_of
@@ -88,6 +89,14 @@ def _has_dropout(recording: Recording, needed: Iterable[int]) -> bool:
     return any(recording.operators[number].name in DRAWING for number in needed)
 
 
+def numbers_of_batch(
+    recording: Recording, wanted: Iterable[Ref], known: Mapping[Ref, torch.Tensor] | None = None
+) -> Numbers:
+    """Compute values that depend on the batch alone, with the same bits on any number of CPUs."""
+    with onednn(True), on_one_thread():
+        return interpret(recording, wanted, known=known)
+
+
 def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
     """Return a recorder's reader that interprets what is recorded so far."""
 
@@ -96,3 +105,8 @@ def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
             return interpret(recorder.so_far(), [traced.value])[traced.value]
 
     return read
+
+
+def batch_reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
+    """Return a recorder's reader of values that depend on the batch alone."""
+    return lambda traced: numbers_of_batch(recorder.so_far(), [traced.value])[traced.value]

@@ -117,7 +117,7 @@ class _Importer:
 
     def forward(self) -> set[int]:
         """Emit all that precedes the backward pass; return the numbers of the other operators."""
-        for leaf in self._recording.leaves:
+        for leaf in (*self._recording.leaves, *self._recording.host_leaves):
             with self._located(user_line(), f"{leaf.source} {leaf.name}"):
                 self._leaf(leaf)
         backward = self._backward_operators()
@@ -135,7 +135,7 @@ class _Importer:
         """Return the common type of all floats among the leaves."""
         found = {
             str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
-            for leaf in self._recording.leaves
+            for leaf in (*self._recording.leaves, *self._recording.host_leaves)
             if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
         }
         if len(found) > 1 or not set(found) <= {"float32", "float64"}:
@@ -193,6 +193,9 @@ class _Importer:
         return value
 
     def _emit_operator(self, number: int, op: RecordedOperator) -> None:
+        if op.is_of_host:
+            self._bind_unused(op)
+            return
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
                 raise Unsupported(
@@ -211,6 +214,13 @@ class _Importer:
                 return
             found = self._emit(op, arguments, keywords)
             self._bind(op, found if isinstance(found, tuple) else (found,))
+
+    def _bind_unused(self, op: RecordedOperator) -> None:
+        """Bind the host's results that the program does not take, as nothing needs them."""
+        for ref in op.results:
+            if ref is not None and ref not in self._values:
+                kind = self._recording.kind(ref)
+                self._values[ref] = self._emission.full(0, name_of(kind.dtype), kind.shape)
 
     def _emit(self, op: RecordedOperator, arguments: Any, keywords: Any) -> Any:
         """Return an operator's results, by its emitter or by PyTorch's decomposition."""

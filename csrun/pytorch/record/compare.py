@@ -130,6 +130,16 @@ def counterparts(
     return {**found, **{leaf.value: now for leaf, now in inputs}}
 
 
+def has_other_shapes(first: Recording, again: Recording) -> bool:
+    """Return whether all is the same up to a result of the host that has another shape."""
+    for one, other in zip(first.operators, again.operators, strict=False):
+        if not _is_same_operator(one, other):
+            shapes = other.keywords.get("shapes")
+            is_alike = _is_same_operator(one, replace(other, keywords=one.keywords))
+            return one.is_of_host and is_alike and one.keywords["shapes"] != shapes
+    return False
+
+
 def _changed_number(
     one: RecordedOperator, other: RecordedOperator, recording: Recording
 ) -> int | None:

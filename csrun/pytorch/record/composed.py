@@ -167,6 +167,12 @@ def one_hot(recorder: Any, tensor: Any, num_classes: int = -1) -> Any:
     return zeros.scatter(-1, tensor[..., None], 1)
 
 
+def masked_select(recorder: Any, input: Any, mask: Any) -> Any:
+    """Index by a mask, whose places the recorder may know."""
+    wide, where = torch.broadcast_tensors(input, mask)
+    return wide[where]
+
+
 def _reduced(loss: Any, reduction: str) -> Any:
     if reduction == "none":
         return loss
@@ -182,4 +188,6 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
     functional.linear_cross_entropy: linear_cross_entropy,
     functional.one_hot: one_hot,
+    torch.masked_select: masked_select,
+    torch.Tensor.masked_select: masked_select,
 }

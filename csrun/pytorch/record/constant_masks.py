@@ -1,6 +1,6 @@
-"""Masks as indices whose values are constants: the places where they are true."""
+"""Masks as indices whose values are known in each step: the places where they are true."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,15 @@ _TRUTHS = (torch.bool, torch.uint8)
 
 
 def with_places(
-    func: Any, args: tuple[Any, ...], is_constant: Callable[[torch.Tensor], bool]
+    func: Any,
+    args: tuple[Any, ...],
+    is_constant: Callable[[torch.Tensor], bool],
+    places_of: Callable[[torch.Tensor], Sequence[torch.Tensor] | None],
 ) -> tuple[Any, ...]:
     """Return the arguments of an index with places for each mask that is a constant.
 
-    A write that does not add keeps its mask, which has no place twice.
+    Others have those of `places_of`, if there are any. A write that does not add keeps its mask,
+    which has no place twice.
     """
     adds = func is aten.index.Tensor or (len(args) > 3 and args[3])
     if not adds:
@@ -30,5 +34,10 @@ def with_places(
     places: list[Any] = []
     for index in args[1]:
         is_mask = isinstance(index, torch.Tensor) and index.dtype in _TRUTHS
-        places += index.nonzero(as_tuple=True) if is_mask and is_constant(index) else [index]
+        if not is_mask:
+            places.append(index)
+        elif is_constant(index):
+            places += index.nonzero(as_tuple=True)
+        else:
+            places += places_of(index) or [index]
     return args[0], places, *args[2:]

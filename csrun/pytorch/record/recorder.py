@@ -23,6 +23,7 @@ from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
 from csrun.pytorch.record.geometry import Geometry, KnownResults
+from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
@@ -90,6 +91,7 @@ class StepRecorder(TorchDispatchMode):
         self.writes = InPlaceWrites(self)
         self.fresh = FreshTensors(self)
         self.draws = ForwardDraws(self)
+        self.host = HostOperators(self)
         self.operators: list[RecordedOperator] = []
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
@@ -110,6 +112,7 @@ class StepRecorder(TorchDispatchMode):
         made = cls(model)
         made.operators, made.kinds = list(recording.operators), list(recording.kinds)
         made.leaves, made.backward.forward_end = list(recording.leaves), recording.forward_end
+        made.host.leaves, made.host.in_forward = recording.host_leaves, set(recording.shaped)
         for leaf in recording.leaves:
             if leaf.source in (LeafSource.PARAMETER, LeafSource.BUFFER):
                 made._known[id(leaf.tensor)] = made.trace_ref(
@@ -240,6 +243,8 @@ class StepRecorder(TorchDispatchMode):
             reads=tuple(self.reads),
             training=self.model.training,
             draws=tuple(map(str, self.draws.made)),
+            host_leaves=self.host.leaves,
+            shaped=frozenset(self.host.in_forward),
             without_gradient=tuple(
                 name
                 for name, parameter in self.model.named_parameters()
@@ -273,13 +278,15 @@ class StepRecorder(TorchDispatchMode):
         if self._counts_up(func, given, args):
             return given[0]
         if func in INDEXING:
-            args = with_places(func, args, self.is_constant)
+            args = with_places(func, args, self.is_constant, self.host.places)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if func in DRAWING_OPERATORS and self.may_draw:
             drawn = self.draws.traced(func, args, kwargs)
             if not func._schema.is_mutable:
                 return drawn
             func, args, kwargs, given = aten.copy_.default, (args[0], drawn), {}, [args[0], drawn]
+        if (found := self.host.result(func, args, kwargs)) is not None:
+            return found
         self._require_supported(func, given)
         if func._schema.is_mutable:
             self.writes.check_given(func, args, kwargs)
@@ -325,11 +332,24 @@ class StepRecorder(TorchDispatchMode):
         forward: int | None = None,
     ) -> Any:
         """Record an operator and return its results in its own structure."""
-        each, kind = self._geometries(call, args, kwargs)
-        memories = self._storages_of(call, args, len(each))
+        likes, kind = self._geometries(call, args, kwargs)
+        return self.record_known(name, call, args, kwargs, likes, kind, forward)
+
+    def record_known(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        likes: Sequence[Any],
+        kind: Callable[[Any], Any] | None,
+        forward: int | None = None,
+    ) -> Any:
+        """Record an operator whose results' geometries are known. kind: makes their sequence."""
+        memories = self._storages_of(call, args, len(likes))
         results = [
             None if like is None else self._add_value(like, memory)
-            for like, memory in zip(each, memories, strict=True)
+            for like, memory in zip(likes, memories, strict=True)
         ]
         read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
         self.operators.append(

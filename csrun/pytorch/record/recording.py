@@ -1,6 +1,6 @@
 """Graph of a recorded step: operators in order, their operands, and the step's results."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -11,6 +11,7 @@ import torch
 from csrun.pytorch.record.arguments import leaves_of
 
 STRIDED = "aten.as_strided.default"  # recorded with csrun's own function
+HOST = "host::"  # begins the name of an operator that the host computes in each step
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class RecordedOperator:
     is_backward: bool = False
     forward: int | None = None
 
+    @property
+    def is_of_host(self) -> bool:
+        """True if the host computes it in each step, for the program."""
+        return self.name.startswith(HOST)
+
     @cached_property
     def operands(self) -> tuple[Ref, ...]:
         """Values that the operator reads, in order."""
@@ -121,7 +127,8 @@ class Recording:
     that the loop read, in order. without_gradient: parameters that require a gradient but have
     none. zeros: parameters with the zeros that zero_grad(set_to_none=False) has left.
     script_numbers: where a number of the script is a leaf and no part of the graph. draws: random
-    numbers that forward draws, in order.
+    numbers that forward draws, in order. host_leaves: results of operators that the host computes,
+    which a program takes with each step; shaped: those whose shapes forward's Python may read.
     """
 
     operators: tuple[RecordedOperator, ...]
@@ -141,6 +148,8 @@ class Recording:
     zeros: frozenset[str] = frozenset()
     script_numbers: tuple[NumberPlace, ...] = ()
     draws: tuple[str, ...] = ()
+    host_leaves: tuple[GraphLeaf, ...] = ()
+    shaped: frozenset[Ref] = frozenset()
 
     def of(self, source: LeafSource) -> tuple[GraphLeaf, ...]:
         """Return the leaves of one source, in order."""
@@ -160,12 +169,13 @@ class Recording:
     def program_inputs(self) -> tuple[GraphLeaf, ...]:
         """Leaves that a program takes with each step, in order."""
         sources = LeafSource.INPUT, LeafSource.SCRIPT
-        return tuple(leaf for leaf in self.leaves if leaf.source in sources)
+        given = (leaf for leaf in self.leaves if leaf.source in sources)
+        return (*given, *self.host_leaves)
 
     @property
-    def has_script_tensors(self) -> bool:
-        """True if a program takes tensors that no loader gives."""
-        return any(leaf.source is LeafSource.SCRIPT for leaf in self.leaves)
+    def script_leaves(self) -> tuple[GraphLeaf, ...]:
+        """Leaves that a program takes with each step and no loader gives, in order."""
+        return (*self.of(LeafSource.SCRIPT), *self.host_leaves)
 
     def with_script_tensors(self, values: Container[Ref]) -> "Recording":
         """Return the recording with constants as tensors that the script makes in each step."""
@@ -227,8 +237,15 @@ class Recording:
 
 def ancestors(recording: Recording, values: Iterable[Ref], known: Container[Ref] = ()) -> set[Ref]:
     """Return values and all that they are computed from, down to the known ones."""
+    return ancestors_of(recording.operators, values, known)
+
+
+def ancestors_of(
+    operators: Sequence[RecordedOperator], values: Iterable[Ref], known: Container[Ref] = ()
+) -> set[Ref]:
+    """Return values and all that operators compute them from, down to the known ones."""
     found = set(values)
-    for op in reversed(recording.operators):
+    for op in reversed(operators):
         if any(r in found and r not in known for r in op.results):
             found.update(op.operands)
     return found

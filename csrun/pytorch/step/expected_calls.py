@@ -23,6 +23,7 @@ from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import OfNumbersError
+from csrun.pytorch.step.host_values import HostValues
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
@@ -133,12 +134,14 @@ class Calls(TorchFunctionMode):
         if any(isinstance(a, TracedTensor) for a in leaves):
             args, kwargs = self.with_inputs((args, kwargs))
         operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
+        host = self._recorder.host
         try:
-            results = call_for_user(func, args, kwargs)
+            with host.off():
+                results = call_for_user(func, args, kwargs)
         except OfNumbersError:
-            if self._may_lead_to_loss(leaves):
-                raise
-            return self._on_numbers(func, args, kwargs)
+            if not self._may_lead_to_loss(leaves) and not self._is_of_batch(leaves):
+                return self._on_numbers(func, args, kwargs)
+            results = call_for_user(func, args, kwargs)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
             self.note(
                 name_of(func), operands, results, tuple(kwargs), gradients, writes=is_write(func)
@@ -170,6 +173,11 @@ class Calls(TorchFunctionMode):
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
         is_before = torch.is_grad_enabled() and not self._recorder.has_loss
         return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
+
+    def _is_of_batch(self, leaves: list[Any]) -> bool:
+        """True if a call before the loss depends on the batch alone."""
+        is_before = torch.is_grad_enabled() and not self._recorder.has_loss
+        return is_before and self._recorder.host.are_of_batch(leaves)
 
     def _on_numbers(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Make a call on numbers: one that adds to a tensor of the loop's own, or whose result has
@@ -280,7 +288,8 @@ class LoopShape:
     The calls are those that lead to the loss, or to an argument of the model, which it may leave
     unused; in an evaluation, to the first value that is read, or to a write into a value.
     batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
-    variants with such batches of a loader. loss: None in an evaluation.
+    variants with such batches of a loader. loss: None in an evaluation. host: what the host
+    computes in each step.
     """
 
     def __init__(
@@ -312,6 +321,7 @@ class LoopShape:
             if is_needed and (call.name in _GIVE_THEIR_OWN or not self._is_known(results)):
                 self.calls.append(self._expected(call))
         self.loss = self._slots.get(recording.loss) if recording.loss else None
+        self.host = HostValues(recording)
         flat, self._spec = tree_flatten(self.batch)
         self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
 
@@ -376,10 +386,11 @@ class LoopShape:
 
     @property
     def known(self) -> set[Ref]:
-        """Tensors of the script that a step knows without forward: given to a call, or drawn."""
+        """Tensors that a step knows without forward: given to a call, drawn, or of the batch."""
         operands = (operand for call in self.calls for operand in call.operands)
         given = {o.value for o in operands if type(o) is Slot and o.is_argument}
-        return given.union(d.value for call in self.calls for d in call.draws if d.value)
+        known = given.union(d.value for call in self.calls for d in call.draws if d.value)
+        return known.union(self.host.needed) if self.host.given <= known else known
 
     def _with_slots(self, tree: Any) -> Any:
         return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)

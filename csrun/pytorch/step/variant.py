@@ -212,12 +212,12 @@ class StepVariant:
         Empty if there is none: each is given to a call, or drawn by forward.
         """
         known = self.shape.known
-        leaves = self.recording.of(LeafSource.SCRIPT)
+        leaves = self.recording.script_leaves
         return next((leaf.name for leaf in leaves if leaf.value not in known), "")
 
     def with_lines(self, message: str) -> str:
         """Return a message with the user's lines in the place of names of the script's tensors."""
-        for number, leaf in enumerate(self.recording.of(LeafSource.SCRIPT)):
+        for number, leaf in enumerate(self.recording.script_leaves):
             message = re.sub(rf"\bscript_{number}\b", f"the tensor of {leaf.name}", message)
         return message
 
@@ -256,7 +256,7 @@ class StepVariant:
 
 def _require_no_script_tensors(recording: Recording) -> None:
     """Raises: UsageError for tensors that cannot be divided among systems or micro-batches"""
-    for leaf in recording.of(LeafSource.SCRIPT):
+    for leaf in recording.script_leaves:
         if recording.kind(leaf.value).shape:  # a number is the same for all
             raise UsageError(
                 f"{leaf.name}: the script makes a tensor of this line in each step, and csrun does "

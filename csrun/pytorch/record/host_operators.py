@@ -1,0 +1,200 @@
+"""Operators that the host computes from each step's batch, as their results' shapes depend on it.
+
+The places where a mask of the batch is true are such a result. A program takes the results with
+each step; results of other shapes are another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.composite_ops import DRAWING
+from csrun.pytorch.record.draws import ForwardDraws
+from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.recording import (
+    HOST,
+    GraphLeaf,
+    LeafSource,
+    RecordedOperator,
+    Ref,
+    ancestors_of,
+)
+from csrun.pytorch.record.scopes import Scopes
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import TracedTensor
+
+_OF_BATCH = LeafSource.INPUT, LeafSource.CONSTANT, LeafSource.SCRIPT
+
+
+class _HostedRecorder(Protocol):
+    """The recorder, as far as it is needed here."""
+
+    operators: list[RecordedOperator]
+    leaves: list[GraphLeaf]
+    scopes: Scopes
+    draws: ForwardDraws
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
+
+    def record_known(
+        self,
+        name: str,
+        call: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        likes: Sequence[Any],
+        kind: Callable[[Any], Any] | None,
+    ) -> Any: ...
+
+    def note_varying(self, what: str) -> None: ...
+
+
+class OtherShapesError(Exception):
+    """The host has computed a result of another shape than in step 1."""
+
+
+@dataclass(frozen=True)
+class HostOperator:
+    """An operator whose results must have the shapes of step 1.
+
+    Raises: OtherShapesError
+    """
+
+    func: Callable[..., Any]
+
+    def __call__(self, *args: Any, shapes: tuple[Any, ...], **kwargs: Any) -> Any:
+        """Compute the results."""
+        found = call_for_user(self.func, args, kwargs)
+        if _shapes_of(found) != shapes:
+            raise OtherShapesError
+        return found
+
+
+def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the places where a mask is true, an index for each axis."""
+    places: tuple[torch.Tensor, ...] = mask.nonzero(as_tuple=True)
+    return places
+
+
+class HostOperators:
+    """Operators of one recording that the host computes.
+
+    reader: returns the numbers of a value of the batch; None where there are none. leaves: results
+    that the program takes. in_forward: results within forward, whose shapes its Python may read.
+    """
+
+    def __init__(self, recorder: _HostedRecorder) -> None:
+        self._recorder = recorder
+        self.reader: Callable[[TracedTensor], torch.Tensor] | None = None
+        self.leaves: tuple[GraphLeaf, ...] = ()
+        self.in_forward: set[Ref] = set()
+        self._numbers: dict[Ref, tuple[str, torch.Tensor]] = {}  # with the user's line
+        self._places: dict[Ref, tuple[TracedTensor, ...]] = {}  # by the mask
+        self._is_off = False
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Record no operator."""
+        before, self._is_off = self._is_off, True
+        try:
+            yield
+        finally:
+            self._is_off = before
+
+    def places(self, mask: torch.Tensor) -> tuple[TracedTensor, ...] | None:
+        """Return the places where a mask is true; None unless it depends on the batch alone."""
+        if not isinstance(mask, TracedTensor) or not mask.dim():
+            return None
+        value = mask.value
+        if value not in self._places:
+            if not self._may_record([mask]):
+                return None
+            self._places[value] = self._record("places", places_of, (mask,), {})
+        return self._places[value]
+
+    def result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of an operator; None unless it depends on the batch alone."""
+        if torch.Tag.dynamic_output_shape not in func.tags:
+            return None
+        tensors = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
+        if func is torch.ops.aten.index.Tensor or not self._may_record(tensors):
+            return None
+        traced = map_arguments(
+            lambda a: self._recorder.traced(a) if isinstance(a, torch.Tensor) else a, args, kwargs
+        )
+        return self._record(str(func), func, *traced)
+
+    def are_of_batch(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """True if values depend on the batch and tensors of the script alone."""
+        return self._sources([t.value for t in tensors if isinstance(t, TracedTensor)]) is not None
+
+    def leaves_among(self, values: Collection[Ref]) -> tuple[GraphLeaf, ...]:
+        """Return the results among values as leaves."""
+        return tuple(
+            GraphLeaf(ref, LeafSource.SCRIPT, line, numbers)
+            for ref, (line, numbers) in self._numbers.items()
+            if ref in values
+        )
+
+    @property
+    def results(self) -> Collection[Ref]:
+        """Results of all operators."""
+        return self._numbers.keys()
+
+    def _may_record(self, tensors: Sequence[torch.Tensor]) -> bool:
+        if self._is_off or self.reader is None or self._recorder.scopes.is_backward:
+            return False
+        with unrecorded():
+            traced = [self._recorder.traced(tensor) for tensor in tensors]
+        sources = self._sources([tensor.value for tensor in traced])
+        if sources is None:
+            return False
+        if any(draw.value in sources for draw in self._recorder.draws.made):
+            self._recorder.note_varying("the shape of a result depends on random numbers")
+        return True
+
+    def _sources(self, values: Sequence[Ref]) -> set[Ref] | None:
+        """Return what values are computed from; None if weights or dropout are among it."""
+        recorder = self._recorder
+        found = ancestors_of(recorder.operators, values)
+        draws = (op for op in recorder.operators if op.name in DRAWING)
+        if any(result in found for op in draws for result in op.results):
+            return None
+        leaves = (leaf for leaf in recorder.leaves if leaf.value in found)
+        return found if all(leaf.source in _OF_BATCH for leaf in leaves) else None
+
+    def _record(self, name: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Compute an operator and record it."""
+        recorder = self._recorder
+        given, options = map_arguments(self._number, args, kwargs)
+        with unrecorded(), torch.no_grad():
+            found = call_for_user(func, given, options)
+        each = found if isinstance(found, tuple | list) else (found,)
+        results = recorder.record_known(
+            f"{HOST}{name}",
+            HostOperator(func),
+            args,
+            {**kwargs, "shapes": _shapes_of(found)},
+            [Geometry.of(x) for x in each],
+            type(found) if each is found else None,
+        )
+        for made, numbers in zip(leaves_of((results,), {}), each, strict=True):
+            self._numbers[made.value] = recorder.scopes.line, numbers.contiguous()
+            if recorder.scopes.is_in_forward:
+                self.in_forward.add(made.value)
+        return results
+
+    def _number(self, argument: Any) -> Any:
+        assert self.reader is not None, "asked before"
+        return self.reader(argument) if isinstance(argument, TracedTensor) else argument
+
+
+def _shapes_of(found: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(x.shape) for x in leaves_of((found,), {}))
