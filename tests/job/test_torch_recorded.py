@@ -146,6 +146,51 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), *estimates]))
 """
+MASKED = """
+import json
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+
+class Labelling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 9), nn.Linear(9, 4)
+
+    def forward(self, x, labels):
+        h = self.first(x).tanh()
+        out = self.last(h + h[x[:, 0] > 0].mean(0))
+        return cross_entropy(out[labels >= 0], labels[labels >= 0]), out
+
+
+cbtorch.initialize(model_dir="model_dir")
+torch.manual_seed(0)
+x, labels = torch.randn(40, 6), torch.randint(0, 4, (40,))
+for row in range(40):
+    x[row, 0] = x[row, 0].abs() if row % 8 < 3 else -x[row, 0].abs()
+labels[::8] = -100
+labels[17] = -100
+model = cbtorch.module(Labelling())
+loader = cbtorch.dataloader(DataLoader(TensorDataset(x, labels), 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with cbtorch.Session(model, optimizer, mode="train"):
+    for epoch in range(4):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss, out = model(inputs, targets)
+            is_known = targets >= 0
+            loss = loss + 0.1 * (out[is_known] ** 2).mean()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            known = [model(x, y)[0].item() for x, y in loader]
+        model.train()
+        print("pass", json.dumps([loss.item(), *known]))
+"""
 COMMANDS = ((*TWO_STREAMERS, "python-ws"), (*TWO_STREAMERS, "python-pt"), ("python-pt",))
 
 
@@ -156,7 +201,9 @@ def numbers(output: str) -> list[list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("text", [SCRIPT, OWN, WRITES], ids=["graphs", "tensors", "writes"])
+@pytest.mark.parametrize(
+    "text", [SCRIPT, OWN, WRITES, MASKED], ids=["graphs", "tensors", "writes", "masks"]
+)
 def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
     tmp_path: Path, text: str
 ) -> None:
