@@ -19,7 +19,7 @@ from csrun.pytorch.loop.recorded_gradients import (
 )
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.dropout_masks import MaskKey
-from csrun.pytorch.lower.interpret import batch_reader_of, interpret
+from csrun.pytorch.lower.interpret import interpret, read_batch
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import (
     ChangedValues,
@@ -99,7 +99,7 @@ class RecordedStep:
         self.gradients = RecordedGradients(self._computed, lambda: self._draw.batch)
         self._own_weights = self._weights
         self._recorder.reader = self._number_so_far
-        self._recorder.host.reader = batch_reader_of(self._recorder)
+        read_batch(self._recorder)
         self._recorder.may_read_in_forward = self._recorder.may_draw = True
         self._recorder.backward.require_cleared = require_cleared
         _require_samples(batch)

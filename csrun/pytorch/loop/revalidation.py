@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import generators_kept
 from csrun.pytorch.errors import call_for_user, user_line
-from csrun.pytorch.lower.interpret import batch_reader_of, reader_of
+from csrun.pytorch.lower.interpret import read_batch, reader_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
@@ -128,7 +128,7 @@ class Revalidation:
         self._variant, self._step, self._saw = variant, step, saw
         self._recorder = StepRecorder(model)
         self._recorder.reader, self._recorder.may_draw = reader_of(self._recorder), True
-        self._recorder.host.reader = batch_reader_of(self._recorder)
+        read_batch(self._recorder)
         self._results: list[Ref] = []  # of the model
         self._arguments: dict[int, TracedTensor] = {}  # by the id of the script's tensor
         self.is_recording = False

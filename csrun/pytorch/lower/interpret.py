@@ -107,6 +107,10 @@ def reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
     return read
 
 
-def batch_reader_of(recorder: StepRecorder) -> Callable[[TracedTensor], torch.Tensor]:
-    """Return a recorder's reader of values that depend on the batch alone."""
-    return lambda traced: numbers_of_batch(recorder.so_far(), [traced.value])[traced.value]
+def read_batch(recorder: StepRecorder) -> None:
+    """Have a recorder know values that depend on the batch alone."""
+
+    def read(traced: TracedTensor) -> torch.Tensor:
+        return numbers_of_batch(recorder.so_far(), [traced.value])[traced.value]
+
+    recorder.host.reader, recorder.host.drawing = read, DRAWING

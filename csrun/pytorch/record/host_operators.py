@@ -15,7 +15,6 @@ import torch
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
-from csrun.pytorch.record.composite_ops import DRAWING
 from csrun.pytorch.record.draws import ForwardDraws
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import (
@@ -86,13 +85,15 @@ def places_of(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class HostOperators:
     """Operators of one recording that the host computes.
 
-    reader: returns the numbers of a value of the batch; None where there are none. leaves: results
-    that the program takes. in_forward: results within forward, whose shapes its Python may read.
+    reader: returns the numbers of a value of the batch; None where there are none. drawing: names
+    of operators that draw on the wafer. leaves: results that the program takes. in_forward: results
+    within forward, whose shapes its Python may read.
     """
 
     def __init__(self, recorder: _HostedRecorder) -> None:
         self._recorder = recorder
         self.reader: Callable[[TracedTensor], torch.Tensor] | None = None
+        self.drawing: Collection[str] = ()
         self.leaves: tuple[GraphLeaf, ...] = ()
         self.in_forward: set[Ref] = set()
         self._numbers: dict[Ref, tuple[str, torch.Tensor]] = {}  # with the user's line
@@ -100,9 +101,9 @@ class HostOperators:
         self._is_off = False
 
     @contextmanager
-    def off(self) -> Iterator[None]:
-        """Record no operator."""
-        before, self._is_off = self._is_off, True
+    def off(self, is_off: bool = True) -> Iterator[None]:
+        """Record no operator, unless `is_off` is False."""
+        before, self._is_off = self._is_off, is_off
         try:
             yield
         finally:
@@ -149,7 +150,7 @@ class HostOperators:
         return self._numbers.keys()
 
     def _may_record(self, tensors: Sequence[torch.Tensor]) -> bool:
-        if self._is_off or self.reader is None or self._recorder.scopes.is_backward:
+        if self._is_off or self.reader is None:
             return False
         with unrecorded():
             traced = [self._recorder.traced(tensor) for tensor in tensors]
@@ -164,7 +165,7 @@ class HostOperators:
         """Return what values are computed from; None if weights or dropout are among it."""
         recorder = self._recorder
         found = ancestors_of(recorder.operators, values)
-        draws = (op for op in recorder.operators if op.name in DRAWING)
+        draws = (op for op in recorder.operators if op.name in self.drawing)
         if any(result in found for op in draws for result in op.results):
             return None
         leaves = (leaf for leaf in recorder.leaves if leaf.value in found)

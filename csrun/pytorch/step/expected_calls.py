@@ -134,11 +134,13 @@ class Calls(TorchFunctionMode):
         if any(isinstance(a, TracedTensor) for a in leaves):
             args, kwargs = self.with_inputs((args, kwargs))
         operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
-        host = self._recorder.host
+        is_backward = func is torch.Tensor.backward  # which may run parts of forward again
         try:
-            with host.off():
+            with self._recorder.host.off(not is_backward):
                 results = call_for_user(func, args, kwargs)
         except OfNumbersError:
+            if is_backward:
+                raise
             if not self._may_lead_to_loss(leaves) and not self._is_of_batch(leaves):
                 return self._on_numbers(func, args, kwargs)
             results = call_for_user(func, args, kwargs)

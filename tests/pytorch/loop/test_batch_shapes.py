@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
@@ -123,12 +124,14 @@ class Masking(nn.Module):
         elif self.how == "writes":
             h = h.index_add(0, places, self.first(x[places]))
             h[places] = 0.5
+        elif self.how == "checkpoints":
+            h = h + checkpoint(lambda x: self.first(x)[x[:, 1] > 0].sum(0), x, use_reentrant=False)
         elif self.how == "draws":
             h = h + h[torch.rand_like(h[:, 0]) > 0.5].sum(0)
         return self.last(h)
 
 
-@pytest.mark.parametrize("how", ["branches", "counts", "writes", "draws"])
+@pytest.mark.parametrize("how", ["branches", "counts", "writes", "checkpoints", "draws"])
 def test_forward_takes_what_a_mask_of_the_batch_leaves(tmp_path, how):
     def loop(kit):
         torch.manual_seed(4)
