@@ -44,6 +44,7 @@ with cbtorch.Session(model, optimizer, None, mode="train"):
             loss.backward()
             norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             found.append(norm.item() if epoch == 1 else norm)
+            found.append(model[0].weight.grad.norm().item())
             optimizer.step()
             found.append(loss.detach())
         model.eval()
@@ -88,7 +89,7 @@ def test_what_a_loop_reads_of_two_systems_is_pytorchs(
     monkeypatch.setattr("sys.argv", ["script.py", *words(str(tmp_path / "plain"), 1)])
     exec(SCRIPT, {"cbtorch": plain})
     expected = numbers(capsys.readouterr().out)
-    assert len(expected) == 3 * (2 * 3 + 2 * 3)
+    assert len(expected) == 3 * (3 * 3 + 2 * 3)
     assert found == pytest.approx(expected, rel=1e-9)
 
 
