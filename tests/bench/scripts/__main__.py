@@ -47,7 +47,7 @@ def main() -> None:
     ordered = in_order(read_outcomes())
     print(report.summary(ordered))
     if options.write:
-        report.write([o for o in ordered if o.side is Side.PYTHON], machine(options))
+        report.write(ordered, machine(options))
 
 
 def read_options() -> argparse.Namespace:

@@ -5,24 +5,33 @@ from collections import Counter
 from pathlib import Path
 
 from outcome import OTHER_DRAWS, Outcome, Verdict
-from sides import Side
+from sides import JOBS, Side
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "pytorch.md"
 BEGIN, END = "<!-- scripts: written by `scripts/bench scripts --write` -->", "<!-- /scripts -->"
 HEAD = [
-    "| script | source | + | outcome | path | losses | steps/s |",
-    "|---|---|---|---|---|---|---|",
+    "| script | source | + | outcome | jobs | path | losses | steps/s |",
+    "|---|---|---|---|---|---|---|---|",
 ]
 
 
 def markdown(outcomes: list[Outcome], machine: str) -> str:
-    """The table of docs/pytorch.md."""
+    """The table of docs/pytorch.md: a row a case, of all ways of running."""
     rows = [
         f"| {o.case} | {o.source} | {o.lines_beyond or ''} | {o.verdict.value}{_where(o)} "
-        f"| {_path(o)} | {_difference(o)} | {_ratio(o)} |"
+        f"| {_in_jobs(o, outcomes)} | {_path(o)} | {_difference(o)} | {_ratio(o)} |"
         for o in outcomes
+        if o.side is Side.PYTHON
     ]
     return "\n".join([summary(outcomes), "", machine, "", *HEAD, *rows])
+
+
+def _in_jobs(alone: Outcome, outcomes: list[Outcome]) -> str:
+    """How a case ends in jobs, where that is otherwise than in one process."""
+    jobs = {o.side: o.verdict for o in outcomes if o.case == alone.case and o is not alone}
+    if set(jobs.values()) == {alone.verdict} and len(jobs) == len(JOBS):
+        return "same"
+    return ", ".join(f"`{side.value}` {jobs[side].value}" for side in JOBS if side in jobs)
 
 
 def write(outcomes: list[Outcome], machine: str) -> None:
