@@ -49,6 +49,8 @@ CASES = (
             setup(),
             Patch("import wandb\n", "from synthetic import Carvana, no_wandb as wandb\n"),
             Patch("dataset = CarvanaDataset(dir_img, dir_mask, img_scale)", "dataset = Carvana(4)"),
+            Patch("images.to(device=device, dtype=torch.float32",
+                  "images.to(device=device, dtype=torch.get_default_dtype()"),
             Patch("num_workers=os.cpu_count()", "num_workers=0"),
             Patch("drop_last=True, **loader_args)",
                   "drop_last=True, **loader_args)\n"
@@ -61,6 +63,9 @@ CASES = (
                   "grad_scaler.scale(loss).backward(); record(loss)", Purpose.RECORD),
             Block(SESSION, "    for epoch in range(1, epochs + 1):",
                   "            logging.info(f'Checkpoint"),
+        ), "evaluate.py": (
+            Patch("image.to(device=device, dtype=torch.float32",
+                  "image.to(device=device, dtype=torch.get_default_dtype()"),
         )},
         requirements=("timm", "pillow"),
     ),
@@ -71,7 +76,6 @@ CASES = (
                 setup(),
                 Patch("import cv2\n", ""),
                 Patch("from dataset import", "from synthetic import"),
-                Patch("    num_class = len", "    torch.manual_seed(0)\n    num_class = len"),
                 Patch("    crnn.to(device)\n",
                       "    crnn.to(device)\n    crnn = cbtorch.module(crnn)\n",
                       Purpose.FOUR_LINES),

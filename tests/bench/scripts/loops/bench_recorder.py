@@ -22,6 +22,10 @@ TIMED = range(STEPS, max(STEPS // 2 - EVERY, 1), -EVERY)
 # Before the script makes its model and data.
 torch.set_default_dtype(getattr(torch, os.environ.get("CSRUN_BENCH_DTYPE", "float32")))
 
+if torch.get_default_dtype() is torch.float64:
+    torch.Tensor.float = torch.Tensor.double  # scripts write `.float()` of labels and outputs
+torch.manual_seed(0)  # of scripts that set none: PyTorch's own differs from process to process
+
 _losses: list[Any] = []
 _times_s: list[float] = []
 
