@@ -1,9 +1,6 @@
 """Comparison of tensors by their numbers."""
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -20,9 +17,9 @@ _AS_INTEGERS = {
 
 
 def have_same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors have the same shape, type and numbers; NaN is the same as NaN.
+    """True if two tensors have the same shape, type and bits: NaN equals NaN, -0.0 not 0.0.
 
-    Of many numbers the bits are compared, in a seventh of the time that torch.equal takes.
+    Of many numbers NumPy compares the bits in a seventh of the time that torch.equal takes.
     """
     if one is other:
         return True
@@ -31,14 +28,17 @@ def have_same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     with unrecorded():
         if one.layout is not torch.strided:
             one, other = one.to_dense(), other.to_dense()
-        if one.numel() < _FEW and torch.equal(one, other):
-            return True
-        return bool(np.array_equal(_bits(one), _bits(other)))
+        one, other = _bits(one), _bits(other)
+        if one.numel() < _FEW:
+            return bool(torch.equal(one, other))
+        return bool(np.array_equal(one.numpy(), other.numpy()))
 
 
-def _bits(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.dtype is torch.complex128:
-        plain = torch.view_as_real(plain)
-    found: npt.NDArray[Any] = plain.view(_AS_INTEGERS.get(plain.dtype, plain.dtype)).numpy()
-    return found
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's numbers as integers."""
+    if tensor.is_neg() or tensor.is_complex():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype is torch.complex128:
+        tensor = torch.view_as_real(tensor)
+    integers = _AS_INTEGERS.get(tensor.dtype)
+    return tensor if integers is None else tensor.view(integers)  # which needs no gradient
