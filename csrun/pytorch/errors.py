@@ -92,9 +92,12 @@ def is_of_csrun(filename: str) -> bool:
     return filename.startswith(_CSRUN)
 
 
-def is_users_call() -> bool:
-    """True if a dispatch mode was called from the user's code or a library's."""
-    frame = sys._getframe(2)
+def is_users_call(above: int = 2) -> bool:
+    """True if a dispatch mode, or what is so many calls above, was called from the user's code.
+
+    Or from a library's.
+    """
+    frame = sys._getframe(above)
     while frame.f_back is not None and is_of_torch(frame.f_code.co_filename):
         frame = frame.f_back
     return not is_of_csrun(frame.f_code.co_filename)

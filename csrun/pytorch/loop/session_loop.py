@@ -85,8 +85,10 @@ class SessionLoop:
             model,
             lambda: self.is_apart,
             lambda: self.is_apart or run.replay.has_lost_weights,
+            lambda: run.replay.has_lost_weights,
             self.give_back,
             self.note_write,
+            self._note_shared,
         )
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
@@ -679,6 +681,12 @@ class SessionLoop:
         self._run.users.keep_weights()
         self._run.are_written = not self.is_replayed
         return self._run.are_written
+
+    def _note_shared(self) -> None:
+        """Note that the loop has an array of weights, and may write into it up to the next step."""
+        if self.is_apart and not self.is_replayed:
+            self._run.users.keep_weights()
+            self._run.are_written = True
 
     def give_back(self) -> None:
         """Copy the store's values to the user's own objects.

@@ -28,9 +28,10 @@ class WeightGuard(TorchDispatchMode):
     """Mode in which reads of the model's tensors return what the store has.
 
     is_apart: whether the store has the values. is_stale: whether the user's tensors differ from the
-    script's last step. give_back: copies the store's values to the user's tensors. note_write:
+    script's last step. are_gone: whether nobody has the values of that, which an earlier run has
+    taken. give_back: copies the store's values to the user's tensors. note_write:
     called before a tensor of the model, by its name, is written while the store has the values;
-    False if nobody reads it.
+    False if nobody reads it. note_shared: called when the loop gets an array of such a tensor.
     sets, module_sets: mutation counters of the block. writes: operators that have written a tensor
     of the model.
     """
@@ -44,13 +45,15 @@ class WeightGuard(TorchDispatchMode):
         model: torch.nn.Module,
         is_apart: Callable[[], bool],
         is_stale: Callable[[], bool],
+        are_gone: Callable[[], bool],
         give_back: Callable[[], None],
         note_write: Callable[[str], bool],
+        note_shared: Callable[[], None],
     ) -> None:
         super().__init__()
         self._model, self._is_apart, self._give_back = model, is_apart, give_back
-        self._note_write = note_write
-        self._is_stale = is_stale
+        self._note_write, self._note_shared = note_write, note_shared
+        self._is_stale, self._are_gone = is_stale, are_gone
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model, self._set_data), -1, 0
         self.module_sets = ModuleSets(model)
@@ -61,7 +64,7 @@ class WeightGuard(TorchDispatchMode):
         super().__enter__()
         self._open.enter_context(self.sets.counted())
         self._open.enter_context(self.module_sets.counted())
-        self._open.enter_context(hidden_reads(self._read))
+        self._open.enter_context(hidden_reads(self._read, self._share))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -72,6 +75,12 @@ class WeightGuard(TorchDispatchMode):
         if self.name_of(tensor) and self._is_stale():
             require_memory(self._model)
             self._give_back()
+
+    def _share(self, tensor: torch.Tensor) -> None:
+        self._read(tensor)
+        if self._has_begun and self.name_of(tensor):
+            self.writes += 1
+            self._note_shared()
 
     def _learn(self) -> None:
         model = self._model
@@ -154,6 +163,8 @@ class WeightGuard(TorchDispatchMode):
         if written is not None:
             self.writes += 1
         if found and is_users_call() and self._is_stale():
+            if func.is_view and self._are_gone():  # it reads nothing
+                return call_for_user(func, args, kwargs)
             if written:
                 is_first = not self._is_apart()  # before the block's first step
                 if is_first or not self._note_write(written):

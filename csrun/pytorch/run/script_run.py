@@ -66,7 +66,7 @@ class ScriptRun:
     count: int = 0
     updates: int = 0
     is_open: bool = False
-    are_written: bool = False  # the model's tensors, by the loop
+    are_written: bool = False  # the model's tensors, by the loop, or they may be
     left_gradients: frozenset[str] = frozenset()  # parameters with one at the last block's end
     _variants: dict[tuple[object, ...], Variants] = field(default_factory=dict)
     _causes: dict[tuple[object, ...], dict[tuple[Any, ...], str]] = field(default_factory=dict)
@@ -129,6 +129,8 @@ class ScriptRun:
         if not are_written or self._machine is None or self.replay.is_on:
             return
         self.flush()
+        if not self.users.are_current:  # an array of weights was made within the step
+            return
         self.users.take_counters(self.replay.step)
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:

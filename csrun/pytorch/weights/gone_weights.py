@@ -35,7 +35,7 @@ class GoneWeights(TorchDispatchMode):
         super().__enter__()
         hook = self._optimizer.register_state_dict_pre_hook(lambda _: self._refuse())
         self._open.callback(hook.remove)
-        self._open.enter_context(hidden_reads(self._look))
+        self._open.enter_context(hidden_reads(self._look, self._look))
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -7,16 +7,30 @@ from typing import Any
 
 import torch
 
+from csrun.pytorch.errors import is_users_call
+
 _READS = ("tolist", "__repr__", "__reduce_ex__")
+_SHARES = ("numpy", "__dlpack__")  # which np.asarray and np.from_dlpack call
 
 
 @contextmanager
-def hidden_reads(look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Call `look` with a tensor before one of these methods reads it."""
+def hidden_reads(
+    look: Callable[[torch.Tensor], None], look_at_shared: Callable[[torch.Tensor], None]
+) -> Iterator[None]:
+    """Call `look` with a tensor before a method reads it.
+
+    look_at_shared: called where the user's code gets an array of its memory, and may write into it.
+    """
+
+    def share(tensor: torch.Tensor) -> None:
+        if is_users_call(above=3):
+            look_at_shared(tensor)
+
+    hooks = dict.fromkeys(_READS, look) | dict.fromkeys(_SHARES, share)
     with ExitStack() as opened:
-        for name in _READS:
+        for name, hook in hooks.items():
             opened.callback(_restore, name, torch.Tensor.__dict__.get(name))
-            setattr(torch.Tensor, name, _with_look(look, getattr(torch.Tensor, name)))
+            setattr(torch.Tensor, name, _with_look(hook, getattr(torch.Tensor, name)))
         yield
 
 

@@ -119,6 +119,53 @@ def test_parameters_that_the_loop_writes_are_those_of_the_next_step(tmp_path, at
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+def double(array):
+    array[...] *= 2
+
+
+@pytest.mark.parametrize("at", [1, 6])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda model: double(model[0].weight.detach().numpy()),
+        lambda model: double(np.asarray(model[0].weight.data)[0]),
+        lambda model: double(np.from_dlpack(model[1].running_mean)),
+        lambda model: double(model[-1].columns.numpy()[:2]),
+    ],
+)
+def test_arrays_of_weights_and_buffers_may_be_written_before_the_next_step(tmp_path, at, write):
+    def loop(script):
+        def write_once(step, logits):
+            if step == at:
+                write(script.model)
+            return logits.detach()
+
+        return script.loop(write_once)
+
+    ours, theirs = Script(), Script()
+    for script in (ours, theirs):
+        script.model.insert(1, nn.BatchNorm1d(9).double())
+        script.model.append(Picks())
+    with ours.session(tmp_path):
+        found = loop(ours)
+    for one, other in zip(found, loop(theirs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    for one, other in zip(
+        ours.model.state_dict().values(), theirs.model.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_an_array_of_weights_of_skipped_steps_is_refused(tmp_path):
+    first = Script()
+    with pytest.raises(KeyError), first.session(tmp_path):
+        first.loop(lambda step, _: {}["none"] if step == 7 else None)
+    again = Script()
+    said = r"step [0-9] was taken by an earlier run"
+    with pytest.raises(UsageError, match=said), again.session(tmp_path):
+        again.loop(lambda step, _: again.model[0].weight.data.numpy().sum())
+
+
 @pytest.mark.parametrize("at", [1, 6, 8])
 @pytest.mark.parametrize(
     "replace",
@@ -185,8 +232,15 @@ def test_an_average_may_be_swapped_in_and_out_by_data(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("at", ["before a batch", "behind a batch", "behind a loss"])
-def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, at):
+@pytest.mark.parametrize(
+    ("at", "write"),
+    [
+        ("before a batch", lambda p: p.detach().mul_(0.9)),
+        ("behind a batch", torch.no_grad()(lambda p: p.mul_(0.9))),
+        ("behind a loss", lambda p: p.data.t()[:3].clamp_(-0.1, 0.1)),
+    ],
+)
+def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, at, write):
     """A checkpoint has the step before the write, which the resumed loop makes again."""
 
     def loop(script, fails):
@@ -198,8 +252,7 @@ def test_a_run_that_has_failed_behind_a_write_goes_on_from_before_it(tmp_path, a
             script.optimizer.zero_grad()
             script.criterion(script.model(x), y).backward()
             script.optimizer.step()
-            with torch.no_grad():
-                script.model[0].weight.mul_(0.9)
+            write(script.model[0].weight)
             if fails and step == 7:
                 raise KeyError("for the test")
 
