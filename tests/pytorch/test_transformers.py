@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from functools import partial
 from math import isfinite
 
 import pytest
@@ -215,3 +216,39 @@ def test_a_model_is_trained_as_in_pytorch_and_drops_as_many_as_it_should(tmp_pat
         allowed = 5 * (values * share * (1 - share)) ** 0.5
         assert abs(sum(zeros) - values * share) <= allowed
         assert len(set(zeros)) > 1 or not share  # each step has masks of its own
+
+
+@pytest.mark.parametrize("make", [partial(gpt2, dropout=0.0), llama], ids=["gpt2", "llama"])
+def test_weights_come_in_and_go_out_in_the_librarys_layout(tmp_path, make):
+    """`from_pretrained` before the block, `save_pretrained` behind it: tied weights, too."""
+    torch.manual_seed(4)
+    first = make()
+    first.save_pretrained(tmp_path / "first")
+    tokens = torch.randint(0, VOCABULARY, (12, 8))
+
+    def trained(model, place):
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(tokens), 4)
+        block = nullcontext()
+        if place is not None:
+            cbtorch.initialize(model_dir=place)
+            model, loader = cbtorch.module(model), cbtorch.dataloader(loader)
+            block = cbtorch.Session(model, optimizer, mode="train")
+        with block:
+            for (batch,) in loader:
+                optimizer.zero_grad()
+                model(input_ids=batch, labels=batch).loss.backward()
+                optimizer.step()
+        return model
+
+    kind = type(first)
+    ours = trained(kind.from_pretrained(tmp_path / "first"), tmp_path / "model_dir")
+    ours.save_pretrained(tmp_path / "out")
+    theirs = trained(kind.from_pretrained(tmp_path / "first"), None)
+    found, expected = kind.from_pretrained(tmp_path / "out").state_dict(), theirs.state_dict()
+    assert found.keys() == expected.keys()
+    for name, weights in expected.items():
+        torch.testing.assert_close(found[name], weights, rtol=1e-5, atol=1e-7, msg=name)
+        changed = not torch.equal(weights, first.state_dict()[name])
+        assert changed or not weights.is_floating_point(), name
