@@ -115,7 +115,7 @@ class WeightGuard(TorchDispatchMode):
         Raises: UsageError within a step, for another shape, or for the memory of another Parameter
         """
         places = [i for i, known in enumerate(self._tensors) if known is parameter]
-        if not self._has_begun or not places:
+        if not self._has_begun or not places or not is_users_call(3):
             set_it()
             return
         was, before = _kind_of(parameter), address(parameter)

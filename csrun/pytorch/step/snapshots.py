@@ -1,10 +1,13 @@
 """Snapshots of tensors, to see whether their numbers have changed."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import ref
 
 import torch
 
+from csrun.pytorch.deferred_init.tape import is_meta
 from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.torch_modes import unrecorded
 
@@ -74,7 +77,11 @@ class Constant:
     def __init__(
         self, tensor: torch.Tensor, numbers: torch.Tensor, where: str, is_buffer: bool = False
     ) -> None:
-        self._tensor = ref(tensor if tensor._base is None else tensor._base)
+        watched = tensor if tensor._base is None else tensor._base
+        # A tensor with a weak reference cannot be swapped, as those of a model without memory are.
+        self._tensor: Callable[[], torch.Tensor | None] = (
+            partial(_itself, watched) if is_buffer else ref(watched)
+        )
         self._view = tensor.shape, tensor.stride(), tensor.storage_offset()
         self._numbers, self.where, self.is_buffer = numbers, where, is_buffer
 
@@ -87,7 +94,11 @@ class Constant:
     def is_same(self) -> bool:
         """True if its numbers are unchanged."""
         now = self._tensor()
-        if now is None:
+        if now is None or is_meta(now):  # without memory nobody can write it
             return True
         with unrecorded(), torch.no_grad():  # not all writes are counted, as those by .data
             return have_same_numbers(now.as_strided(*self._view), self._numbers)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
