@@ -149,7 +149,7 @@ class Session:
     @property
     def is_replayed(self) -> bool:
         """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
-        return self._in_block.is_replayed
+        return self._in_block.user.is_replayed
 
     @property
     def _in_block(self) -> SessionLoop:

@@ -30,21 +30,21 @@ class Patches:
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        loop, model = self._loop, self._model
+        loop, model, user = self._loop, self._model, self._loop.user
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return loop.call_model(args, kwargs)
 
         def getstate() -> object:
             """Return the model's state for copies and pickles, without the patches."""
-            loop.give_back()
+            user.give_back()
             with self._given_back():
                 state = model.__getstate__()
                 return dict(state) if isinstance(state, dict) else state
 
         def load_state(*args: Any, **kwargs: Any) -> Any:
-            if loop.is_apart and loop.note_write("the model's state_dict"):
-                loop.give_back()  # or the first read after it would
+            if user.is_apart and user.note_write("the model's state_dict"):
+                user.give_back()  # or the first read after it would
             with self._given_back():
                 return model.load_state_dict(*args, **kwargs)
 
@@ -70,18 +70,18 @@ class Patches:
             loop.zero_grad(zero_grad, set_to_none)
 
         def model_state(*args: Any, **kwargs: Any) -> Any:
-            loop.give_back()
-            return loop.with_memory(states[0](*args, **kwargs))
+            user.give_back()
+            return user.with_memory(states[0](*args, **kwargs))
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
-            loop.give_back()
+            user.give_back()
             return states[1](*args, **kwargs)
 
         def load_optimizer_state(*args: Any, **kwargs: Any) -> None:
-            loop.load_optimizer_state(partial(load_own_state, *args, **kwargs))
+            user.load_optimizer_state(partial(load_own_state, *args, **kwargs))
 
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        loop.optimizer_state = self._open.enter_context(WatchedState(loop, optimizer).in_place())
+        user.optimizer_state = self._open.enter_context(WatchedState(user, optimizer).in_place())
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
         self._replace(model, "state_dict", model_state)

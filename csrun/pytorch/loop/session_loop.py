@@ -29,11 +29,11 @@ from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
 from csrun.pytorch.loop.script_steps import ScriptSteps
 from csrun.pytorch.loop.traced_tokens import TracedTokens
+from csrun.pytorch.loop.user_state import UserState
 from csrun.pytorch.loop.variant_cache import Key, VariantCache
 from csrun.pytorch.loop.weight_guard import WeightCalls, WeightGuard
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.recording import Ref
@@ -55,8 +55,8 @@ class SessionLoop:
     """Shell of a loop: its batches, `backward()`, `optimizer.step()`, and calls on tokens.
 
     line: of the Session; a later Session in that line has the same variants. forward: the model's
-    own. is_fast: steps after the first ones need not be recorded. watch: guards the model's tensors
-    between steps.
+    own. is_fast: steps after the first ones need not be recorded. user: the state of the user's
+    objects. watch: guards the model's tensors between steps.
     """
 
     def __init__(
@@ -78,18 +78,10 @@ class SessionLoop:
             is_fast,
         )
         self._step: LoopStep | None = None
-        self.optimizer_state: WatchedState | None = None  # of a block that trains
         self.has_begun = self._is_over = False
         self._script_steps = ScriptSteps(run)
-        self.watch = WeightGuard(
-            model,
-            lambda: self.is_apart,
-            lambda: self.is_apart or run.replay.has_lost_weights,
-            lambda: run.replay.has_lost_weights,
-            self.give_back,
-            self.note_write,
-            self._note_shared,
-        )
+        self.user = UserState(self, run, model, optimization)
+        self.watch = WeightGuard(model, self.user)
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
         self._forward = self._guards.forward
@@ -104,9 +96,14 @@ class SessionLoop:
         self._revalidations = Revalidations(model, run, self.watch.module_sets)
         self._weight_calls = WeightCalls(self._called)
 
+    @property
+    def step(self) -> LoopStep | None:
+        """The step that the loop is in."""
+        return self._step
+
     def end(self) -> None:
         """End the last step and the loop."""
-        self._end_step()
+        self.end_step()
         if not self.has_begun and self._optimization is not None:
             log.warning(
                 f"{self._line}: no batch of a cbtorch.dataloader was taken in this Session's "
@@ -115,8 +112,7 @@ class SessionLoop:
         if self.has_begun:
             self.watch.require_in_place()
             self._revalidations.end(self._forward, self._modes, self._guards.state())
-        if self.optimizer_state is not None:
-            self.optimizer_state.look()
+        self.user.look()
         self._accumulation.say_rest()
         self._is_over = True
 
@@ -143,7 +139,7 @@ class SessionLoop:
 
         Raises: UsageError where the pass is read after the block
         """
-        self._end_step()
+        self.end_step()
         call_order.require_read_to_end(loader.orders)
         batches = self._run.batches_of(loader)
         self._run.look_at_data()
@@ -153,13 +149,13 @@ class SessionLoop:
             for position in range(min(length, batches.most)):
                 rows = loader.orders.rows(epoch, position)
                 yield self._begin_step(batches, epoch * length + position, rows)
-            self._end_step()
+            self.end_step()
             self._run.look_at_data()
         loader.orders.is_under_way = False
 
     def _begin_step(self, batches: Batches, number: int, rows: int | None) -> Any:
         call_order.require_block(self._is_over)
-        self._end_step()
+        self.end_step()
         loader, run = batches.loader, self._run
         if not self.has_begun:
             run.take_users_values()
@@ -167,8 +163,7 @@ class SessionLoop:
             self.has_begun = True
         self.watch.look()
         run.take_written()
-        if self.optimizer_state is not None:
-            self.optimizer_state.look()
+        self.user.look()
         key = (loader, rows, *self._state())
         variant = self._variants.at(*key)
         batch = partial(loader.batch, number, loader.changes.taken)
@@ -248,7 +243,7 @@ class SessionLoop:
             self._run.recorded_steps[cause] += 1
         return recorded
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
         """End the current step: the loop takes the next batch, or the pass is over."""
         self._leave_step()
         self.readback.settle()
@@ -653,80 +648,6 @@ class SessionLoop:
             set_to_none
         ):
             own(set_to_none)
-
-    @property
-    def is_replayed(self) -> bool:
-        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
-        return self._run.replay.is_on
-
-    @property
-    def is_apart(self) -> bool:
-        """True if the user's own Parameters are outside of a recorded step."""
-        step = self._step
-        return self.has_begun and (step is None or step.recorded is None or step.status.is_over)
-
-    def note_write(self, name: str) -> bool:
-        """Note that the loop is about to write a tensor of the model.
-
-        False in steps that an earlier run has taken: what came of it is in their checkpoint.
-
-        Raises: UsageError within a step, whose gradients are of the weights before
-        """
-        step = self._step
-        if step is not None and not step.status.is_over:
-            raise UsageError(
-                f"{user_line()}: {name} is written between the loop's batch and optimizer.step(): "
-                "write it after optimizer.step(), before the next batch is taken"
-            )
-        self._run.users.keep_weights()
-        self._run.are_written = not self.is_replayed
-        return self._run.are_written
-
-    def _note_shared(self) -> None:
-        """Note that the loop has an array of weights, and may write into it up to the next step."""
-        if self.is_apart and not self.is_replayed:
-            self._run.users.keep_weights()
-            self._run.are_written = True
-
-    def give_back(self) -> None:
-        """Copy the store's values to the user's own objects.
-
-        An evaluation of a batch that no loader gives ends here.
-
-        Raises: UsageError within another step that is recorded, whose gradients need the weights
-        """
-        step = self._step
-        is_recorded = step is not None and not self.is_apart
-        if step is not None and step.batches.is_pushed and not self._model.training:
-            self._end_step()
-        elif is_recorded and not self._run.users.are_current:
-            raise UsageError(
-                f"{user_line()}: the state of the model or optimizer is read between the model's "
-                "call and optimizer.step(): read it after optimizer.step()"
-            )
-        self._run.flush()
-        self._run.give_back()
-
-    def load_optimizer_state(self, load: Callable[[], None]) -> None:
-        """The loop calls `optimizer.load_state_dict`; `load` does it.
-
-        Raises: UsageError after the block's first step, or for state that the store does not have
-        """
-        state, optimization = self.optimizer_state, self._optimization
-        assert state is not None, "taken over of a training"
-        assert optimization is not None, "taken over of a training"
-        state.load(load)
-        optimization.check_options()
-        self._run.require_known_state()
-
-    def require_state_as_given(self) -> None:
-        """Raises: UsageError where the script has written into the optimizer's state"""
-        if not self._run.users.has_optimizer_as_given():
-            raise state_written_error()
-
-    def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the model's state_dict, with numbers also for a model without memory."""
-        return self._run.users.state_dict(state, self._run.saved)
 
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from operator import is_
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -24,14 +24,34 @@ _MEMORY = torch.Tensor.data_ptr
 LOOK_EVERY = 16  # steps, between two looks at where the model's tensors are
 
 
+class GuardedState(Protocol):
+    """The state of the user's model, as the guard sees it."""
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the store has the values."""
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the user's tensors may differ from the script's last step."""
+
+    @property
+    def are_gone(self) -> bool:
+        """True if nobody has the values of that, which an earlier run has taken."""
+
+    def give_back(self) -> None:
+        """Copy the store's values to the user's tensors."""
+
+    def note_write(self, name: str) -> bool:
+        """Note that a tensor of the model is about to be written; False if nobody reads it."""
+
+    def note_shared(self) -> None:
+        """Note that the loop has an array of such a tensor."""
+
+
 class WeightGuard(TorchDispatchMode):
     """Mode in which reads of the model's tensors return what the store has.
 
-    is_apart: whether the store has the values. is_stale: whether the user's tensors differ from the
-    script's last step. are_gone: whether nobody has the values of that, which an earlier run has
-    taken. give_back: copies the store's values to the user's tensors. note_write:
-    called before a tensor of the model, by its name, is written while the store has the values;
-    False if nobody reads it. note_shared: called when the loop gets an array of such a tensor.
     sets, module_sets: mutation counters of the block. writes: operators that have written a tensor
     of the model.
     """
@@ -40,20 +60,9 @@ class WeightGuard(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # its wrapper costs as much as most operators of the loop
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        is_apart: Callable[[], bool],
-        is_stale: Callable[[], bool],
-        are_gone: Callable[[], bool],
-        give_back: Callable[[], None],
-        note_write: Callable[[str], bool],
-        note_shared: Callable[[], None],
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, state: GuardedState) -> None:
         super().__init__()
-        self._model, self._is_apart, self._give_back = model, is_apart, give_back
-        self._note_write, self._note_shared = note_write, note_shared
-        self._is_stale, self._are_gone = is_stale, are_gone
+        self._model, self._state = model, state
         self._open = ExitStack()
         self.sets, self._seen, self._steps = ParameterSets(model, self._set_data), -1, 0
         self.module_sets = ModuleSets(model)
@@ -72,15 +81,15 @@ class WeightGuard(TorchDispatchMode):
         super().__exit__(*error)
 
     def _read(self, tensor: torch.Tensor) -> None:
-        if self.name_of(tensor) and self._is_stale():
+        if self.name_of(tensor) and self._state.is_stale:
             require_memory(self._model)
-            self._give_back()
+            self._state.give_back()
 
     def _share(self, tensor: torch.Tensor) -> None:
         self._read(tensor)
         if self._has_begun and self.name_of(tensor):
             self.writes += 1
-            self._note_shared()
+            self._state.note_shared()
 
     def _learn(self) -> None:
         model = self._model
@@ -120,9 +129,9 @@ class WeightGuard(TorchDispatchMode):
             return
         was, before = _kind_of(parameter), address(parameter)
         name = self._names[places[0]]
-        if self._note_write(name):
+        if self._state.note_write(name):
             require_memory(self._model)
-            self._give_back()
+            self._state.give_back()
         set_it()
         at = _MEMORY(parameter)
         if _kind_of(parameter) != was or (at != self._places[places[0]] and at in self._places):
@@ -162,15 +171,15 @@ class WeightGuard(TorchDispatchMode):
         written = self._written(func, args, kwargs) if found else None
         if written is not None:
             self.writes += 1
-        if found and is_users_call() and self._is_stale():
-            if func.is_view and self._are_gone():  # it reads nothing
+        if found and is_users_call() and self._state.is_stale:
+            if func.is_view and self._state.are_gone:  # it reads nothing
                 return call_for_user(func, args, kwargs)
             if written:
-                is_first = not self._is_apart()  # before the block's first step
-                if is_first or not self._note_write(written):
+                is_first = not self._state.is_apart  # before the block's first step
+                if is_first or not self._state.note_write(written):
                     return call_for_user(func, args, kwargs)
             require_memory(self._model)
-            self._give_back()
+            self._state.give_back()
         return call_for_user(func, args, kwargs)
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> str | None:

@@ -13,9 +13,11 @@ from csrun.pytorch.errors import user_line
 
 
 class StateOwner(Protocol):
-    """The Session's loop, as WatchedState knows it."""
+    """The state of the user's objects, as WatchedState knows it."""
 
-    has_begun: bool
+    @property
+    def has_begun(self) -> bool:
+        """True from the block's first step on."""
 
     @property
     def is_apart(self) -> bool:
@@ -37,8 +39,8 @@ class WatchedState(MutableMapping[Any, Any]):
     own: the optimizer's mapping, restored after the block
     """
 
-    def __init__(self, loop: StateOwner, optimizer: torch.optim.Optimizer) -> None:
-        self._loop, self._optimizer = loop, optimizer
+    def __init__(self, owner: StateOwner, optimizer: torch.optim.Optimizer) -> None:
+        self._owner, self._optimizer = owner, optimizer
         self.own: MutableMapping[Any, Any] = optimizer.state
         self._was_read = False
 
@@ -61,14 +63,14 @@ class WatchedState(MutableMapping[Any, Any]):
             raise state_written_error()
         if self._was_read:  # its tensors may have been written
             self._was_read = False
-            self._loop.require_state_as_given()
+            self._owner.require_state_as_given()
 
     def load(self, load_state_dict: Callable[[], None]) -> None:
         """Load a state_dict, for which PyTorch puts another mapping in the place of its own.
 
         Raises: UsageError after the block's first step
         """
-        if self._loop.has_begun:
+        if self._owner.has_begun:
             raise UsageError(
                 f"{user_line()}: load_state_dict of the optimizer must be called before the first "
                 "step of the Session's block: from then on the run's store has the state"
@@ -81,13 +83,13 @@ class WatchedState(MutableMapping[Any, Any]):
             self.own, attributes["state"] = attributes["state"], self
 
     def _read(self) -> MutableMapping[Any, Any]:
-        if self._loop.is_apart:
-            self._loop.give_back()
+        if self._owner.is_apart:
+            self._owner.give_back()
             self._was_read = True
         return self.own
 
     def _write(self) -> MutableMapping[Any, Any]:
-        if self._loop.has_begun:
+        if self._owner.has_begun:
             raise state_written_error()
         return self.own
 

@@ -1,0 +1,141 @@
+"""The user's model and optimizer in a Session's block, while the run's store has their values."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop.loop_step import LoopStep
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.watched_state import WatchedState, state_written_error
+from csrun.pytorch.run.script_run import ScriptRun
+
+
+class OpenLoop(Protocol):
+    """The loop of the block, as far as it is needed here."""
+
+    has_begun: bool
+
+    @property
+    def step(self) -> LoopStep | None:
+        """The step that the loop is in."""
+
+    def end_step(self) -> None:
+        """End it."""
+
+
+class UserState:
+    """What the loop reads and writes of the model's and the optimizer's state.
+
+    optimizer_state: what the script gets as `optimizer.state`, in a block that trains.
+    """
+
+    def __init__(
+        self,
+        loop: OpenLoop,
+        run: ScriptRun,
+        model: torch.nn.Module,
+        optimization: Optimization | None,
+    ) -> None:
+        self._loop, self._run, self._model = loop, run, model
+        self._optimization = optimization
+        self.optimizer_state: WatchedState | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """True from the block's first step on."""
+        return self._loop.has_begun
+
+    @property
+    def is_replayed(self) -> bool:
+        """True if the loop is in steps that an earlier run has taken, whose weights are gone."""
+        return self._run.replay.is_on
+
+    @property
+    def is_apart(self) -> bool:
+        """True if the store has the values: outside of a recorded step."""
+        step = self._loop.step
+        is_recorded = step is not None and step.recorded is not None and not step.status.is_over
+        return self.has_begun and not is_recorded
+
+    @property
+    def are_gone(self) -> bool:
+        """True if nobody has the values of the script's last step, which an earlier run took."""
+        return self._run.replay.has_lost_weights
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the user's tensors may differ from the script's last step."""
+        return self.is_apart or self.are_gone
+
+    def note_write(self, name: str) -> bool:
+        """Note that the loop is about to write a tensor of the model.
+
+        False in steps that an earlier run has taken: what came of it is in their checkpoint.
+
+        Raises: UsageError within a step, whose gradients are of the weights before
+        """
+        step = self._loop.step
+        if step is not None and not step.status.is_over:
+            raise UsageError(
+                f"{user_line()}: {name} is written between the loop's batch and optimizer.step(): "
+                "write it after optimizer.step(), before the next batch is taken"
+            )
+        self._run.users.keep_weights()
+        self._run.are_written = not self.is_replayed
+        return self._run.are_written
+
+    def note_shared(self) -> None:
+        """Note that the loop has an array of weights, and may write into it up to the next step."""
+        if self.is_apart and not self.is_replayed:
+            self._run.users.keep_weights()
+            self._run.are_written = True
+
+    def give_back(self) -> None:
+        """Copy the store's values to the user's own objects.
+
+        An evaluation of a batch that no loader gives ends here.
+
+        Raises: UsageError within another step that is recorded, whose gradients need the weights
+        """
+        step = self._loop.step
+        is_recorded = step is not None and not self.is_apart
+        if step is not None and step.batches.is_pushed and not self._model.training:
+            self._loop.end_step()
+        elif is_recorded and not self._run.users.are_current:
+            raise UsageError(
+                f"{user_line()}: the state of the model or optimizer is read between the model's "
+                "call and optimizer.step(): read it after optimizer.step()"
+            )
+        self._run.flush()
+        self._run.give_back()
+
+    def look(self) -> None:
+        """Check the optimizer's state for writes, as a step begins or the block ends.
+
+        Raises: UsageError where the script has written into it
+        """
+        if self.optimizer_state is not None:
+            self.optimizer_state.look()
+
+    def load_optimizer_state(self, load: Callable[[], None]) -> None:
+        """The loop calls `optimizer.load_state_dict`; `load` does it.
+
+        Raises: UsageError after the block's first step, or for state that the store does not have
+        """
+        assert self.optimizer_state is not None, "taken over of a training"
+        assert self._optimization is not None, "taken over of a training"
+        self.optimizer_state.load(load)
+        self._optimization.check_options()
+        self._run.require_known_state()
+
+    def require_state_as_given(self) -> None:
+        """Raises: UsageError where the script has written into the optimizer's state"""
+        if not self._run.users.has_optimizer_as_given():
+            raise state_written_error()
+
+    def with_memory(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the model's state_dict, with numbers also for a model without memory."""
+        return self._run.users.state_dict(state, self._run.saved)
