@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter, is_
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -17,12 +17,11 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.edits import FIRST, Edit, Edits, KeptEdits, OfParameter, Place
 from csrun.pytorch.gradients.lazy_gradient import Gradient
+from csrun.pytorch.gradients.reads import EditingLoop, GradientReads
 from csrun.pytorch.gradients.values import (
-    OF_A_SUM,
     FunctionOfGradients,
     GradientValue,
     StepGradients,
-    not_returned,
     refused,
 )
 from csrun.pytorch.gradients.without_numbers import WithoutNumbers, without_numbers
@@ -32,7 +31,7 @@ from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.mutation_counters import ParameterSets
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import NORM, Numbers, Owner, Slot, StepOutputs, Token, token_of
+from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
@@ -58,17 +57,6 @@ def _refused_write(func: Any) -> UsageError:
     )
 
 
-class EditingLoop(Owner, Protocol):
-    """The loop, as gradients see it."""
-
-    def norm_edit_of(self, step: StepOutputs) -> Edit | None:
-        """Return the edit of a step that computes the norm by which all gradients are clipped."""
-
-    @property
-    def accumulates(self) -> bool:
-        """True if a step may take several batches."""
-
-
 class Gradients:
     """Lazy gradients of the trained parameters.
 
@@ -87,8 +75,7 @@ class Gradients:
         sets: ParameterSets,
         left: frozenset[str] = frozenset(),
     ) -> None:
-        self._loop, self._left = loop, left
-        self._norm_slots: dict[torch.dtype, Slot] = {}
+        self._left, self.reads = left, GradientReads(self, loop)
         self._name_of, self._optimized = name_of, set(map(id, optimized))
         self._parameters = dict(model.named_parameters())
         self._names: Mapping[str, Any] = {}
@@ -97,13 +84,13 @@ class Gradients:
         self._owners: list[Parameter] = []  # of these, each, in two lists
         self._theirs: list[Gradient] = []
         self._sets, self._seen = sets, -1
-        self._is_cleared = True
-        self._zeroed: set[str] = set()
+        self.is_cleared = True
+        self.zeroed: set[str] = set()
         self.zeros: frozenset[str] = frozenset()  # parameters whose gradient is there, and is zero
         self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
         self.is_open = False  # between backward() and optimizer.step()
         self._edits = Edits()
-        self._step: StepOutputs | None = None  # whose gradients are there
+        self.step: StepOutputs | None = None  # whose gradients are there
         self._are_read = self._was_none = False
 
     def appear(self, names: Mapping[str, Any], step: StepOutputs | None = None) -> None:
@@ -115,9 +102,9 @@ class Gradients:
         self._of(names)
         for parameter, gradient in self._all:
             parameter.grad = gradient
-        self._is_cleared = self._was_none = False
-        self._zeroed.clear()
-        self._step = step
+        self.is_cleared = self._was_none = False
+        self.zeroed.clear()
+        self.step = step
 
     def _of(self, names: Mapping[str, Any]) -> None:
         self.vanish()
@@ -135,7 +122,7 @@ class Gradients:
         They are the same tensors in PyTorch if that step's gradients were not set to None.
         are_none: those that the loop itself has set to None
         """
-        counts, step = list(map(getrefcount, self._theirs)), self._step
+        counts, step = list(map(getrefcount, self._theirs)), self.step
         if not (self._was_none or any(are_none)) or max(counts, default=0) <= _HELD_BY_LISTS:
             return
         for number, count in enumerate(counts):
@@ -170,12 +157,12 @@ class Gradients:
         if not is_in_place or not self._are_in_place():
             for parameter, gradient in self._all:
                 parameter.grad = gradient
-        self._is_cleared, self._was_none, self.is_open = False, False, True
-        self._zeroed.clear()
+        self.is_cleared, self._was_none, self.is_open = False, False, True
+        self.zeroed.clear()
         self._edits.begin(step)
-        self._step = step
+        self.step = step
         if first is not None:
-            norm, number = partial(self._norm_in, step), partial(self._number_in, step)
+            norm, number = partial(self.reads.norm_in, step), partial(self.reads.number_in, step)
             step.gradients = StepGradients(first, lambda: self._edits.made, norm, number)
 
     def _are_in_place(self) -> bool:
@@ -193,11 +180,11 @@ class Gradients:
         Raises: UsageError for gradients of before `optimizer.step()`, or where only some are
             cleared
         """
-        if self._is_cleared:
+        if self.is_cleared:
             return 0
         owned = zip(self._names, self._owners, strict=True)
         optimized = [(name, p) for name, p in owned if id(p) in self._optimized]
-        kept = [name for name, p in optimized if p.grad is not None and name not in self._zeroed]
+        kept = [name for name, p in optimized if p.grad is not None and name not in self.zeroed]
         if kept and not self.batches:
             raise UsageError(
                 f"{user_line()}: {kept[0]} still has the gradient of the last step: call "
@@ -214,8 +201,8 @@ class Gradients:
     def waiting(self) -> int:
         """Count of batches whose gradients wait for optimizer.step(), if they are still there."""
         owned = zip(self._names, self._owners, strict=True)
-        are_there = any(p.grad is not None and name not in self._zeroed for name, p in owned)
-        return self.batches if are_there and not self._is_cleared else 0
+        are_there = any(p.grad is not None and name not in self.zeroed for name, p in owned)
+        return self.batches if are_there and not self.is_cleared else 0
 
     def require_same(self, names: Mapping[str, Any]) -> None:
         """Raises: UsageError if a batch gives other parameters gradients than those before it"""
@@ -235,7 +222,7 @@ class Gradients:
         Returns whether there are lazy ones: those of before the first step are PyTorch's own.
         """
         self._keep_zeros(set_to_none)
-        self._is_cleared, self.batches = True, 0
+        self.is_cleared, self.batches = True, 0
         self._was_none |= set_to_none
         if set_to_none and (self._are_read or not self._are_in_place()):
             for parameter in self._owners:  # the loop may ask whether there is one
@@ -273,7 +260,7 @@ class Gradients:
     def vanish(self) -> None:
         """Remove the lazy gradients."""
         self._was_none |= all(parameter.grad is None for parameter in self._owners)
-        self._is_cleared, self.is_open = True, False
+        self.is_cleared, self.is_open = True, False
         for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
@@ -284,7 +271,7 @@ class Gradients:
         Raises: UsageError for a gradient that was not made of this step's
         """
         self.is_open, self.batches = False, 0
-        kept, step = self._edits.end(self._assigned()), self._step
+        kept, step = self._edits.end(self._assigned()), self.step
         if step is not None and step.gradients is not None:
             step.gradients.end(kept.all)
         return kept
@@ -318,8 +305,8 @@ class Gradients:
         is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
         if self._edits.are_written or (assigned and not is_cleared):
             raise edited_too_early()
-        if self._step is not None and self._step.gradients is not None:
-            self._step.gradients.end(self._edits.made)
+        if self.step is not None and self.step.gradients is not None:
+            self.step.gradients.end(self._edits.made)
         self.batches = 0 if is_cleared else batches
 
     def _assigned(self) -> dict[str, Place | None]:
@@ -359,16 +346,16 @@ class Gradients:
     def _new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, is_of_loops = leaves_of(args, kwargs), writes_outside(func, args)
         if is_of_loops or any(map(self._is_of_loop, leaves)):
-            numbers = self._numbers_in(args, kwargs)
+            numbers = self.reads.numbers_in(args, kwargs)
             of_parameters = any(isinstance(x, Gradient) and x.of for x in leaves)
             if numbers is None and (is_of_loops or not (is_write(func) or of_parameters)):
-                numbers = self._read_in(args, kwargs)
+                numbers = self.reads.read_in(args, kwargs)
             if numbers is not None:
                 return func(*numbers[0], **numbers[1])
         given, options = tree_map(self._given, (args, kwargs))
         found = self._like(func, args, kwargs)
         if found is None:
-            return self._on_numbers(func, args, kwargs)
+            return self.reads.on_numbers(func, args, kwargs)
         made = [leaf for leaf in tree_leaves(found.result) if isinstance(leaf, Gradient)]
         if made or found.written:
             self._note(func, (given, options), leaves, found)
@@ -408,128 +395,6 @@ class Gradients:
         is_own = isinstance(leaf, Token) and leaf.step is self._edits.step
         return isinstance(leaf, Numbers | TracedTensor) and not is_own
 
-    # Numbers.
-
-    def number_of(self, gradient: Gradient) -> torch.Tensor:
-        """Return the numbers of a value.
-
-        Raises: UsageError for one that cannot be known
-        """
-        norm = self._of_norm(gradient)
-        if norm is not None:
-            return norm.tensor()
-        value = self._value_of(gradient)
-        self._are_read = True
-        if value.step is None:
-            return value.compute()
-        return self._loop.readback.of_gradients(value.step, value.compute)
-
-    def _of_norm(self, gradient: Gradient) -> Numbers | None:
-        """Return the lazy number of a value computed from the norm by which the wafer clips."""
-        edit, step = gradient.edit, gradient.step
-        norm = None if edit is None or step is None else self._loop.norm_edit_of(step)
-        if edit is None or step is None or norm is None:
-            return None
-        waiting = [edit]
-        while waiting:
-            each = waiting.pop()
-            if each is norm:
-                continue
-            if each.is_written or any(isinstance(leaf, OfParameter) for leaf in each.leaves):
-                return None
-            waiting += each.sources.values()
-        found: Numbers = tree_leaves(self._computed(edit, norm, step))[gradient.leaf]
-        return found
-
-    def _value_of(self, gradient: Gradient) -> GradientValue:
-        """Return what computes a value.
-
-        Raises: UsageError for one that cannot be known
-        """
-        if gradient.value is not None:
-            return gradient.value
-        if gradient.of is not None:
-            return self._value_of_parameter(gradient, gradient.of.name)
-        edit, step = gradient.edit, gradient.step
-        if edit is None or step is None:
-            raise not_returned()
-        if step.gradients is None:
-            raise refused(OF_A_SUM)
-        return GradientValue(step, partial(step.gradients.of_edit, edit, gradient.leaf))
-
-    def _value_of_parameter(self, gradient: Gradient, name: str) -> GradientValue:
-        if name in (self.zeros if self._is_cleared else self._zeroed):
-            return GradientValue(None, partial(torch.zeros, gradient.shape, dtype=gradient.dtype))
-        if self._is_cleared:
-            raise refused(
-                f"after zero_grad() has set that of {name} to None: read it before zero_grad()"
-            )
-        if self._step is None or self._step.gradients is None:
-            raise refused(OF_A_SUM)
-        return GradientValue(self._step, partial(self._step.gradients.of_parameter, name))
-
-    def _computed(self, edit: Edit, norm: Edit, step: StepOutputs) -> Any:
-        """Return the lazy result of an edit of a step, computed from the norm of edit `norm`."""
-        if edit is norm:
-            return token_of(self._loop, step, self.norm_slot(edit.value.dtype))
-
-        def number(leaf: Any) -> Any:
-            if isinstance(leaf, Place):
-                found = self._computed(edit.sources[leaf.edit], norm, step)
-                return tree_leaves(found)[leaf.leaf]
-            if isinstance(leaf, Slot):
-                return token_of(self._loop, step, leaf)
-            return leaf.tensor if isinstance(leaf, Snapshot) else leaf
-
-        args, kwargs = tree_map(number, (edit.args, edit.kwargs))
-        return edit.func(*args, **kwargs)
-
-    def _norm_in(self, step: StepOutputs) -> tuple[Edit, Callable[[], torch.Tensor]] | None:
-        """Return the edit of a step that computes the norm by which the wafer clips."""
-        edit = None if self._loop.accumulates else self._loop.norm_edit_of(step)
-        if edit is None:
-            return None
-        return edit, partial(self._number_in, step, self.norm_slot(edit.value.dtype))
-
-    def _number_in(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
-        return self._loop.readback.read(step, slot)
-
-    def norm_slot(self, dtype: torch.dtype) -> Slot:
-        """Return the slot of the norm of gradients of a type."""
-        if dtype not in self._norm_slots:
-            self._norm_slots[dtype] = Slot(NORM, torch.empty((), dtype=dtype, device="meta"))
-        return self._norm_slots[dtype]
-
-    def _numbers_in(self, args: Any, kwargs: Any) -> Any:
-        """Return arguments with lazy numbers in the place of values computed from the norm.
-
-        None if other values of gradients are among them.
-        """
-        if any(isinstance(leaf, Gradient) and leaf.of for leaf in leaves_of(args, kwargs)):
-            return None
-        found = tree_map(
-            lambda a: self._of_norm(a) if isinstance(a, Gradient) else a, (args, kwargs)
-        )
-        given, made = (tree_leaves(each) for each in ((args, kwargs), found))
-        is_missing = (a is not None and b is None for a, b in zip(given, made, strict=True))
-        return None if any(is_missing) else found
-
-    def _read_in(self, args: Any, kwargs: Any) -> Any:
-        """Return arguments with numbers in the place of values of gradients."""
-
-        def read(leaf: Any) -> Any:
-            if not isinstance(leaf, Gradient):
-                return leaf
-            norm = self._of_norm(leaf)
-            return self.number_of(leaf) if norm is None else norm
-
-        return tree_map(read, (args, kwargs))
-
-    def _on_numbers(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result of a function whose shape or type depends on numbers."""
-        args, kwargs = self._read_in(args, kwargs)
-        return func(*args, **kwargs)
-
     def _given(self, leaf: Any) -> Any:
         """Return an argument of an edit as edits are compared."""
         if isinstance(leaf, Gradient):
@@ -568,7 +433,7 @@ class Gradients:
 
         Raises: UsageError if it writes them into something that lasts
         """
-        if (numbers := self._numbers_in(args, kwargs)) is not None:
+        if (numbers := self.reads.numbers_in(args, kwargs)) is not None:
             return func(*numbers[0], **numbers[1])
         target = kwargs.get("out", args[0] if args else None)
         if not is_write(func) and "out" not in kwargs:
@@ -577,24 +442,24 @@ class Gradients:
             if not isinstance(each, Gradient):
                 if type(each) is not torch.Tensor or self._name_of(each):
                     raise _refused_write(func)
-                return self._on_numbers(func, args, kwargs)
+                return self.reads.on_numbers(func, args, kwargs)
             self._write_outside(func, each)
         return target
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the lazy result of a function, which is computed when it is read."""
         if any(isinstance(x, Numbers | TracedTensor) for x in leaves_of(args, kwargs)):
-            return self._on_numbers(func, args, kwargs)
+            return self.reads.on_numbers(func, args, kwargs)
         found = self._like(func, args, kwargs)
         if found is None:
-            return self._on_numbers(func, args, kwargs)
+            return self.reads.on_numbers(func, args, kwargs)
         for each in found.written:
             self._write_outside(func, each)
         made = [x for x in tree_leaves(found.result) if isinstance(x, Gradient)]
         new = [x for x in made if x.of is None and x.edit is None and x.value is None]
         if new:
             given = tree_map(
-                lambda x: self._value_of(x) if isinstance(x, Gradient) else x, (args, kwargs)
+                lambda x: self.reads.value_of(x) if isinstance(x, Gradient) else x, (args, kwargs)
             )
             leaves = tree_leaves(found.result)
             values = FunctionOfGradients(func, *given).values(len(leaves))
@@ -609,8 +474,8 @@ class Gradients:
             return
         name = gradient.of.name
         if func.__name__ in ("zero_", "_foreach_zero_"):
-            self._zeroed.add(name)
-        elif not self._is_cleared and name not in self._zeroed:
+            self.zeroed.add(name)
+        elif not self.is_cleared and name not in self.zeroed:
             raise UsageError(
                 f"{user_line()}: {func.__name__} changes the gradient of {name} outside "
                 "of backward() and optimizer.step(): edit it between them"

@@ -18,11 +18,19 @@ _NO_EDITS = frozenset({"detach", "detach_", "requires_grad_"})
 _CPU = torch.device("cpu")
 
 
-class GradientOwner(Protocol):
-    """The gradients of a loop, as one of them sees them."""
+class NumberReads(Protocol):
+    """Numbers of gradients, as one of them sees them."""
 
     def number_of(self, gradient: "Gradient") -> torch.Tensor:
         """Return the numbers of a value."""
+
+
+class GradientOwner(Protocol):
+    """The gradients of a loop, as one of them sees them."""
+
+    @property
+    def reads(self) -> "NumberReads":
+        """Their numbers."""
 
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
@@ -97,5 +105,5 @@ _DATA = torch.Tensor.data.__get__
 
 def _read(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first, *rest = args
-    numbers = first.owner.number_of(first)
+    numbers = first.owner.reads.number_of(first)
     return numbers if name == "__deepcopy__" else func(numbers, *rest, **kwargs)

@@ -379,7 +379,7 @@ class SessionLoop:
             return self.readback.read(outputs, slot) if slot is not None else None
 
         def norm(dtype: torch.dtype) -> torch.Tensor:
-            return self.readback.read(outputs, self._gradients.norm_slot(dtype))
+            return self.readback.read(outputs, self._gradients.reads.norm_slot(dtype))
 
         recorded.answer(variant, returned, norm)
         if variant.trains:
