@@ -26,7 +26,7 @@ class EditingLoop(Owner, Protocol):
         """True if a step may take several batches."""
 
 
-class ReadGradients(Protocol):
+class GradientSet(Protocol):
     """The gradients that are there, as they are read.
 
     zeros, zeroed: parameters whose gradient is zero, after `zero_grad()` or by the loop.
@@ -49,7 +49,7 @@ class GradientReads:
     loop: computes with numbers on the host.
     """
 
-    def __init__(self, gradients: ReadGradients, loop: EditingLoop) -> None:
+    def __init__(self, gradients: GradientSet, loop: EditingLoop) -> None:
         self._gradients, self._loop = gradients, loop
         self._norm_slots: dict[torch.dtype, Slot] = {}
 

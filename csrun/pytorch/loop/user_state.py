@@ -27,7 +27,7 @@ class OpenLoop(Protocol):
 
 
 class UserState:
-    """What the loop reads and writes of the model's and the optimizer's state.
+    """State of the model and of the optimizer, as the loop reads and writes it.
 
     optimizer_state: what the script gets as `optimizer.state`, in a block that trains.
     """
