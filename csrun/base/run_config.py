@@ -40,6 +40,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     memory, in bytes or as 8GiB.
 
     trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
+    threads: the most that compute a step's products; None allows every CPU of the wafer's task.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1
@@ -48,6 +49,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     weight_store_dir: str | None = None
     weight_store_memory: Size | None = None
     trace_steps: TraceSteps | None = None
+    threads: Positive | None = None
 
 
 class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -84,6 +86,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
     memory or on disk, and how much memory a store on disk takes.
+    threads: the most that compute a step's products on the wafer, None for every CPU of its task;
+    a step of less than 1 GFLOP takes one. Another number of threads changes the last bits.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: arithmetic of the whole run; float64 is for checking against other programs.

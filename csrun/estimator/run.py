@@ -18,6 +18,7 @@ from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import ModelFunction
 from csrun.executable import Plan
 from csrun.records.checkpoints import OPTIMIZER_STATE
+from csrun.runtime.threads import threads_of
 from csrun.runtime.wire.rendezvous import RunFolder
 
 
@@ -72,7 +73,7 @@ class EstimatorRun:
             "precision": self.config.precision,
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
-            "threads": str(plan.blas_threads),
+            "threads": str(threads_of(plan, self.config.threads)),
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
             OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),

@@ -294,14 +294,11 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a compile that its plan records.
 
-    `blas_threads` belongs to the arithmetic: a matrix product on more threads may sum in another
-    order. Which options the compiler has chosen, it was for the models of the checksums in
-    `chosen_for`.
+    Which options the compiler has chosen, it was for the models of the checksums in `chosen_for`.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
-    blas_threads: Positive = 1
     chosen_for: tuple[str, ...] = ()
 
     @property

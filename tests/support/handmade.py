@@ -111,7 +111,6 @@ def _plan(mode: ExecutionMode) -> Plan:
             Visit("backward_0", (0,), (0,), (0,)),
         ),
         schedule=(),
-        blas_threads=1,
         arena_bytes=offset,
         store_in_arena=not streaming,
         store=StoreLayout(store_bytes, 0, region, ()),

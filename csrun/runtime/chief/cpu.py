@@ -30,7 +30,8 @@ from csrun.runtime.step.weights import (
     Turns,
     Weights,
 )
-from csrun.runtime.store.first_values import initialize, own_threads
+from csrun.runtime.store.first_values import initialize
+from csrun.runtime.threads import own_threads, threads_of
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
@@ -43,6 +44,7 @@ class _ProgramMemory:
     runtime: Runtime
     recorder: SpanRecorder
     gate: UpdateGate
+    threads: int | None  # the user's limit
     plans: list[Plan] = field(default_factory=list)
     turns: Turns = field(default_factory=Turns)
 
@@ -73,9 +75,9 @@ class CpuOrder:
 
 
 class CpuProgram:
-    """A program of a CPU run, in one thread.
+    """A program of a CPU run.
 
-    BLAS threads are limited to the plan's while it runs a step, and the user's setting comes back.
+    BLAS has the threads of the plan while it runs a step, and the user's setting comes back.
     """
 
     device = "cpu:0"
@@ -102,6 +104,7 @@ class CpuProgram:
         self._engine = Engine(plan, compute, fed.source, watched, self._results)
         self._weights, self._turns = weights, memory.turns
         self._recorder, self._number = memory.recorder, len(memory.plans)
+        self._threads = threads_of(plan, memory.threads)
         memory.plans.append(plan)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
@@ -118,7 +121,7 @@ class CpuProgram:
         self._turns.take(self._weights)
         self._recorder.program = self._number
         # BLAS divides its sums by threads: with another number of them the bits would be others.
-        with threadpool_limits(self.plan.blas_threads, user_api="blas"):
+        with threadpool_limits(self._threads, user_api="blas"):
             return self._engine.run(steps)
 
     def order(self, steps: StepOrder) -> CpuOrder:
@@ -139,7 +142,7 @@ class CpuProgram:
 
 
 class CpuMachine(CpuProgram):
-    """Chief, streamer, wafer and MemoryX in one process and one thread.
+    """Chief, streamer, wafer and MemoryX in one process.
 
     sram_bytes: what the wafer has that the process stands for; None for any number. is_pushed: as
     of `Feed`.
@@ -165,7 +168,7 @@ class CpuMachine(CpuProgram):
         self.numbers = numbers_view(plan, store)
         recorder, gate = SpanRecorder(settings.trace_steps), UpdateGate(plan)
         runtime = Runtime(settings.seed, LayerMarks(recorder))
-        self._memory = _ProgramMemory(arena, store, runtime, recorder, gate)
+        self._memory = _ProgramMemory(arena, store, runtime, recorder, gate, settings.threads)
         self._settings, self._sram_bytes = settings, sram_bytes
         self.plans = self._memory.plans
         feed = Feed(dataset, first=first, is_pushed=is_pushed)

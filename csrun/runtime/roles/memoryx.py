@@ -27,8 +27,8 @@ from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.backing import StoreShare, make_store
-from csrun.runtime.store.first_values import own_threads
 from csrun.runtime.store.store_mailbox import Notes
+from csrun.runtime.threads import own_threads
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,

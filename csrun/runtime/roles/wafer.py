@@ -70,12 +70,13 @@ def serve(control: Channel) -> Results:
 
 @dataclass(frozen=True)
 class _LoadedProgram:
-    """A loaded one. resources: what it works with, its batches aside."""
+    """A loaded one. resources: what it works with, its batches aside. threads: of its products."""
 
     plan: Plan
     engine: Engine
     weights: Weights
     resources: ExitStack
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class _Wafer:
     def _run(self, order: messages.RunSteps) -> messages.StepsDone:
         program = self._programs[order.program]
         if self._turns.take(program.weights):
-            self._use_threads(program.plan)
+            self._use_threads(program.threads)
         self._recorder.program = order.program
         return program.engine.run(order.steps)
 
@@ -137,7 +138,7 @@ class _Wafer:
         is_first = not self._loaded
         if is_first:
             self._recorder = shared_recorder(request.trace_steps, self._control)
-            self._use_threads(executable.plan)
+            self._use_threads(request.threads)
             self._memory = _WaferMemory(
                 executable.plan,
                 request,
@@ -161,10 +162,10 @@ class _Wafer:
         ready = messages.WaferReady(perf_counter() - started)
         self._control.send(ready, [*arena, slots.descriptor])
 
-    def _use_threads(self, plan: Plan) -> None:
-        if plan.blas_threads != self._blas_threads:
-            threadpool_limits(plan.blas_threads, user_api="blas")
-            self._blas_threads = plan.blas_threads
+    def _use_threads(self, threads: int) -> None:
+        if threads != self._blas_threads:
+            threadpool_limits(threads, user_api="blas")
+            self._blas_threads = threads
 
     def _program(
         self,
@@ -188,7 +189,7 @@ class _Wafer:
         compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
         share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
         engine = Engine(plan, compute, share, watched, results, system, verdict)
-        return _LoadedProgram(plan, engine, weights, resources)
+        return _LoadedProgram(plan, engine, weights, resources, request.threads)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
         """The wafer's own, or in a training of several systems its hand in that of all."""

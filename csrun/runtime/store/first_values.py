@@ -1,7 +1,6 @@
 """The first values of weights and optimizer state: drawn where the store is, by several threads."""
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,11 +47,6 @@ def initialize(
             # Bounded, as values of a store on disk are in memory until they are written back.
             take(threads + AHEAD)
         take(0)
-
-
-def own_threads() -> int:
-    """Thread count: the processors of this task."""
-    return len(os.sched_getaffinity(0))
 
 
 def _fills(plan: Plan, state: Mapping[str, Array], seed: int, is_fresh: bool) -> list[Fill]:
