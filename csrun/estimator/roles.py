@@ -49,6 +49,9 @@ def serve(
     """Serve as a task other than the chief, until the run ends.
 
     datasets, hear: of a streamer, as of `streamer.serve`
+
+    Raises: PeerLost when the chief goes away or gives the run up, a ChiefRefused where it does so
+        with a UsageError
     """
     name, cpus = _peer_name(context.entry), context.streaming_cpus
 
@@ -60,7 +63,10 @@ def serve(
                 return swarmx.serve(channel, folder, name)
         return streamer.serve(channel, datasets, cpus, hear)
 
-    return rendezvous.take_part(folder, name, part)
+    results = rendezvous.take_part(folder, name, part)
+    if rendezvous.RUN_FAILED in results:
+        rendezvous.raise_failure(folder)
+    return results
 
 
 def _role_of_plain_task(context: TaskContext) -> Role:

@@ -41,7 +41,7 @@ from csrun.records.checkpoints import Checkpoint
 from csrun.runtime.chief.machine import Program
 from csrun.runtime.chief.training import Training
 from csrun.runtime.wire.messages import Results
-from csrun.runtime.wire.rendezvous import RunFolder, announce_done, announce_failed
+from csrun.runtime.wire.rendezvous import RUN_FAILED, RunFolder, announce_done, announce_failed
 
 log = logging.getLogger("csrun")
 
@@ -165,9 +165,11 @@ class ScriptRun:
         except CsrunError as another:
             log.warning(f"Steps after the newest checkpoint are lost: {another}")
         finally:
+            is_broken, results = self._broken_by is not None, None
             if self.run.folder is not None and isinstance(error, Exception):
                 announce_failed(self.run.folder, error)
-            self._let_go(None)
+                results = None if is_broken else {RUN_FAILED: 1.0}
+            self._let_go(results)
 
     def _rescue(self) -> None:
         machine, by = self._machine, self._broken_by
@@ -203,12 +205,15 @@ class ScriptRun:
     def _restart_machine(self) -> None:
         """Close the machine; the next order begins another one."""
         self._close_machine({GOES_ON: 1.0})
+        self._announce({GOES_ON: 1.0})
         self.run = replace(self.run, folder=self.folder())
 
     def suspend(self, word: Results) -> None:
         """Release the system until another Session of this run. word: for the other tasks."""
         if self.is_open:
-            self._let_go({**self._results, **word})
+            results = {**self._results, **word}
+            self._let_go(results)
+            self._announce(results)
 
     def end(self) -> None:
         """End the run: no further Session of it comes."""
@@ -224,7 +229,10 @@ class ScriptRun:
         self._orders.forget()
         if machine is not None:
             machine.close(results)
-        if self.run.folder is not None and results is not None:
+
+    def _announce(self, results: Results) -> None:
+        """Leave the results for tasks that come late."""
+        if self.run.folder is not None:
             announce_done(self.run.folder, results)
 
     # Batches and programs.

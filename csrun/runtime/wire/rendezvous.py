@@ -100,6 +100,7 @@ CHIEF = "chief"
 MEMORYX = peer_name(Role.MEMORYX)  # the first, and mostly the only one
 _RUN_AGAIN = "start the job again"
 SAME_CALLS = "every task must make the same calls of the estimator"
+RUN_FAILED = "run failed"  # among the results of a run that the chief has given up
 
 
 class ChiefRefused(UsageError, PeerLost):  # noqa: N818  an event, not an error
@@ -191,7 +192,7 @@ def join(folder: RunFolder, me: str) -> Channel | Results:
         is_too_late = folder.has_ended(CHIEF)  # asked first: what it left is there by then
         if (results := _results(folder)) is not None:
             return results
-        _raise_failure(folder)
+        raise_failure(folder)
         if os.path.lexists(folder.endpoint):
             return _connect(folder, me)
         if is_too_late:
@@ -214,8 +215,8 @@ def _results(folder: RunFolder) -> Results | None:
         raise stored.DamagedError(message) from error
 
 
-def _raise_failure(folder: RunFolder) -> None:
-    """Raise what the chief has left, if it has given the run up."""
+def raise_failure(folder: RunFolder) -> None:
+    """Raise what the chief has left, if it has given the run up: PeerLost, or ChiefRefused."""
     with suppress(FileNotFoundError):
         failure = stored.read(folder.failed, Failure, "the chief's failure record", _RUN_AGAIN)
         raise (ChiefRefused if failure.is_usage_error else PeerLost)(failure.message)
@@ -236,7 +237,7 @@ def _connect(folder: RunFolder, me: str) -> Channel | Results:
     except (OSError, *UNREADABLE) as error:
         if (results := _results(folder)) is not None:
             return results
-        _raise_failure(folder)
+        raise_failure(folder)
         message = f"{me}: lost the connection to the chief while joining: {error}"
         raise PeerLost(message, CHIEF) from error
     return channel
