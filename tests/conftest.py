@@ -37,8 +37,19 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def _has_children() -> bool:
+    """Return whether this process has any; psutil looks through all of the machine's for that."""
+    files = list(Path("/proc/self/task").glob("*/children"))  # none on some kernels
+    try:
+        return not files or any(file.read_text() for file in files)
+    except OSError:  # a thread that has ended
+        return True
+
+
 def _processes() -> set[tuple[int, float]]:
-    found = set()
+    found: set[tuple[int, float]] = set()
+    if not _has_children():
+        return found
     for process in psutil.Process().children(recursive=True):
         try:
             found.add((process.pid, process.create_time()))

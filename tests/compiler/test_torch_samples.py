@@ -31,7 +31,7 @@ from csrun.cirh.reference import ModuleState, interpret  # noqa: E402
 from csrun.compiler.passes import run_passes  # noqa: E402
 
 ALL = 8  # in a slow one, in every way: as many as one program has
-MOST = 4  # samples of an element type that are computed in a quick test
+MOST = 2  # samples of an element type that are computed in a quick test
 TABLE = "tests/support/samples/table.py"
 
 
