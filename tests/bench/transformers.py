@@ -1,4 +1,4 @@
-"""Transformers beside PyTorch eager, one thread on both sides: training steps, and memory.
+"""Transformers beside PyTorch eager, as many threads on both sides: training steps, and memory.
 
 Steps a second once with the environment as it is found, once without the variables that choose
 OpenBLAS's core. PyTorch's memory is what a process grows by, at its peak, from before the weights
@@ -6,6 +6,7 @@ are there until after some steps; csrun's is the arena, where all that its progr
 and, to compare with, what its process grows by.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,27 +21,32 @@ from threadpoolctl import threadpool_limits
 
 ROUNDS, STEPS = 7, 2
 BASELINE = "PyTorch eager"
-FASTER = {"BLAS unset": 1.3, "BLAS as found": 1.0}  # promised
+FASTER = {"BLAS unset": 1.3, "BLAS as found": 1.0}  # promised, with one thread
 SIDES: dict[str, Callable[[Training], Step]] = {"csrun": Training.ours, BASELINE: Training.theirs}
 MEMORY = "memory"
 
 
 def bench_speed(number: int, settings: str) -> None:
-    """Print the median of csrun over that of PyTorch."""
+    """Print the medians of csrun over those of PyTorch, with one thread and with all CPUs."""
+    import torch
+
     workload = WORKLOADS[number]
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
         training = training_of(workload, Path(folder))
         steps = {name: side(training) for name, side in SIDES.items()}
-    with threadpool_limits(1, user_api="blas"):
-        for step in steps.values():
-            step()
-        sides = {name: lambda step=step: steps_per_second(step) for name, step in steps.items()}
-        medians = interleaved(sides, ROUNDS)
-    ours, theirs = medians["csrun"], medians[BASELINE]
-    Result(
-        "transformers", f"{workload.name}, {settings}", "csrun", "steps/s", ours, BASELINE,
-        ours / theirs, ROUNDS, at_least=FASTER[settings],
-    ).print()  # fmt: skip
+    sides = {name: lambda step=step: steps_per_second(step) for name, step in steps.items()}
+    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+        torch.set_num_threads(threads)
+        with threadpool_limits(threads, user_api="blas"):
+            for step in steps.values():
+                step()
+            medians = interleaved(sides, ROUNDS)
+        ours, theirs = medians["csrun"], medians[BASELINE]
+        name = workload.name if threads == 1 else f"{workload.name}, {threads} threads"
+        Result(
+            "transformers", f"{name}, {settings}", "csrun", "steps/s", ours, BASELINE,
+            ours / theirs, ROUNDS, at_least=FASTER[settings] if threads == 1 else None,
+        ).print()  # fmt: skip
 
 
 def steps_per_second(step: Step) -> float:
