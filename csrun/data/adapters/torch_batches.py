@@ -65,7 +65,8 @@ class LoaderBatches:
         indices = order.batches[position]
         if not self._draws:
             with on_one_thread():
-                return fetched(self._loader, indices)
+                found = rows_at_once(self._loader, indices)
+                return fetched(self._loader, indices) if found is None else found
         with on_one_thread(), drawing(order.seed, position, restores=not self._is_alone):
             return fetched(self._loader, indices)
 
@@ -81,6 +82,26 @@ def fetched(loader: Any, indices: Indices) -> Any:
     if getattr(dataset, "__getitems__", None):
         return loader.collate_fn(dataset.__getitems__(indices))
     return loader.collate_fn([dataset[index] for index in indices])
+
+
+def rows_at_once(loader: Any, indices: Indices) -> list[Any] | None:
+    """Return the rows that `fetched` would stack, of a TensorDataset; None for other loaders."""
+    import torch
+    from torch.utils.data import TensorDataset, default_collate
+
+    dataset = loader.dataset
+    if type(dataset) is not TensorDataset or loader.collate_fn is not default_collate:
+        return None
+    if loader.batch_sampler is None or not all(type(index) is int for index in indices):
+        return None
+    tensors, rows = dataset.tensors, len(dataset)
+    are_plain = all(type(x) is torch.Tensor and not x.requires_grad for x in tensors)
+    if not are_plain or any(x.layout is not torch.strided for x in tensors):
+        return None
+    if not indices or not all(0 <= index < rows for index in indices):
+        return None
+    chosen = torch.tensor(indices)
+    return [x.index_select(0, chosen) for x in tensors]
 
 
 def may_draw(loader: Any) -> bool:

@@ -31,6 +31,7 @@ from csrun.pytorch.record.compare import (
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.repeated import OperatorCall
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
@@ -84,6 +85,7 @@ class RecordedStep:
         before: "ReadBefore",
         require_cleared: Callable[[], Collection[str]],
         takes_arguments: bool,
+        repeated: Mapping[int, OperatorCall],
     ) -> None:
         self.key = key
         self.is_left = self.is_cleared = self.has_new_buffers = False
@@ -91,7 +93,7 @@ class RecordedStep:
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
         self._recorder, self._draw = StepRecorder(model), draw
-        self._recorder.takes_arguments = takes_arguments
+        self._recorder.takes_arguments, self._recorder.repeated.last = takes_arguments, repeated
         self.calls = Calls(self._recorder, later)
         self._before = before
         self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
@@ -167,6 +169,11 @@ class RecordedStep:
     def _weights(self) -> Mapping[str, torch.Tensor]:
         """Return the weights that are not in the user's own Parameters."""
         return self._before.run.weights_of_store()
+
+    @property
+    def operator_calls(self) -> Mapping[int, OperatorCall]:
+        """Calls of operators, which the next step may repeat."""
+        return self._recorder.repeated.calls
 
     @property
     def cause(self) -> str:
@@ -249,6 +256,8 @@ class RecordedStep:
     def _keep_host_leaves(self) -> None:
         """Have the program take what the host computes, as far as the loop's values need it."""
         recording, host = self._recording, self._recorder.host
+        if not host.results:
+            return
         results = [call.results for call in self.calls.found if call.name == MODEL]
         wanted = [*self._goals(), *_refs(results)]
         if recording.loss is None:

@@ -37,6 +37,7 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.repeated import OperatorCall
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
@@ -78,6 +79,7 @@ class SessionLoop:
             is_fast,
         )
         self._step: LoopStep | None = None
+        self._repeated: dict[Key, Mapping[int, OperatorCall]] = {}  # by part of the loop
         self.has_begun = self._is_over = False
         self._script_steps = ScriptSteps(run)
         self.user = UserState(self, run, model, optimization)
@@ -198,7 +200,8 @@ class SessionLoop:
             MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches),
             ReadBefore(run, step.outputs),
             self._begin_gradients,
-            takes_arguments=step.batches.is_pushed,
+            step.batches.is_pushed,
+            self._repeated.get(key[:3], {}),
         )
         recorded.end_early = partial(self._end_early, step)
         return recorded
@@ -364,6 +367,7 @@ class SessionLoop:
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
         recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
+        self._repeated[recorded.key[:3]] = recorded.operator_calls
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         if line := variant.script_tensor_of_forward:
             self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")

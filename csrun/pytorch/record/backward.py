@@ -88,7 +88,7 @@ class RecordedBackward:
                 f"{user_line()}: backward() needs a scalar, got a tensor of shape "
                 f"{list(loss.shape)}: take its mean or sum"
             )
-        parameters = dict(self._recorder.model.named_parameters())
+        parameters = self._recorder.parameters
         self._zeros = {name: parameters[name] for name in self.require_cleared()}
         self._refuse_uncleared()
         self._loss, self.line = self._recorder.traced(loss), user_line()
@@ -105,18 +105,18 @@ class RecordedBackward:
         self._refuse_foreign()
         self.first_gradients = {
             name: parameter.grad.value
-            for name, parameter in self._recorder.model.named_parameters()
+            for name, parameter in self._recorder.parameters.items()
             if isinstance(parameter.grad, TracedTensor)
         }
 
     def _record_constants(self) -> None:
         """Record gradients that depend on no value of the step, such as zeros, as constants."""
-        for parameter in self._recorder.model.parameters():
+        for parameter in self._recorder.parameters.values():
             if parameter.grad is not None and not isinstance(parameter.grad, TracedTensor):
                 parameter.grad = self._recorder.traced(parameter.grad)
 
     def _refuse_uncleared(self) -> None:
-        for name, parameter in self._recorder.model.named_parameters():
+        for name, parameter in self._recorder.parameters.items():
             grad = parameter.grad
             if grad is None:
                 continue
@@ -138,7 +138,7 @@ class RecordedBackward:
     @property
     def gradients(self) -> dict[str, Ref]:
         """The parameters' gradients as they are now."""
-        owned = self._recorder.model.named_parameters()
+        owned = self._recorder.parameters.items()
         return {n: p.grad.value for n, p in owned if isinstance(p.grad, TracedTensor)}
 
     def take_gradients(self) -> dict[str, Ref]:
@@ -149,7 +149,7 @@ class RecordedBackward:
         found: dict[str, Ref] = {}
         if self._loss is None:  # an evaluation leaves them alone
             return found
-        for name, parameter in self._recorder.model.named_parameters():
+        for name, parameter in self._recorder.parameters.items():
             grad = parameter.grad
             if grad is None:
                 continue

@@ -168,7 +168,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
-    return (
+    return one is other or (
         one.name == other.name
         and one.arguments == other.arguments
         and one.results == other.results

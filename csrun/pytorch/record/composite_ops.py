@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
-from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import CsrunError
 from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.composed import COMPOSED, without_old_reduction
 from csrun.pytorch.record.composite import CompositeOp
 from csrun.pytorch.record.ctc_loss import record_ctc_loss
@@ -302,8 +302,7 @@ def record_composite(
     Raises: PyTorch's own error for arguments that it refuses
     """
     found = COMPOSITES.get(func)
-    given = tree_leaves((args, dict(kwargs)))
-    if found is None or not any(isinstance(a, TracedTensor) for a in given):
+    if found is None or not any(isinstance(a, TracedTensor) for a in leaves_of(args, kwargs)):
         return NotImplemented
     try:
         return found(recorder, *args, **kwargs)

@@ -109,16 +109,17 @@ class KnownResults:
         """Return the results of a call, if they are known."""
         return None if key is None else self._known.get(key)
 
-    def keep(self, key: Any | None, found: Any) -> None:
-        """Keep the results of a call."""
+    def keep(self, key: Any | None, found: Any) -> Results | None:
+        """Keep and return the results of a call; None if they cannot be kept."""
         several = isinstance(found, tuple | list)
         each = list(found) if several else [found]
         if key is None or not all(map(_is_dense, each)):
-            return
+            return None
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         geometries = tuple(None if x is None else Geometry.of(x) for x in each)
-        self._known[key] = Results(geometries, type(found) if several else None)
+        self._known[key] = made = Results(geometries, type(found) if several else None)
+        return made
 
 
 def _is_dense(found: Any) -> bool:

@@ -68,6 +68,7 @@ class InPlaceWrites:
         with no_dispatch():
             call_for_user(func, args, kwargs)  # changes the shape that autograd and the user see
         target.like, target.held, target.view_of = new.like, new.held, new.view_of
+        target._fake = None
         return target
 
     def check_given(self, func: Any, args: Any, kwargs: Any) -> None:

@@ -29,7 +29,8 @@ class ModelTensors:
         self._model = model
         self._by_id: dict[int, ModelTensor] = {}
         self._by_memory: dict[int, ModelTensor] = {}
-        for name, parameter in model.named_parameters():
+        self.parameters = dict(model.named_parameters())
+        for name, parameter in self.parameters.items():
             self._add(ModelTensor(parameter, name, LeafSource.PARAMETER))
         for name, buffer in model.named_buffers():
             kind = LeafSource.BUFFER if buffer.is_floating_point() else LeafSource.CONSTANT
@@ -56,6 +57,11 @@ class ModelTensors:
             "before the step: take the view in forward, from the model"
         )
 
+    def is_parameter(self, tensor: object) -> bool:
+        """True for a parameter of the model itself, not for its `.data`."""
+        found = self._by_id.get(id(tensor))
+        return found is not None and found.source is LeafSource.PARAMETER
+
     def find_name(self, module: str, name: str) -> ModelTensor | None:
         """Return the tensor that a module had by a name when the step began."""
         path = f"{module}.{name}" if module else name
@@ -71,10 +77,10 @@ class ModelTensors:
 
         Raises: CaptureError for a restore_replaced parameter or integer buffer
         """
+        modules = dict(self._model.named_modules(remove_duplicate=False))
         for entry in self._by_id.values():
             where, _, name = entry.name.rpartition(".")
-            module = self._model.get_submodule(where)
-            now = getattr(module, name)
+            now = getattr(modules[where], name)
             if now is entry.tensor:
                 continue
             if entry.source is not LeafSource.BUFFER:
@@ -82,7 +88,7 @@ class ModelTensors:
                     f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
                     "the step: leave its updates to the optimizer"
                 )
-            setattr(module, name, entry.tensor)
+            setattr(modules[where], name, entry.tensor)
             yield entry, now
 
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -40,9 +41,10 @@ from csrun.pytorch.record.recording import (
     TensorKind,
     returns_view,
 )
+from csrun.pytorch.record.repeated import RepeatedOperators
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
-from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 from csrun.pytorch.record.unsupported import (
     DRAWS,
     NOT_DENSE,
@@ -86,13 +88,13 @@ class StepRecorder(TorchDispatchMode):
         self.takes_arguments = False  # tensors of the script that the loop gives to calls
         self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
-        self.fake = FakeTensorMode()
         self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
         self.fresh = FreshTensors(self)
         self.draws = ForwardDraws(self)
         self.host = HostOperators(self)
         self.operators: list[RecordedOperator] = []
+        self.repeated = RepeatedOperators(self)
         self.kinds: list[TensorKind] = []
         self.leaves: list[GraphLeaf] = []
         self.counters: dict[str, int] = defaultdict(int)
@@ -125,6 +127,11 @@ class StepRecorder(TorchDispatchMode):
         kind = self.kinds[ref.number]
         like = Geometry.of(torch.empty(kind.shape, dtype=kind.dtype, device="meta"))
         return TracedTensor(like, ref, TracedStorage(stored), self)
+
+    @cached_property
+    def fake(self) -> FakeTensorMode:
+        """Mode of PyTorch's fake tensors, for operators whose results are not known."""
+        return FakeTensorMode()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -209,9 +216,10 @@ class StepRecorder(TorchDispatchMode):
 
         Raises: CaptureError as `NewBuffer.require_constant`
         """
-        recording = self.so_far()
         made = list(new_buffers(self.model, self._model_tensors))
+        recording = self.so_far() if made else None
         for buffer in made:
+            assert recording is not None, "there are some"
             buffer.require_constant(recording)
             buffer.set_value(compute(recording, buffer.traced.value))
         if made:
@@ -247,7 +255,7 @@ class StepRecorder(TorchDispatchMode):
             shaped=frozenset(self.host.in_forward),
             without_gradient=tuple(
                 name
-                for name, parameter in self.model.named_parameters()
+                for name, parameter in self.parameters.items()
                 if parameter.requires_grad and name not in gradients
             ),
         )
@@ -259,6 +267,11 @@ class StepRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
+        if not torch.is_inference_mode_enabled():
+            if func in _SAME and type(args[0]) is TracedTensor:
+                return self._alias(self.traced(args[0]))
+            if (repeated := self.repeated.results(func, args, kwargs)) is not None:
+                return repeated
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
@@ -297,7 +310,17 @@ class StepRecorder(TorchDispatchMode):
             return self.writes.record(func, args, kwargs)
         if func is aten.as_strided.default:
             return self.record_strided(*args, **kwargs)
-        return self.record(str(func), func, args, kwargs)
+        likes, kind = self._geometries(func, args, kwargs)
+        found = self.record_known(str(func), func, args, kwargs, likes, kind)
+        self.repeated.note(func, args, kwargs, likes, kind)
+        return found
+
+    def of_model(self, given: Any) -> TracedTensor | None:
+        """Return the traced tensor of a parameter, or of what is known; None for others."""
+        known = self._known.get(id(given))
+        if known is None and self._model_tensors.is_parameter(given):
+            known = self.traced(given)
+        return known
 
     def _is_recorded(self, tensor: torch.Tensor) -> bool:
         return bool(
@@ -352,6 +375,7 @@ class StepRecorder(TorchDispatchMode):
             for like, memory in zip(likes, memories, strict=True)
         ]
         read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
+        scope, line = self.scopes.here
         self.operators.append(
             RecordedOperator(
                 name=name,
@@ -359,13 +383,13 @@ class StepRecorder(TorchDispatchMode):
                 arguments=read,
                 keywords=read_kwargs,
                 results=tuple(None if r is None else r.value for r in results),
-                line=self.scopes.line,
-                scope=self.scopes.name,
+                line=line,
+                scope=scope,
                 is_backward=self.scopes.is_backward,
                 forward=forward,
             )
         )
-        self._note_bases(results, call, args, kwargs)
+        note_bases(results, call, args, kwargs)
         return results[0] if kind is None else kind(results)
 
     def _geometries(
@@ -378,7 +402,8 @@ class StepRecorder(TorchDispatchMode):
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
         with unrecorded(), self.fake:
             found = call_for_user(call, fakes, fake_kwargs)
-        _KNOWN.keep(key, found)
+        if (kept := _KNOWN.keep(key, found)) is not None:
+            return kept
         several = isinstance(found, tuple | list)
         each = [x if isinstance(x, torch.Tensor) else None for x in (found if several else [found])]
         return each, type(found) if several else None
@@ -393,17 +418,6 @@ class StepRecorder(TorchDispatchMode):
         reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
         with reads_numbers, unrecorded(), self.fake, torch.no_grad():
             call_for_user(func, fakes, fake_kwargs)
-
-    @staticmethod
-    def _note_bases(results: Any, call: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Note the bases of views, for in-place writes."""
-        viewed = args[0] if args else None
-        if not isinstance(viewed, TracedTensor):
-            return
-        base = viewed.as_base()
-        for number, made in enumerate(results):
-            if made is not None and made.memory is viewed.memory:
-                made.view_of = ViewOf(base, call, tuple(args[1:]), kwargs, number)
 
     @property
     def has_loss(self) -> bool:
@@ -438,6 +452,11 @@ class StepRecorder(TorchDispatchMode):
     ) -> TracedTensor:
         """Return a leaf of a plain tensor. stored: the buffer that it is of, if it is of one."""
         return self._add_leaf(numbers, source, name or self.scopes.line, stored)
+
+    @property
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        """The model's parameters, as they were when the step began."""
+        return self._model_tensors.parameters
 
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """True if a tensor belongs to the model."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from csrun.pytorch.record.arguments import leaves_of
@@ -14,9 +15,8 @@ STRIDED = "aten.as_strided.default"  # recorded with csrun's own function
 HOST = "host::"  # begins the name of an operator that the host computes in each step
 
 
-@dataclass(frozen=True)
-class Ref:
-    """A value of a recording, by its number."""
+class Ref(msgspec.Struct, frozen=True):
+    """A value of a recording, by its number. A Struct is hashed and compared in C."""
 
     number: int
 

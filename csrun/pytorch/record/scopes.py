@@ -11,6 +11,7 @@ from torch.nn.modules.module import (
 )
 
 from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.record.recording import RecordedOperator
 
 
 class Scopes:
@@ -92,6 +93,23 @@ class Scopes:
     def here(self) -> tuple[str, str]:
         """Scope and line of the current operator."""
         return self._find_place()
+
+    def repeats(self, operator: RecordedOperator) -> bool:
+        """True if an operator of another recording is at the current place; if so, note its line.
+
+        Two lines of one layer may call the same operator: either is as good in a message.
+        """
+        node = torch._C._current_autograd_node()
+        if operator.is_backward != (node is not None) or self._fixed_place is not None:
+            return False
+        if node is not None:
+            found = self._nodes.get(node._sequence_nr())
+            return found is not None and found[0] == operator.scope
+        if operator.scope != (self._stack[-1] if self._stack else ""):
+            return False
+        number = torch.autograd._get_sequence_nr() - 1
+        self._nodes.setdefault(number, (operator.scope, operator.line))
+        return True
 
     def refuse_counter_in_forward(self, name: str) -> None:
         """Raises: CaptureError within forward"""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 import torch
@@ -22,33 +22,66 @@ if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
 
 
+_make_wrapper: Any = torch.Tensor._make_wrapper_subclass
+
+
 class TracedStorage:
     """Storage shared by traced tensors that are views of one another.
 
     stored: name of a parameter or batch tensor, which must not be written; else empty.
     """
 
+    __slots__ = ("_tensors", "stored")
+
     def __init__(self, stored: str = "") -> None:
         self.stored = stored
-        self.tensors: WeakSet[TracedTensor] = WeakSet()
+        self._tensors: list[ref[TracedTensor]] = []
+
+    def add(self, tensor: TracedTensor) -> None:
+        """Note a tensor of the storage."""
+        self._tensors.append(ref(tensor))
+
+    @property
+    def tensors(self) -> list[TracedTensor]:
+        """Tensors of the storage that still exist."""
+        return [tensor for each in self._tensors if (tensor := each()) is not None]
 
 
-@dataclass
+@dataclass(slots=True)
 class SharedValue:
     """Value shared by aliases of a tensor."""
 
     value: Ref
 
 
-@dataclass(frozen=True)
 class ViewOf:
-    """Base of a view, and the operator that made it. result: its number among the results."""
+    """Base of a view, and the operator that made it. result: its number among the results.
 
-    base: TracedTensor
-    call: Any
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    result: int
+    The base is an alias of the tensor as it was then, which in-place writes ignore.
+    """
+
+    __slots__ = ("_alias", "_base", "_was", "arguments", "call", "keywords", "result")
+
+    def __init__(
+        self,
+        base: TracedTensor,
+        call: Any,
+        arguments: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        result: int,
+    ) -> None:
+        self.call, self.arguments, self.keywords, self.result = call, arguments, keywords, result
+        self._was = base.like, base.held, base.memory, base.recorder
+        self._base = base.view_of
+        self._alias: TracedTensor | None = None
+
+    @property
+    def base(self) -> TracedTensor:
+        """The alias; most views are never written, and have none."""
+        if self._alias is None:
+            self._alias = TracedTensor(*self._was, is_seen=False)
+            self._alias.view_of = self._base
+        return self._alias
 
 
 class TracedTensor(torch.Tensor):
@@ -64,6 +97,7 @@ class TracedTensor(torch.Tensor):
     recorder: StepRecorder
     became: Any = None
     view_of: ViewOf | None = None  # None for a base
+    _fake: FakeTensor | None = None
 
     @staticmethod
     def __new__(
@@ -74,11 +108,12 @@ class TracedTensor(torch.Tensor):
         recorder: StepRecorder,
         is_seen: bool = True,
     ) -> TracedTensor:
-        made = torch.Tensor._make_wrapper_subclass(
+        is_known = type(like) is Geometry
+        made = _make_wrapper(
             cls,
-            like.size(),
-            strides=like.stride(),
-            storage_offset=like.storage_offset(),
+            like.shape if is_known else like.size(),
+            strides=like.strides if is_known else like.stride(),
+            storage_offset=like.offset if is_known else like.storage_offset(),
             dtype=like.dtype,
             layout=like.layout,
             device=like.device,
@@ -86,16 +121,18 @@ class TracedTensor(torch.Tensor):
         made.held = value if isinstance(value, SharedValue) else SharedValue(value)
         made.like, made.memory, made.recorder = like, memory, recorder
         if is_seen:
-            memory.tensors.add(made)
+            memory.add(made)
         found: TracedTensor = made
         return found
 
     @property
     def fake(self) -> FakeTensor:
         """Fake tensor of its geometry."""
-        if isinstance(self.like, Geometry):
-            self.like = self.like.fake(self.recorder.fake)
-        return self.like
+        if not isinstance(self.like, Geometry):
+            return self.like
+        if self._fake is None:
+            self._fake = self.like.fake(self.recorder.fake)
+        return self._fake
 
     @property
     def value(self) -> Ref:
@@ -106,15 +143,9 @@ class TracedTensor(torch.Tensor):
     def value(self, value: Ref) -> None:
         self.held.value = value
 
-    def as_base(self) -> TracedTensor:
-        """Return an alias for views to refer to, which in-place writes ignore."""
-        made = TracedTensor(self.like, self.held, self.memory, self.recorder, is_seen=False)
-        made.view_of = self.view_of
-        return made
-
     def snapshot(self) -> TracedTensor:
         """Return a tensor of the current value, which no write changes."""
-        return TracedTensor(self.fake, self.value, TracedStorage(), self.recorder)
+        return TracedTensor(self.like, self.value, TracedStorage(), self.recorder)
 
     # Autograd records plain operators; FunctionCapture intercepts composites.
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -206,6 +237,18 @@ class TracedTensor(torch.Tensor):
     def tolist(self) -> Any:
         """Return the value as Python numbers."""
         return self.numbers().tolist()
+
+
+def note_bases(
+    results: Iterable[TracedTensor | None], call: Any, args: Any, kwargs: Mapping[str, Any]
+) -> None:
+    """Note the bases of views among an operator's results, for in-place writes."""
+    viewed = args[0] if args else None
+    if not isinstance(viewed, TracedTensor):
+        return
+    for number, made in enumerate(results):
+        if made is not None and made.memory is viewed.memory:
+            made.view_of = ViewOf(viewed, call, tuple(args[1:]), kwargs, number)
 
 
 def _recorder_of(args: Any, kwargs: Any) -> StepRecorder:

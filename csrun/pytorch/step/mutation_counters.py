@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from csrun.pytorch.errors import call_for_user
@@ -111,7 +112,7 @@ class ModuleSets:
             RemovableHandle.__init__, RemovableHandle.remove = add, remove
 
     def _count_hook(self, hooks: Any) -> None:
-        if self._is_forward or hooks is None:
+        if self._is_forward or hooks is None or any(hooks is of_all for of_all in _OF_ALL_MODULES):
             return
         owners = (*self._model.modules(), *self._model.parameters())
         if any(hooks is getattr(owner, name, None) for owner in owners for name in HOOKS):
@@ -140,6 +141,8 @@ def _becomes_another(module: torch.nn.Module, name: str, value: Any) -> bool:
 
 
 _ABSENT = object()
+#: Tables of hooks of all modules, into which the recorder of a step puts its own.
+_OF_ALL_MODULES = (_global_forward_pre_hooks, _global_forward_hooks)
 #: Names of the tables of hooks that modules and parameters have.
 HOOKS = (
     "_forward_hooks",

@@ -11,6 +11,7 @@ import torch
 from csrun.base.errors import CsrunError, UsageError
 from csrun.pytorch.deferred_init.tape import is_meta, materialize
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.records import checkpoints, tensor_files
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name, torch_identity
@@ -71,8 +72,11 @@ def write_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy the store's values into the user's Parameters and buffers that have memory."""
-    with torch.no_grad():
+    """Copy the store's values into the user's Parameters and buffers that have memory.
+
+    Outside of the modes that watch what the loop does with them.
+    """
+    with unrecorded(), torch.no_grad():
         for name, tensor in _tensors(model):
             if (stored := stored_name(name)) in state and not is_meta(tensor):
                 tensor.copy_(torch.from_numpy(np.array(state[stored])))

@@ -17,6 +17,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.pytorch.record.recording import LeafSource, Recording
+from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.weights.store_copies import changed_weights, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
@@ -89,8 +90,9 @@ class WeightSync:
         """Have values of earlier steps keep the weights: the model is about to get others."""
         copies: dict[int, torch.Tensor] = {}
         if not self.is_in_file:
-            for each in self.before:
-                each.keep(copies)
+            with unrecorded():
+                for each in self.before:
+                    each.keep(copies)
         self.before.clear()
 
     def copy_all(self, state: Mapping[str, Array], step: int) -> None:

@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
@@ -74,6 +74,12 @@ class CpuOrder:
         return self.run(self.steps)
 
 
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Find the BLAS libraries of the process, which takes a millisecond."""
+    return ThreadpoolController()
+
+
 class CpuProgram:
     """A program of a CPU run.
 
@@ -121,7 +127,7 @@ class CpuProgram:
         self._turns.take(self._weights)
         self._recorder.program = self._number
         # BLAS divides its sums by threads: with another number of them the bits would be others.
-        with threadpool_limits(self._threads, user_api="blas"):
+        with _thread_pools().limit(limits=self._threads, user_api="blas"):
             return self._engine.run(steps)
 
     def order(self, steps: StepOrder) -> CpuOrder:

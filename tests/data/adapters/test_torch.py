@@ -7,6 +7,7 @@ import pytest
 
 from csrun.data import Dataset, as_dataset
 from csrun.data.adapters import describe, indexed
+from csrun.data.adapters.torch_batches import fetched, rows_at_once
 from csrun.data.input_operators import Level
 
 torch = pytest.importorskip("torch")
@@ -134,3 +135,28 @@ def test_others_tell_nothing() -> None:
     assert describe([1, 2]) == ()
     assert describe(iter(())) == ()
     assert indexed([1, 2]) is None
+
+
+def test_rows_of_a_tensor_dataset_are_those_that_collate_stacks() -> None:
+    wide = torch.randn(7, 4, 3).transpose(1, 2)
+    loader = data.DataLoader(data.TensorDataset(wide, torch.arange(7) > 2), batch_size=3)
+    ours, theirs = rows_at_once(loader, [5, 0, 5]), fetched(loader, [5, 0, 5])
+    assert ours is not None
+    assert all(map(torch.equal, ours, theirs))
+    strides = [[x.stride() for x in batch] for batch in (ours, theirs)]
+    assert strides[0] == strides[1]
+
+
+@pytest.mark.parametrize("indices", [[-1, 0], [True, 0], [torch.tensor(1)], []])
+def test_other_indices_are_left_to_the_dataset(indices: Any) -> None:
+    assert rows_at_once(data.DataLoader(pairs(), batch_size=2), indices) is None
+
+
+def test_other_data_sets_are_asked_for_each_sample() -> None:
+    class Doubled(data.TensorDataset):
+        def __getitem__(self, index: int) -> Any:
+            return tuple(2 * x for x in super().__getitem__(index))
+
+    assert rows_at_once(data.DataLoader(Doubled(torch.ones(4)), batch_size=2), [0, 1]) is None
+    collated = data.DataLoader(pairs(), batch_size=2, collate_fn=list)
+    assert rows_at_once(collated, [0, 1]) is None
