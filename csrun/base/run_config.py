@@ -91,6 +91,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
+    kernels: form of generated kernels: `numpy`, or `llvm`, machine code, which needs llvmlite;
+    `auto`: machine code where llvmlite is installed.
     """
 
     cs_ip: str | None = None
@@ -107,6 +109,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     trace_layers: bool = False
     num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
+    kernels: Literal["auto", "numpy", "llvm"] = "auto"
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
-from csrun.compiler.emit.codegen import generate, layers_in_turn
+from csrun.compiler.emit.codegen import GeneratedProgram, generate, layers_in_turn
 from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
@@ -45,10 +45,12 @@ from csrun.executable import (
     Plan,
     Region,
     Visit,
+    machine_code,
     manifest_of,
     nbytes_of,
 )
 from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
+from csrun.executable.kernel_code import LLVM, KernelFiles
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,10 @@ def compile_model(
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     is_clipped = model.clip_norm is not None
     updates = ProgramUpdates(model.updates, model.states, is_clipped, precision_of(module))
-    loops = [*(kernel.loop.op for kernel in generated), *updates.kernels]
+    loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
-    files = _back_end(module, model, updates, options, checksum, stages.stages, watch)
     arrays = constant.files_of(model.kernels)
-    files |= {MANIFEST_FILE: manifest_of(files, arrays)}
+    files = _back_end(module, model, updates, options, checksum, stages.stages, watch, arrays)
     texts = {**stages.with_stage(lair).files, **files}
     executable = compile_directory.keep(root, private or root, checksum, texts, arrays)
     foreign = compile_directory.is_foreign(target)
@@ -118,8 +119,9 @@ def _back_end(
     checksum: str,
     stages: tuple[Stage, ...],
     watch: Watch,
-) -> dict[str, str]:
-    """Kernels to the text of the artifacts."""
+    arrays: Iterable[str],
+) -> dict[str, str | bytes]:
+    """Kernels to the artifacts; arrays: names of the NumPy files beside them."""
     watch.begin(PLACING)
     inputs = inputs_of(model)
     batch = inputs[0].shape[0] * options.minibatches
@@ -131,18 +133,41 @@ def _back_end(
     plan = _plan(module, model, placed, inputs, options, checksum)
     told = VERSION, checksum, plan.marks
     program = generate(placed.layout, placed.buffers, inputs, updates, *told)
+    code = program.kernels.kernel_files() if options.kernels == LLVM else None
     watch.begin(REPORT)
     kernels = _listing(placed.layout)
-    report = Report(plan, options.system, stages, kernels, program, _generated(model.kernels))
-    return {
+    report = Report(plan, options.system, stages, kernels, program.text, _generated(model.kernels))
+    files: dict[str, str | bytes] = {
         "kernels.txt": kernels,
         HTML_FILE: render(report),
-        PROGRAM_FILE: program,
+        PROGRAM_FILE: program.text,
         PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
         TEXT_FILE: text_report(
-            plan.estimate, plan.replicas, report.limit, plan.parameters, plan.systems
+            plan.estimate,
+            plan.replicas,
+            report.limit,
+            plan.parameters,
+            plan.systems,
+            _form_of_kernels(program, code),
         ),
     }
+    if code is not None:
+        files |= code.files
+    files[MANIFEST_FILE] = manifest_of(files, arrays, None if code is None else code.manifest)
+    return files
+
+
+def _form_of_kernels(program: GeneratedProgram, code: KernelFiles | None) -> str:
+    """Return a sentence on generated kernels: how many have machine code, or what it takes."""
+    if code is not None:
+        count, total = len(code.manifest.kernels), len(program.kernels)
+        return f"Generated kernels: {count} of {total} run in machine code."
+    if machine_code.is_supported() or not program.kernels:
+        return ""
+    return (
+        f"Generated kernels run in NumPy, because {machine_code.missing()}. Machine code is "
+        "several times as fast."
+    )
 
 
 def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:

@@ -30,6 +30,7 @@ from csrun.cirh import print_module
 from csrun.compiler.options import CompileOptions
 from csrun.executable import (
     Executable,
+    Files,
     ForeignError,
     Plan,
     UnreadableError,
@@ -137,7 +138,7 @@ def chosen_before(question: str, *roots: Path) -> Plan | None:
 
 
 def keep(
-    root: Path, private: Path, checksum: str, files: Mapping[str, str], arrays: Arrays = NO_ARRAYS
+    root: Path, private: Path, checksum: str, files: Files, arrays: Arrays = NO_ARRAYS
 ) -> Executable:
     """Write a compile, and have it where it can be taken from the next time.
 
@@ -159,7 +160,7 @@ def keep(
         return replace(executable, directory=own)
 
 
-def write(directory: Path, files: Mapping[str, str], arrays: Arrays = NO_ARRAYS) -> None:
+def write(directory: Path, files: Files, arrays: Arrays = NO_ARRAYS) -> None:
     """Write all files of a compile, or find that another process has just done so.
 
     Raises: CsrunError when the file system refuses
@@ -197,13 +198,13 @@ def _temporary(directory: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _fill(temporary: Path, files: Mapping[str, str], arrays: Arrays) -> None:
+def _fill(temporary: Path, files: Files, arrays: Arrays) -> None:
     with open_folder(temporary, make=False) as place:
         # mkdtemp makes it private; others may read a compile.
         os.chmod(place, 0o755)
-        for name, text in files.items():
-            with open(create_new(place / name), "w") as file:  # 0644, whatever the umask
-                file.write(text)
+        for name, content in files.items():
+            with open(create_new(place / name), "wb") as file:  # 0644, whatever the umask
+                file.write(content.encode() if isinstance(content, str) else content)
         for name, array in arrays.items():
             with open(create_new(place / name), "wb") as stored:
                 np.save(stored, array, allow_pickle=False)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Literal
 
 import msgspec
 import psutil
@@ -42,7 +43,7 @@ from csrun.estimator.model_trace import TracedModel, share_of, trace_model
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
-from csrun.executable import Executable, Plan, RunMode, nbytes_of
+from csrun.executable import Executable, Plan, RunMode, machine_code, nbytes_of
 from csrun.records import log_lines, model_dir
 
 LARGE_BYTES = 10**9  # of a batch
@@ -307,7 +308,20 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
         mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
         systems=len(target.systems),
+        kernels=form_of_kernels(config),
     )
+
+
+def form_of_kernels(config: CSRunConfig) -> Literal["numpy", "llvm"]:
+    """Return the form of generated loops that this host can compile.
+
+    Raises: UsageError for machine code without llvmlite
+    """
+    if config.kernels == "numpy" or (config.kernels == "auto" and not machine_code.is_supported()):
+        return "numpy"
+    if not machine_code.is_supported():
+        raise UsageError(f"runconfig.kernels: llvm: {machine_code.missing()}; or set it to auto")
+    return "llvm"
 
 
 def run_options(run: EstimatorRun, run_mode: RunMode, target: Target) -> CompileOptions:

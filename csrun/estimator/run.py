@@ -65,8 +65,8 @@ class EstimatorRun:
         """Identity of the run in a checkpoint: everything that its bits depend on.
 
         Another BLAS core or number of threads sums in another order, so the same command gives
-        different last digits (OPENBLAS_CORETYPE selects the core). Also names the optimizer's
-        tensors.
+        different last digits (OPENBLAS_CORETYPE selects the core), and so do kernels in machine
+        code. Also names the optimizer's tensors.
         """
         return {
             "seed": str(self.config.seed),
@@ -74,6 +74,7 @@ class EstimatorRun:
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, self.config.threads)),
+            "kernels": plan.kernels,
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
             OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),

@@ -72,7 +72,7 @@ def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
             )
     changes = [
         f"{name} was {then} and is {now[name]}"
-        for name in ("numpy", "blas", "threads", "num_csx")
+        for name in ("numpy", "blas", "threads", "kernels", "num_csx")
         if (then := found.manifest.identity.get(name)) not in (None, now[name])
     ]
     if changes:

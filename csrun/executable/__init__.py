@@ -1,6 +1,6 @@
 """Executable: the output of a compile that a wafer loads; compiler and runtime meet only here."""
 
-from csrun.executable import learning_rate
+from csrun.executable import learning_rate, machine_code
 from csrun.executable.bind import (
     ALIGNMENT_BYTES,
     Batch,
@@ -25,6 +25,7 @@ from csrun.executable.bind import (
 from csrun.executable.estimate import Estimate, LayerEstimate, Rectangle, Region
 from csrun.executable.executable import (
     Executable,
+    Files,
     ForeignError,
     UnreadableError,
     executable_of,
@@ -72,6 +73,7 @@ __all__ = [
     "Constant",
     "Estimate",
     "Executable",
+    "Files",
     "ForeignError",
     "Group",
     "Initializer",
@@ -106,6 +108,7 @@ __all__ = [
     "is_in_plan",
     "learning_rate",
     "load",
+    "machine_code",
     "manifest_of",
     "nbytes_of",
     "numbers_view",

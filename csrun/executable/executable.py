@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from csrun.executable.bind import (
     of_system,
     wafer_views,
 )
+from csrun.executable.kernel_code import IR_FILE, OBJECT_FILE, KernelFiles, KernelManifest
 from csrun.executable.plan import Plan
 from csrun.executable.shared_store import over_store_of
 
@@ -47,12 +48,16 @@ class ForeignError(UnreadableError):
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled model: its plan and its program's text; `digest` is its manifest's SHA-256."""
+    """A compiled model: its plan and its program's text; `digest` is its manifest's SHA-256.
+
+    kernels: machine code of functions of the program, if it was compiled for that.
+    """
 
     directory: Path
     plan: Plan
     program: str
     digest: str
+    kernels: KernelFiles | None = None
 
     def wafer_program(
         self,
@@ -89,31 +94,50 @@ class Executable:
         code: CodeType = compile(self.program, path, "exec")
         namespace: dict[str, Any] = {"__name__": "csrun_program", "__file__": path}
         exec(code, namespace)
+        if self.kernels is not None:
+            self.kernels.replace_functions(namespace, self.directory)
         return namespace
 
 
 class CompileManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """manifest.json: the SHA-256 of each file of a compile that is read back, by its name.
 
-    arrays: names of files that the program reads, each the digest of its array.
+    arrays: names of files that the program reads, each the digest of its array. machine: machine
+    code, if there is any.
     """
 
     files: dict[str, str]
     arrays: tuple[str, ...] = ()
+    machine: KernelManifest | None = None
 
 
-def manifest_of(files: Mapping[str, str], arrays: Iterable[str] = ()) -> str:
+Files = Mapping[str, str | bytes]
+
+
+def manifest_of(
+    files: Files, arrays: Iterable[str] = (), machine: KernelManifest | None = None
+) -> str:
     """The text of the manifest of a compile's files."""
-    digests = {name: sha256(files[name].encode()).hexdigest() for name in _READ_BACK}
-    manifest = CompileManifest(digests, tuple(arrays))
+    names = (*_READ_BACK, *(name for name in (IR_FILE, OBJECT_FILE) if name in files))
+    digests = {name: sha256(_bytes(files[name])).hexdigest() for name in names}
+    manifest = CompileManifest(digests, tuple(arrays), machine)
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode()
 
 
-def executable_of(directory: Path, files: Mapping[str, str]) -> Executable:
+def executable_of(directory: Path, files: Files) -> Executable:
     """The Executable of files that lie, or are to lie, in a folder."""
     plan = msgspec.json.decode(files[PLAN_FILE], type=Plan)
-    digest = sha256(files[MANIFEST_FILE].encode()).hexdigest()
-    return Executable(directory, plan, files[PROGRAM_FILE], digest)
+    head = _bytes(files[MANIFEST_FILE])
+    kernels = None
+    if (machine := msgspec.json.decode(head, type=CompileManifest).machine) is not None:
+        text = _bytes(files[IR_FILE]).decode()
+        kernels = KernelFiles(machine, text, _bytes(files[OBJECT_FILE]))
+    program = _bytes(files[PROGRAM_FILE]).decode()
+    return Executable(directory, plan, program, sha256(head).hexdigest(), kernels)
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
 
 
 def load(directory: Path, digest: str | None = None) -> Executable:
@@ -135,16 +159,31 @@ def load(directory: Path, digest: str | None = None) -> Executable:
             manifest = msgspec.json.decode(head, type=CompileManifest)
             plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
             program = folder.verified(PROGRAM_FILE, manifest).decode()
+            kernels = _read_kernels(folder, manifest)
             for name in manifest.arrays:
                 folder.require_file(name)
     except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
         raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
         ) from error
-    executable = Executable(directory, plan, program, sha256(head).hexdigest())
+    executable = Executable(directory, plan, program, sha256(head).hexdigest(), kernels)
     if digest not in (None, executable.digest):
         raise CsrunError(f"{directory}: changed after the chief read it; run again")
     return executable
+
+
+def _read_kernels(folder: "_OpenDirectory", manifest: CompileManifest) -> KernelFiles | None:
+    """The machine code of a compile; an object that is damaged is built again from its IR.
+
+    Raises: OSError or ValueError where there is no IR
+    """
+    if manifest.machine is None:
+        return None
+    text = folder.verified(IR_FILE, manifest).decode()
+    image = None
+    with suppress(OSError, ValueError):
+        image = folder.verified(OBJECT_FILE, manifest)
+    return KernelFiles(manifest.machine, text, image)
 
 
 def is_in_plan(text: str, directory: Path) -> bool:

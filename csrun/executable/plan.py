@@ -7,7 +7,7 @@ In weight streaming the store is MemoryX's; pipelined and on the CPU it is the f
 """
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -294,11 +294,13 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a compile that its plan records.
 
+    kernels: the form of generated ones; its results differ in the last digits.
     Which options the compiler has chosen, it was for the models of the checksums in `chosen_for`.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
+    kernels: Literal["numpy", "llvm"] = "numpy"
     chosen_for: tuple[str, ...] = ()
 
     @property

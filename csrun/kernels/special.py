@@ -42,7 +42,7 @@ _COEFFICIENTS = _coefficients(_DEGREE)
 
 #: P(u), by falling power: tanh(x P(x x)) is erf(x / sqrt(2)). A minimax fit, weighted by what an
 #: error does to x cdf(x): below 7e-8 of max(1, |x|). P is positive and rising for all u >= 0.
-_TANH_COEFFICIENTS = (
+TANH_COEFFICIENTS = (
     1.80935665e-09,
     -1.33646611e-07,
     3.97310964e-06,
@@ -106,7 +106,7 @@ def normal_cdf(x: Array, out: Array, cdf: Array, scratch: Array) -> None:
 
 def _by_tanh(x: Array, out: Array, cdf: Array, square: Array) -> None:
     np.square(x, out=square)
-    _polynomial(square, _TANH_COEFFICIENTS, cdf)
+    _polynomial(square, TANH_COEFFICIENTS, cdf)
     np.multiply(cdf, x, out=cdf)
     np.tanh(cdf, out=cdf)
     np.add(cdf, 1, out=cdf)

@@ -110,14 +110,16 @@ def _is_product(line: str) -> bool:
 
 
 def _kept(program: str, keep: Callable[[str, str], bool]) -> Iterator[str]:
-    layer = ""
+    """The program with those lines of its visits, and with all functions of kernels."""
+    layer, is_of_visits = "", False
     for line in program.splitlines():
-        if line.startswith(LINE):
+        is_of_visits |= line.startswith("def bind_")
+        if is_of_visits and line.startswith(LINE):
             if kernel := KERNEL.match(line.strip()):
                 layer = kernel[1]
             if not keep(layer, line):
                 continue
         yield line
-        if FUNCTION.match(line):
+        if is_of_visits and FUNCTION.match(line):
             layer = ""
             yield LINE + "pass"

@@ -9,6 +9,7 @@ from support.programs import Network
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.compiler.emit import update_code
+from csrun.compiler.lair import flat
 from csrun.executable import Runtime, StepState, flat_views
 from csrun.runtime.step.update_threads import UpdateThreads
 
@@ -48,7 +49,7 @@ def test_halves_give_the_bits_of_the_whole(tmp_path, monkeypatch, optimizer, pro
     expected, program = updated(tmp_path / "whole", optimizer, 1)
     assert "back_0" not in program
     monkeypatch.setattr(update_code, "HALVED_FROM", 4 * TILE)
-    monkeypatch.setattr(update_code, "TILE_ELEMENTS", TILE)
+    monkeypatch.setattr(flat, "TILE_ELEMENTS", TILE)
     found, program = updated(tmp_path / "halves", optimizer, processors)
     assert "{0: (front_0, back_0)" in program
     for name, value in expected.items():
@@ -58,7 +59,7 @@ def test_halves_give_the_bits_of_the_whole(tmp_path, monkeypatch, optimizer, pro
 def test_both_halves_have_as_many_elements(tmp_path, monkeypatch):
     """To a tile: 60 * 90 weights, of the first of two groups, and 90 biases, rounded up to 16."""
     monkeypatch.setattr(update_code, "HALVED_FROM", 4 * TILE)
-    monkeypatch.setattr(update_code, "TILE_ELEMENTS", TILE)
+    monkeypatch.setattr(flat, "TILE_ELEMENTS", TILE)
     _, program = updated(tmp_path, nn.SGD(0.1), 1)
     (front,), (back,) = (
         re.findall(rf'weights_0_{n} = v\["weights/0"\]\[(\d+):(\d+)\]', program) for n in (0, 1)

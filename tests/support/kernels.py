@@ -1,14 +1,21 @@
 """Kernels by themselves: their text, over given arrays."""
 
+from pathlib import Path
+
 import numpy as np
 
 from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
+from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
+from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import StepState
 
 
-def bound(kernels, given):
-    """A function that runs the kernels' lines, and all arrays by name; those not given are NaN."""
+def bound(kernels, given, form="numpy"):
+    """A function that runs the kernels' lines, and all arrays by name; those not given are NaN.
+
+    form: of the loops of LAIR, `llvm` for machine code
+    """
     arrays = dict(given)
     for kernel in kernels:
         for array in (*kernel.reads, *kernel.writes, *kernel.scratch):
@@ -17,14 +24,20 @@ def bound(kernels, given):
     names = Names({name: array.shape for name, array in arrays.items()}, [])
     lines = [line for kernel in kernels for line in kernel.emit(names.of)]
     prepared = [line for kernel in kernels for line in kernel.prepare(names.of)]
-    body = [
-        REDUCTIONS,
+    functions = KernelFunctions(k.loop for k in kernels if isinstance(k, LoopKernel))
+    body = [REDUCTIONS, *functions.lines()]
+    bindings = [
         *names.bindings,
         *prepared,
         "def run(step):",
         *(f"    {line}" for line in lines),
     ]
     text, scope = "\n".join(body), {"v": arrays}
-    called = ", ".join(sorted(numpy_names(text)))
+    called = ", ".join(sorted(numpy_names("\n".join([text, *bindings]))))
     exec(HEAD.format(version="0", checksum="0", functions=called) + text, scope)
+    if form == "llvm":
+        files = functions.kernel_files()
+        assert files is not None, "none of the loops has machine code"
+        files.replace_functions(scope, Path("kernels"))
+    exec("\n".join(bindings), scope)
     return lambda: scope["run"](StepState()), arrays

@@ -84,10 +84,11 @@ class Network:
         group_bytes: int = 1 << 20,
         run_mode: RunMode = RunMode.TRAIN,
         max_group_bytes: int | None = None,
+        kernels: str = "numpy",
     ) -> Executable:
         """The network compiled into `root`."""
-        cut = {"max_group_bytes": max_group_bytes}
-        options = options_of(mode, run_mode, group_bytes=group_bytes, **cut)
+        others = {"max_group_bytes": max_group_bytes, "kernels": kernels}
+        options = options_of(mode, run_mode, group_bytes=group_bytes, **others)
         return compile_model(self.trace(run_mode), root, options).executable
 
     def batches(self, count: int, rows: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:

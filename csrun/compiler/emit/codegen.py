@@ -6,12 +6,15 @@ nothing else. The update part is of `updates`.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
+from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
 from csrun.compiler.emit.update_code import ProgramUpdates, update_functions
 from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair.formula_trace import is_ufunc
+from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.compiler.plan.store_layout import Layout
 from csrun.executable import Buffer, InputSpec
 from csrun.executable.bind import NO_LAYER
@@ -32,6 +35,14 @@ OTHERS = frozenset({"copyto", "dot", "inf"})
 REDUCTIONS = "add_reduce, maximum_reduce = add.reduce, maximum.reduce\n"
 
 
+@dataclass(frozen=True)
+class GeneratedProgram:
+    """The text of a program, and its functions that may have machine code."""
+
+    text: str
+    kernels: KernelFunctions
+
+
 def generate(
     layout: Layout,
     buffers: Sequence[Buffer],
@@ -40,8 +51,8 @@ def generate(
     version: str,
     checksum: str,
     marks: Sequence[str] = (),
-) -> str:
-    """The program's text. marks: the layers that it tells of; none where it tells of nothing."""
+) -> GeneratedProgram:
+    """The program. marks: the layers that it tells of; none where it tells of nothing."""
     shapes = {b.name: b.shape for b in buffers}
     for parameter in layout.parameters:
         shapes[parameter.name] = shapes[f"gradient/{parameter.name}"] = parameter.shape
@@ -58,9 +69,13 @@ def generate(
         *_indented(functions),
         f"    return WaferProgram([{visits}])",
     ]
-    body = "\n".join([REDUCTIONS, "", *wafer, "", "", *update_functions(layout, updates), ""])
+    loops = [kernel.loop for kernel in layout.kernels if isinstance(kernel, LoopKernel)]
+    kernels = KernelFunctions([*loops, *updates.kernels])
+    update = update_functions(layout, updates)
+    body = "\n".join([REDUCTIONS, "", *kernels.lines(), *wafer, "", "", *update, ""])
     called = ", ".join(sorted(numpy_names(body)))
-    return HEAD.format(version=version, checksum=checksum, functions=called) + "\n" + body
+    text = HEAD.format(version=version, checksum=checksum, functions=called) + "\n" + body
+    return GeneratedProgram(text, kernels)
 
 
 def numpy_names(text: str) -> set[str]:

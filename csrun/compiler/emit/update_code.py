@@ -8,24 +8,25 @@ functions, of as many elements each, which may run at once.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, product, zip_longest
+from itertools import count, product
 from math import prod
 
 import numpy as np
 
 from csrun.compiler.graph.array import Array
-from csrun.compiler.lair.dialect import KernelOp
-from csrun.compiler.lair.flat import TILE_ELEMENTS, cut, flat_loop
+from csrun.compiler.lair import flat
+from csrun.compiler.lair.flat import flat_loop
 from csrun.compiler.lair.formula import Formula, Number, Values
 from csrun.compiler.lair.loop import KernelLoop
-from csrun.compiler.lair.text import LoopText
 from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
 from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
+_WORDS = {IS_CLIPPED: "clipped", DECAYS: "decayed"}
 HALVES = "front", "back"
-HALVED_FROM = 4 * TILE_ELEMENTS  # of a group; fewer are updated before a thread is awake
+FINISH = "finish"  # the second loop of an optimizer of whole tensors
+HALVED_FROM = 4 * flat.TILE_ELEMENTS  # of a group; fewer are updated before a thread is awake
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Branch:
 
     conditions: tuple[str, ...]
     loop: KernelLoop
+
+    @property
+    def name(self) -> str:
+        """A name among the branches of an optimizer."""
+        return "_".join(_WORDS[condition] for condition in self.conditions)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class UpdateLoops:
     def of(cls, optimizer: Optimizer, dtype: str, is_clipped: bool) -> "UpdateLoops":
         """The loops over arrays of this type; with `is_clipped` a step may scale gradients."""
         arrays = ("weights", "gradients", *optimizer.slots)
-        stem = f"update/{type(optimizer).__name__.lower()}"
+        stem = type(optimizer).__name__.lower()
         decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
         branches = []
         for clips, has_decay in product((True, False) if is_clipped else (None,), decays):
@@ -61,20 +67,18 @@ class UpdateLoops:
             scales: list[Number] = ["step.clip"] if clips else []
             scales += [-1.0] if own.maximize else []
             formula = _scaled(own, scales) if scales else own.update
-            branches.append(Branch(conditions, flat_loop(stem, arrays, dtype, formula)))
+            name = "/".join([stem, *(_WORDS[condition] for condition in conditions)])
+            branches.append(Branch(conditions, flat_loop(name, arrays, dtype, formula)))
         finish = None
         if isinstance(optimizer, PerTensor):
             finish = flat_loop(f"{stem}/finish", arrays[:2], dtype, optimizer.finish)
         return cls(arrays, tuple(branches), finish)
 
     @property
-    def kernels(self) -> list[KernelOp]:
-        """Kernels, as `lair` prints them."""
-        loops = [
-            *(branch.loop for branch in self.branches),
-            *([self.finish] if self.finish else []),
-        ]
-        return [loop.op for loop in loops]
+    def all(self) -> list[KernelLoop]:
+        """All of them."""
+        finish = [] if self.finish is None else [self.finish]
+        return [*(branch.loop for branch in self.branches), *finish]
 
 
 def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
@@ -109,9 +113,9 @@ class ProgramUpdates:
         return {each: UpdateLoops.of(each, self.dtype, self.is_clipped) for each in different}
 
     @property
-    def kernels(self) -> list[KernelOp]:
-        """Kernels, as `lair` prints them."""
-        return [kernel for loops in self.loops.values() for kernel in loops.kernels]
+    def kernels(self) -> list[KernelLoop]:
+        """Loops of all optimizers."""
+        return [loop for loops in self.loops.values() for loop in loops.all]
 
 
 @dataclass(frozen=True)
@@ -133,12 +137,12 @@ def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
     halves: list[_Half] = []
     for group in layout.groups if updates.optimizers or updates.states else ():
         own = [p for layer in group.layers for p in parameters[layer]]
-        functions = _group_functions(group, own, updates)
-        halves += functions
-        lines += [line for function in functions for line in function.text()]
+        parts = _group_functions(group, own, updates)
+        halves += parts
+        lines += [line for part in parts for line in part.text()]
         names.append(f"update_{group.index}")
-        if len(functions) > 1:
-            front, back = (function.name for function in functions)
+        if len(parts) > 1:
+            front, back = (part.name for part in parts)
             lines += [
                 "",
                 f"def update_{group.index}(step):",
@@ -237,7 +241,7 @@ def _halves(
     """
     front: list[ElementRange] = []
     back: list[ElementRange] = []
-    left = -(-elements // (2 * TILE_ELEMENTS)) * TILE_ELEMENTS
+    left = -(-elements // (2 * flat.TILE_ELEMENTS)) * flat.TILE_ELEMENTS
     for part in ranges:
         length = part.stop - part.start
         if left <= 0:
@@ -295,17 +299,20 @@ class _RangeUpdate:
     @property
     def scratch(self) -> list[int]:
         """Elements of each tile; the loop that has most needs all of them."""
-        tiles = [[text.sized(array).shape[0] for array in text.own] for text in self._texts]
-        return [max(sizes) for sizes in zip_longest(*tiles, fillvalue=0)]
+        most = max(len(loop.text.own) for loop in self._loops)
+        return [min(flat.TILE_ELEMENTS, self.part.stop - self.part.start)] * most
 
     def bindings(self) -> list[str]:
-        """Lines bound once: arrays, tiles, the schedule, the sums that the optimizer reads."""
+        """Lines bound once: arrays, tiles, loops, the schedule, the sums of whole tensors."""
         optimizer, own = self.part.optimizer, self._own
         place = f'/{self.group}"][{self.part.start}:{self.part.stop}]'
         lines = [f'{region}_{own} = v["{region}{place}' for region in self.loops.arrays]
         for number, size in enumerate(self.scratch):
             lines.append(f"tile_{number}_{own} = scratch_{self.half}[{number}, :{size}]")
-        lines += [line for text in self._texts for line in text.prepare(self._name)]
+        for branch in self.loops.branches:
+            lines.append(self._binding(branch.loop, branch.name))
+        if self.loops.finish is not None:
+            lines.append(self._binding(self.loops.finish, FINISH))
         lines.append(f"rate_{own} = {_at(optimizer.learning_rate)}")
         if isinstance(decay := optimizer.weight_decay, StepNumber):
             lines.append(f"decay_{own} = {_at(decay)}")
@@ -324,37 +331,37 @@ class _RangeUpdate:
         if optimizer.cycled:
             lines.append(f"{CYCLED} = cycled_{own}(step.index)")
         lines += optimizer.factors()
-        *branches, last = (text.emit(self._name) for text in self._branches)
-        for number, loop in enumerate(branches):
-            conditions = " and ".join(self.loops.branches[number].conditions)
-            lines += [f"{'elif' if number else 'if'} {conditions}:", *_indented(loop)]
-        lines += ["else:", *_indented(last)] if branches else last
+        *branches, last = self.loops.branches
+        for number, branch in enumerate(branches):
+            conditions = " and ".join(branch.conditions)
+            lines.append(f"{'elif' if number else 'if'} {conditions}:")
+            lines.append(f"    {self._call(branch.loop, branch.name)}")
+        call = self._call(last.loop, last.name)
+        lines += ["else:", f"    {call}"] if branches else [call]
         if isinstance(optimizer, PerTensor):
             lines += optimizer.whole(f"whole_{own}")
-        lines += [line for text in self._finish for line in text.emit(self._name)]
+        if self.loops.finish is not None:
+            lines.append(self._call(self.loops.finish, FINISH))
         return lines
 
     @property
     def _own(self) -> str:
         return f"{self.group}_{self.number}"
 
+    @property
+    def _loops(self) -> list[KernelLoop]:
+        return self.loops.all
+
+    def _variable(self, which: str) -> str:
+        """The variable of a bound loop."""
+        return "_".join(filter(None, ("run", which, self._own)))
+
     def _name(self, array: Array) -> str:
         """The variable of a region's range, or of a tile of scratch."""
         return f"{array.name.rpartition('/')[2]}_{self._own}"
 
-    @property
-    def _branches(self) -> list[LoopText]:
-        loops = [branch.loop for branch in self.loops.branches]
-        return [self._cut(loop, f"_{n}" if n else "") for n, loop in enumerate(loops)]
+    def _binding(self, loop: KernelLoop, which: str) -> str:
+        return loop.function.bind(self._variable(which), self._name)
 
-    @property
-    def _finish(self) -> list[LoopText]:
-        finish = self.loops.finish
-        return [] if finish is None else [self._cut(finish, "_finish")]
-
-    @property
-    def _texts(self) -> list[LoopText]:
-        return self._branches + self._finish
-
-    def _cut(self, loop: KernelLoop, which: str) -> LoopText:
-        return cut(loop.text, self.part.stop - self.part.start, f"{self._own}{which}")
+    def _call(self, loop: KernelLoop, which: str) -> str:
+        return loop.function.call(self._variable(which), self._name)

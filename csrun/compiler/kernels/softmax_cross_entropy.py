@@ -12,6 +12,7 @@ from csrun.compiler.graph.kernel import Kernel, Name, Phase
 from csrun.compiler.kernels.padding import first_of_padding
 from csrun.compiler.lair.formula import FormulaValue, Values, formula_loop
 from csrun.compiler.lair.loop import KernelLoop
+from csrun.compiler.lair.loop_kernel import LoopKernel
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class LossOperands:
 
 
 @dataclass(frozen=True)
-class CrossEntropyForward(Kernel):
+class CrossEntropyForward(LoopKernel):
     """loss = sum over rows of log(sum(exp(logits))) - logits[label]; mean = loss / count.
 
     Without a reader of its own the mean is None. A label that is no class, where nobody has seen
@@ -104,16 +105,9 @@ class CrossEntropyForward(Kernel):
         bad = () if self.parts.is_checked else (self._bad,)
         return (self._losses, *self.loop.scratch, *bad)
 
-    @property
-    def flops(self) -> int:
-        return self.loop.flops
-
-    def prepare(self, name: Name) -> list[str]:
-        return self.loop.text.prepare(name)
-
     def emit(self, name: Name) -> list[str]:
         """The loop over rows, and what makes one number of their losses."""
-        return [*self.loop.text.emit(name), *self._of_rows(name)]
+        return [*self.loop.emit(name), *self._of_rows(name)]
 
     @property
     def _losses(self) -> Array:
@@ -158,7 +152,7 @@ class CrossEntropyForward(Kernel):
 
 
 @dataclass(frozen=True)
-class CrossEntropyBackward(Kernel):
+class CrossEntropyBackward(LoopKernel):
     """gradient = (softmax(logits) - one_hot(labels)) * scale, zero in rows that do not count.
 
     `scale` is the gradient of the sum: of a loss that is the mean, 1 / count. A row that does not
@@ -212,17 +206,6 @@ class CrossEntropyBackward(Kernel):
     @property
     def scratch(self) -> tuple[Array, ...]:
         return self.loop.scratch
-
-    @property
-    def flops(self) -> int:
-        return self.loop.flops
-
-    def prepare(self, name: Name) -> list[str]:
-        return self.loop.text.prepare(name)
-
-    def emit(self, name: Name) -> list[str]:
-        """The loop over rows."""
-        return self.loop.text.emit(name)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from csrun.compiler.kernels.padding import first_of_padding, labels_of
 from csrun.compiler.kernels.softmax_cross_entropy import CrossEntropyForward, LossOperands
 from csrun.compiler.lair.formula import Values, formula_loop
 from csrun.compiler.lair.loop import KernelLoop
+from csrun.compiler.lair.loop_kernel import LoopKernel
 
 
 def _places(stem: str, labels: Array) -> Array:
@@ -123,7 +124,7 @@ class LookupPartBackward(LookupBackward):
 
 
 @dataclass(frozen=True)
-class LogSumExpPart(Kernel):
+class LogSumExpPart(LoopKernel):
     """Running log(sum(exp)) of each row over the shards so far, and the label's logit.
 
     Shapes: logits [N, C], labels [N], before sums [N], picked [N] -> sums [N], picked [N]
@@ -166,13 +167,6 @@ class LogSumExpPart(Kernel):
         places = _places(stem, self.labels), _inside(stem, self.labels)
         return *places, *own, self._own_picked, *self.loop.scratch
 
-    @property
-    def flops(self) -> int:
-        return self.loop.flops
-
-    def prepare(self, name: Name) -> list[str]:
-        return self.loop.text.prepare(name)
-
     def emit(self, name: Name) -> list[str]:
         """Places of the labels, the loop over rows, and both put together."""
         stem = self.sums.name
@@ -181,7 +175,7 @@ class LogSumExpPart(Kernel):
         lines = [
             f"subtract({name(self.labels)}, {self.first}, out={places})",
             f"less({places}.view('uint64'), {self.logits.shape[1]}, out={inside})",
-            *self.loop.text.emit(name),
+            *self.loop.emit(name),
         ]
         if self.before:
             before, picked_before = map(name, self.before)
@@ -227,7 +221,7 @@ class LossOfSums(CrossEntropyForward):
 
 
 @dataclass(frozen=True)
-class LossPartBackward(Kernel):
+class LossPartBackward(LoopKernel):
     """gradient = (exp(logits - sums) - 1 at the label) scale, zero in rows that do not count.
 
     padding: rows that a sample has, where rows of padding are to be ignored.
@@ -272,13 +266,6 @@ class LossPartBackward(Kernel):
     def scratch(self) -> tuple[Array, ...]:
         return _places(self._stem, self.labels), self._ignored, *self.loop.scratch
 
-    @property
-    def flops(self) -> int:
-        return self.loop.flops
-
-    def prepare(self, name: Name) -> list[str]:
-        return self.loop.text.prepare(name)
-
     def emit(self, name: Name) -> list[str]:
         """Places of the labels, rows that do not count, and the loop over rows."""
         labels, ignored = name(self.labels), name(self._ignored)
@@ -288,7 +275,7 @@ class LossPartBackward(Kernel):
         ]
         if self.padding is not None:
             lines.append(f"{ignored}[{first_of_padding(self.padding)}:] = True")
-        return [*lines, *self.loop.text.emit(name)]
+        return [*lines, *self.loop.emit(name)]
 
     @property
     def _stem(self) -> str:

@@ -7,10 +7,11 @@ from xdsl.ir import Operation
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import FunctionKernel, Name, Phase
+from csrun.compiler.graph.kernel import FunctionKernel, Phase
 from csrun.compiler.lair.cluster import Cluster, clusters_of
 from csrun.compiler.lair.dialect import parse_kernels, print_kernels
 from csrun.compiler.lair.loop import KernelLoop
+from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.compiler.lair.lower import Lowering
 from csrun.compiler.lair.operators import scalar_of
 
@@ -18,40 +19,31 @@ __all__ = ["Generated", "generate_kernels", "parse_kernels", "print_kernels"]
 
 
 @dataclass(frozen=True)
-class Generated(FunctionKernel):
+class Generated(LoopKernel, FunctionKernel):
     """Operators that the library has no kernel for, one after the other over tiles of rows.
 
     Shapes: as the operators'
     """
 
-    loop: KernelLoop
+    body: KernelLoop
     phase: Phase
 
     kind = "generated"
+
+    @property
+    def loop(self) -> KernelLoop:
+        return self.body
 
     @property
     def scratch(self) -> tuple[Array, ...]:
         """Tiles of what nobody else reads."""
         return self.loop.scratch
 
-    @property
-    def flops(self) -> int:
-        """Operations: so many per value for each operator."""
-        return self.loop.flops
 
-    def prepare(self, name: Name) -> list[str]:
-        """The views of each tile, and what the operators' texts need."""
-        return self.loop.text.prepare(name)
-
-    def emit(self, name: Name) -> list[str]:
-        """The loop; without one when a single tile holds all."""
-        return self.loop.text.emit(name)
-
-
-def generate_kernel(cluster: Cluster, graph: Graph, number: int) -> Generated:
-    """The kernel of a cluster, whose operators are taken; `number` tells kernels apart."""
+def generate_kernel(cluster: Cluster, graph: Graph) -> Generated:
+    """The kernel of a cluster, whose operators are taken."""
     lowering = Lowering(cluster, graph)
-    loop = KernelLoop(lowering.build(), lowering.writes, number)
+    loop = KernelLoop(lowering.build(), lowering.writes)
     graph.start(cluster.members[-1])
     graph.take(*cluster.members)
     return Generated(
@@ -72,6 +64,6 @@ def generate_kernels(
     """
     taken = [op for op in operations if scalar_of(op) is not None]
     return [
-        (graph.place_of(cluster.members[-1]), generate_kernel(cluster, graph, number))
-        for number, cluster in enumerate(clusters_of(taken, graph, most))
+        (graph.place_of(cluster.members[-1]), generate_kernel(cluster, graph))
+        for cluster in clusters_of(taken, graph, most)
     ]

@@ -49,6 +49,12 @@ class KernelOp(_LairOp):
     traits = traits_def(NoTerminator(), IsolatedFromAbove())
     assembly_format = "$symbol attr-dict-with-keyword $body"
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Texts of the numbers that are no constants, each once, in order."""
+        found = (op.text.data for op in self.body.walk() if isinstance(op, NumberOp))
+        return tuple(dict.fromkeys(text for text in found if constant_of(text) is None))
+
 
 @irdl_op_definition
 class ReadOp(_LairOp):
@@ -154,6 +160,14 @@ LAIR = Dialect(
     [KernelOp, ReadOp, WriteOp, ViewOp, GenericOp, NumberOp, ScalarOp, YieldOp],
     [],
 )
+
+
+def constant_of(text: str) -> float | None:
+    """The number that a text is, None if it speaks of the step."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def block(arguments: Sequence[Attribute] = ()) -> Region:

@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair.formula import Formula, formula_loop
+from csrun.compiler.lair.kernel_function import KernelFunction
 from csrun.compiler.lair.loop import KernelLoop
-from csrun.compiler.lair.text import LoopText
 
 #: Elements of a kernel before anybody knows how many: more than a tile has.
 MANY = 1 << 30
@@ -27,10 +27,5 @@ def flat_loop(name: str, arrays: Sequence[str], dtype: str, formula: Formula) ->
     places = {array: Array(array, (MANY,), dtype) for array in arrays}
     loop = formula_loop(name, places, places, formula)
     loop.op.properties["tile"] = IntegerAttr(TILE_ELEMENTS, i64)
-    return loop
-
-
-def cut(text: LoopText, elements: int, number: str) -> LoopText:
-    """The text of a loop over so many elements; `number` tells it from others of its program."""
-    tile = min(TILE_ELEMENTS, elements)
-    return replace(text, pieces=f"tiles_{number}", rows=elements, tile=tile)
+    text = replace(loop.text, rows=TILE_ELEMENTS + 1, tile=TILE_ELEMENTS)
+    return loop.with_function(KernelFunction(name.replace("/", "_"), text, loop.op.numbers, True))

@@ -202,7 +202,7 @@ def formula_loop(
         "operators": ArrayAttr([StringAttr(name)]),
     }
     kernel = lair.KernelOp(regions=[region], properties=properties)
-    return KernelLoop(kernel, {key: writes[key] for key in found}, name)
+    return KernelLoop(kernel, {key: writes[key] for key in found})
 
 
 def _check(key: str, read: lair.ReadOp, value: FormulaValue) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Self
 
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -13,10 +14,12 @@ from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.kernel import Name
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators, rows
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.functions import FORMULAS, Extra, NumpyCalls, call_of, calls_of
+from csrun.compiler.lair.kernel_function import KernelFunction
 from csrun.compiler.lair.scratch import ScratchNames
 from csrun.compiler.lair.text import Line, LoopText, TilePlace
 from csrun.executable import nbytes_of
@@ -34,9 +37,9 @@ class KernelLoop:
     over when no operator reads it any more.
     """
 
-    def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array], number: int | str) -> None:
+    def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array]) -> None:
         self.op = op
-        self._writes = writes
+        self.writes = writes
         self.rows: int = op.rows.value.data
         self.name = op.symbol.data
         self.operators = tuple(text.data for text in op.operators)
@@ -70,7 +73,7 @@ class KernelLoop:
         self.tile = self._tile()
         op.properties["tile"] = IntegerAttr(self.tile, i64)
         self.text = LoopText(
-            re.sub(r"\W", "_", f"tiles_{number}"),
+            "tiles",
             self.rows,
             self.tile,
             tuple(self._lines),
@@ -81,6 +84,29 @@ class KernelLoop:
             self._scratch.constants,
             self._needs_special,
         )
+        self._function = KernelFunction(_stem_of(op), self.text, op.numbers)
+
+    @property
+    def function(self) -> KernelFunction:
+        """The function of the program that computes it."""
+        return self._function
+
+    def with_function(self, function: KernelFunction) -> Self:
+        """The loop, computed by another function."""
+        self._function, self.text = function, function.text
+        return self
+
+    def prepare(self, name: Name) -> list[str]:
+        """The line that binds its arrays."""
+        return [self._function.bind(self._variable, name)]
+
+    def emit(self, name: Name) -> list[str]:
+        """The call."""
+        return [self._function.call(self._variable, name)]
+
+    @property
+    def _variable(self) -> str:
+        return "run_" + re.sub(r"\W", "_", self.name)
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -304,6 +330,13 @@ class KernelLoop:
             return span
         count = -(-span // max(TILE_BYTES // row, 1))
         return -(-span // count)
+
+
+def _stem_of(op: lair.KernelOp) -> str:
+    """Name of a function: the first and last operators, or the end of the kernel's name."""
+    names = [text.data.removeprefix("cirh.").split("/")[-2:] for text in op.operators]
+    words = dict.fromkeys((*names[0], *names[-1]))
+    return re.sub(r"\W+", "_", "_".join(words)).strip("_")
 
 
 def _call(op: lair.GenericOp) -> lair.ScalarOp:

@@ -20,10 +20,11 @@ def text_report(
     limit: Limit,
     parameters: Sequence[Parameter] = (),
     systems: int = 1,
+    kernels: str = "",
 ) -> str:
     """The whole file: the model and what limits it, a row a layer, and what the two differ by.
 
-    And of the parameters the tensors that come in parts.
+    And of the parameters the tensors that come in parts. kernels: a sentence on their form.
     """
     lines = [
         "Estimated Overall Performance",
@@ -39,6 +40,7 @@ def text_report(
         *_paragraph(limit.total),
         *_paragraph(limit.micro_batches),
         *_paragraph(limit.recomputation),
+        *_paragraph(kernels),
         *(line for text in _cut_tensors(parameters) for line in _paragraph(text)),
     ]
     return "\n".join(lines) + "\n"

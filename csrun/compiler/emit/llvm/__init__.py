@@ -1,0 +1,1 @@
+"""Machine code of LAIR kernels, as text of LLVM IR."""

@@ -1,0 +1,308 @@
+"""Text of LLVM IR: the instructions of a function, over vectors of 16 lanes or single numbers.
+
+Nothing is allowed to be computed in another way than it stands here: no instruction has a fast-math
+flag, and the lanes of a vector do not depend on the registers of a host.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+LANES = 16
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "i1",
+}
+_SUFFIXES = {"float": "f32", "double": "f64"}
+FLOATS = ("float32", "float64")
+#: Integers of a float's size.
+BITS_OF = {"float32": "int32", "float64": "int64"}
+
+
+class NoMachineCodeError(Exception):
+    """Something in a kernel has no machine-code form; the NumPy form is used."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Type of a value."""
+
+    dtype: str
+    lanes: int = 1
+
+    @property
+    def element(self) -> str:
+        """The type of one lane."""
+        if self.dtype not in _TYPES:
+            raise NoMachineCodeError(f"no values of type {self.dtype}")
+        return _TYPES[self.dtype]
+
+    @property
+    def ir(self) -> str:
+        return self.element if self.lanes == 1 else f"<{self.lanes} x {self.element}>"
+
+    @property
+    def suffix(self) -> str:
+        """The type in the name of an intrinsic."""
+        element = _SUFFIXES.get(self.element, self.element)
+        return element if self.lanes == 1 else f"v{self.lanes}{element}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
+
+    def of(self, dtype: str) -> "Kind":
+        """As many lanes of another type."""
+        return Kind(dtype, self.lanes)
+
+
+@dataclass(frozen=True)
+class LaneValue:
+    """An operand of instructions: a variable or a constant."""
+
+    text: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.kind.ir} {self.text}"
+
+
+INDEX = Kind("int64")
+
+
+def index(number: int) -> LaneValue:
+    """A constant that counts rows, or elements."""
+    return LaneValue(str(number), INDEX)
+
+
+def stored_size(dtype: str) -> int:
+    """Bytes of an element in memory."""
+    return {"bool": 1, "int8": 1, "int32": 4, "float32": 4}.get(dtype, 8)
+
+
+class Code:
+    """Instructions, in order. Counters of loops and sums are in slots, which LLVM makes registers.
+
+    declared: intrinsics that it calls, each with its declaration.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.entry: list[str] = []
+        self.declared: dict[str, str] = {}
+        self._count = 0
+
+    def new_name(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def make(self, kind: Kind, text: str) -> LaneValue:
+        """A variable with the result of an instruction."""
+        name = self.new_name("%v")
+        self.lines.append(f"  {name} = {text}")
+        return LaneValue(name, kind)
+
+    def comment(self, text: str) -> None:
+        self.lines.append(f"  ; {text}")
+
+    # Numbers.
+
+    def constant(self, number: float, kind: Kind) -> LaneValue:
+        """A number, in all lanes."""
+        text = _literal(number, kind)
+        if kind.lanes > 1:
+            text = f"splat ({kind.element} {text})"
+        return LaneValue(text, kind)
+
+    def splat(self, value: LaneValue, lanes: int) -> LaneValue:
+        """A number in all lanes."""
+        if lanes == value.kind.lanes:
+            return value
+        kind = Kind(value.kind.dtype, lanes)
+        first = self.make(kind, f"insertelement {kind.ir} poison, {value}, i64 0")
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.make(kind, f"shufflevector {first}, {kind.ir} poison, {zeros}")
+
+    def lane_numbers(self, dtype: str = "int64") -> LaneValue:
+        """0, 1 ... in the lanes."""
+        kind = Kind(dtype, LANES)
+        numbers = ", ".join(f"{kind.element} {n}" for n in range(LANES))
+        return LaneValue(f"<{numbers}>", kind)
+
+    def op(self, name: str, x: LaneValue, y: LaneValue) -> LaneValue:
+        """An instruction of two operands of one type."""
+        return self.make(x.kind, f"{name} {x}, {y.text}")
+
+    def compare(self, how: str, x: LaneValue, y: LaneValue) -> LaneValue:
+        """A comparison; `how` is fcmp's or icmp's."""
+        name = "fcmp" if x.kind.is_float else "icmp"
+        return self.make(x.kind.of("bool"), f"{name} {how} {x}, {y.text}")
+
+    def select(self, condition: LaneValue, x: LaneValue, y: LaneValue) -> LaneValue:
+        return self.make(x.kind, f"select {condition}, {x}, {y}")
+
+    def convert(self, how: str, x: LaneValue, dtype: str) -> LaneValue:
+        """An instruction that converts, such as sitofp."""
+        kind = x.kind.of(dtype)
+        return self.make(kind, f"{how} {x} to {kind.ir}")
+
+    def call(self, intrinsic: str, *args: LaneValue) -> LaneValue:
+        """An intrinsic of one type."""
+        kind = args[0].kind
+        return self.call_typed(f"llvm.{intrinsic}.{kind.suffix}", kind, args)
+
+    def call_typed(self, name: str, kind: Kind, args: Sequence[LaneValue]) -> LaneValue:
+        types = ", ".join(arg.kind.ir for arg in args)
+        self.declared[name] = f"declare {kind.ir} @{name}({types})"
+        return self.make(kind, f"call {kind.ir} @{name}({', '.join(map(str, args))})")
+
+    # Memory.
+
+    def offset(self, pointer: str, dtype: str, elements: LaneValue) -> str:
+        """The address of an element."""
+        if elements.text == "0":
+            return pointer
+        stored = _stored(dtype)
+        return self.make(INDEX, f"getelementptr {stored}, ptr {pointer}, {elements}").text
+
+    def load(self, pointer: str, kind: Kind, mask: LaneValue | None = None) -> LaneValue:
+        """Consecutive elements; where the mask is false 0."""
+        stored = kind.of("int8") if kind.dtype == "bool" else kind
+        align = stored_size(kind.dtype)
+        if mask is None:
+            found = self.make(stored, f"load {stored.ir}, ptr {pointer}, align {align}")
+        else:
+            name = f"llvm.masked.load.{stored.suffix}.p0"
+            self._declare(name, f"{stored.ir} @{name}(ptr, i32, {mask.kind.ir}, {stored.ir})")
+            operands = f"ptr {pointer}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
+            found = self.make(stored, f"call {stored.ir} @{name}({operands})")
+        return self._loaded(found, kind)
+
+    def gather(self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None) -> LaneValue:
+        """Elements that are not consecutive."""
+        stored = kind.of("int8") if kind.dtype == "bool" else kind
+        addresses, mask = self._addresses(pointer, kind, stride, mask)
+        name = f"llvm.masked.gather.{stored.suffix}.v{LANES}p0"
+        self._declare(
+            name, f"{stored.ir} @{name}(<{LANES} x ptr>, i32, {mask.kind.ir}, {stored.ir})"
+        )
+        align = stored_size(kind.dtype)
+        operands = f"{addresses}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
+        return self._loaded(self.make(stored, f"call {stored.ir} @{name}({operands})"), kind)
+
+    def store(self, value: LaneValue, pointer: str, mask: LaneValue | None = None) -> None:
+        """Consecutive elements, where the mask is true."""
+        value = self._stored_value(value)
+        align = stored_size(value.kind.dtype)
+        if mask is None:
+            self.lines.append(f"  store {value}, ptr {pointer}, align {align}")
+            return
+        name = f"llvm.masked.store.{value.kind.suffix}.p0"
+        self._declare(name, f"void @{name}({value.kind.ir}, ptr, i32, {mask.kind.ir})")
+        self.lines.append(f"  call void @{name}({value}, ptr {pointer}, i32 {align}, {mask})")
+
+    def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:
+        """Elements that are not consecutive."""
+        value = self._stored_value(value)
+        addresses, mask = self._addresses(pointer, value.kind, stride, mask)
+        name = f"llvm.masked.scatter.{value.kind.suffix}.v{LANES}p0"
+        self._declare(name, f"void @{name}({value.kind.ir}, <{LANES} x ptr>, i32, {mask.kind.ir})")
+        align = stored_size(value.kind.dtype)
+        self.lines.append(f"  call void @{name}({value}, {addresses}, i32 {align}, {mask})")
+
+    def _addresses(
+        self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None
+    ) -> tuple[str, LaneValue]:
+        numbers = ", ".join(f"i64 {n * stride}" for n in range(LANES))
+        stored = _stored(kind.dtype)
+        found = self.make(
+            INDEX, f"getelementptr {stored}, ptr {pointer}, <{LANES} x i64> <{numbers}>"
+        )
+        every = self.constant(1, Kind("bool", LANES))
+        return f"<{LANES} x ptr> {found.text}", mask or every
+
+    def _declare(self, name: str, text: str) -> None:
+        self.declared[name] = f"declare {text}"
+
+    def _loaded(self, found: LaneValue, kind: Kind) -> LaneValue:
+        if kind.dtype != "bool":
+            return found
+        return self.compare("ne", found, self.constant(0, found.kind))
+
+    def _stored_value(self, value: LaneValue) -> LaneValue:
+        return self.convert("zext", value, "int8") if value.kind.dtype == "bool" else value
+
+    # Control flow.
+
+    def slot(self, first: LaneValue) -> str:
+        """A variable that changes."""
+        name = self.new_name("%slot")
+        self.entry.append(f"  {name} = alloca {first.kind.ir}")
+        self.set(name, first)
+        return name
+
+    def set(self, slot: str, value: LaneValue) -> None:
+        self.lines.append(f"  store {value}, ptr {slot}")
+
+    def get(self, slot: str, kind: Kind) -> LaneValue:
+        return self.make(kind, f"load {kind.ir}, ptr {slot}")
+
+    @contextmanager
+    def loop(self, first: LaneValue, last: LaneValue, step: int = 1) -> Iterator[LaneValue]:
+        """Numbers from `first` on, each `step` after the other, below `last`."""
+        head, body, end = (self.new_name(stem) for stem in ("head", "body", "end"))
+        counter = self.slot(first)
+        self._branch(head)
+        self._label(head)
+        number = self.get(counter, INDEX)
+        goes_on = self.compare("slt", number, last)
+        self.lines.append(f"  br {goes_on}, label %{body}, label %{end}")
+        self._label(body)
+        yield number
+        self.set(counter, self.op("add", number, index(step)))
+        self._branch(head)
+        self._label(end)
+
+    @contextmanager
+    def when(self, condition: LaneValue) -> Iterator[None]:
+        """Instructions that are run where a condition holds."""
+        then, end = self.new_name("then"), self.new_name("end")
+        self.lines.append(f"  br {condition}, label %{then}, label %{end}")
+        self._label(then)
+        yield
+        self._branch(end)
+        self._label(end)
+
+    def _branch(self, label: str) -> None:
+        self.lines.append(f"  br label %{label}")
+
+    def _label(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+
+
+def _stored(dtype: str) -> str:
+    return "i8" if dtype == "bool" else Kind(dtype).element
+
+
+def _literal(number: float, kind: Kind) -> str:
+    if kind.dtype == "bool":
+        return str(bool(number)).lower()
+    if not kind.is_float:
+        return str(int(number))
+    if kind.dtype == "float32":
+        number = struct.unpack("<f", struct.pack("<f", _in_float32(number)))[0]
+    (bits,) = struct.unpack("<Q", struct.pack("<d", number))
+    return f"0x{bits:016X}"
+
+
+def _in_float32(number: float) -> float:
+    """A number that Python would refuse to pack, as NumPy rounds it."""
+    most = 3.4028235677973366e38  # the middle between the largest float32 and the next power of 2
+    if abs(number) < most or number != number:
+        return number
+    return float("inf") if number > 0 else float("-inf")

@@ -1,0 +1,392 @@
+"""A LAIR kernel as a function of machine code: `void name(ptr arguments, i64 first, i64 last)`.
+
+`arguments` are the addresses of the parameters, of the numbers (float64), of scratch for a row, and
+of the parts of sums over rows. `name.end(ptr arguments)` adds up these parts, after the last row.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from math import prod
+
+from csrun.compiler.emit.llvm.code import (
+    INDEX,
+    LANES,
+    Code,
+    Kind,
+    LaneValue,
+    NoMachineCodeError,
+    index,
+)
+from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
+from csrun.compiler.emit.llvm.nests import (
+    NestPoint,
+    accesses_of,
+    argument,
+    axes_of,
+    least_of,
+    part_bytes,
+)
+from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
+from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
+from csrun.compiler.emit.llvm.stages import KernelStages
+from csrun.compiler.graph.array import contiguous
+from csrun.compiler.lair import operators
+from csrun.compiler.lair.dialect import constant_of
+
+
+class FunctionWriter:
+    """Writes the functions of a kernel."""
+
+    def __init__(self, stages: KernelStages) -> None:
+        self._stages = stages
+        self._numbers = stages.numbers
+        self._code = Code()
+        self._rows: dict[tuple[int, str, int, int, int], str] = {}
+        self._pointers: list[str] = []
+        self._number_values: dict[str, LaneValue] = {}
+
+    def write(self) -> list[str]:
+        """Its instructions."""
+        self._load_arguments()
+        first, last = LaneValue("%first", INDEX), LaneValue("%last", INDEX)
+        if self._stages.is_flat:
+            self._write_flat(first, last)
+        else:
+            self._write_rows(first, last)
+        return self._finished()
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """Intrinsics that the function calls, each with its declaration."""
+        return self._code.declared
+
+    def _finished(self) -> list[str]:
+        code = self._code
+        return ["entry:", *code.entry, *code.lines, "  ret void"]
+
+    def _load_arguments(self) -> None:
+        count = len(self._stages.parameters)
+        self._pointers = [argument(self._code, n) for n in range(count)]
+        if self._numbers:
+            numbers = argument(self._code, count)
+            for n, text in enumerate(self._numbers):
+                place = self._code.offset(numbers, "float64", index(n))
+                self._number_values[text] = self._code.load(place, Kind("float64"))
+        if self._stages.scratch_bytes:
+            self._scratch = argument(self._code, count + 1)
+        if self._stages.parts_bytes:
+            self._parts = argument(self._code, count + 2)
+
+    # All rows as one axis.
+
+    def _write_flat(self, first: LaneValue, last: LaneValue) -> None:
+        (stage,) = self._stages.stages
+        elements = index(prod(stage.inner))
+        start = self._code.op("mul", first, elements)
+        stop = self._code.op("mul", last, elements)
+        self._rows = {a.base: self._pointer(a) for m in stage.members for a in accesses_of(m)}
+        size = self._code.op("sub", stop, start)
+        full = self._code.op("sub", stop, self._code.op("and", size, index(LANES - 1)))
+        with self._code.loop(start, full, LANES) as at:
+            self._flat_point(stage, at, None)
+        rest = self._code.op("sub", stop, full)
+        with self._code.when(self._code.compare("sgt", rest, index(0))):
+            self._flat_point(stage, full, self._mask(rest))
+
+    def _flat_point(self, stage: LoopNest, at: LaneValue, mask: LaneValue | None) -> None:
+        values: dict[int, LaneValue] = {}
+        for member in stage.members:
+            args = self._args(member, values, lambda a: self._flat_load(a, at, mask), LANES)
+            value = self._computed(member, args, LANES)
+            values[id(member)] = value
+            if member.summed:
+                self._add_flat(member, value, at, mask)
+                continue
+            for access in member.out:
+                place = self._code.offset(self._rows[access.base], access.dtype, at)
+                self._code.store(value, place, mask)
+
+    def _flat_load(self, access: Access, at: LaneValue, mask: LaneValue | None) -> LaneValue:
+        pointer = self._rows[access.base]
+        if not access.row and not any(access.axes):
+            return self._code.splat(self._code.load(pointer, Kind(access.dtype)), LANES)
+        place = self._code.offset(pointer, access.dtype, at)
+        return self._code.load(place, Kind(access.dtype, LANES), mask)
+
+    def _add_flat(
+        self, member: Member, value: LaneValue, at: LaneValue, mask: LaneValue | None
+    ) -> None:
+        """Add lanes to those of the part of the rows."""
+        part, is_first = self._part_of(at)
+        place = self._part_place(member, part, LANES)
+        if mask is not None:
+            value = self._code.select(mask, value, self._code.constant(0, value.kind))
+        self._accumulate(place, value, is_first)
+
+    # Row by row.
+
+    def _write_rows(self, first: LaneValue, last: LaneValue) -> None:
+        with self._code.loop(first, last) as row:
+            self._rows = {}
+            for member in self._stages.members:
+                for access in accesses_of(member):
+                    if access.base not in self._rows:
+                        self._rows[access.base] = self._row_pointer(access, row)
+            for stage in self._stages.stages:
+                self._write_stage(stage, row)
+
+    def _row_pointer(self, access: Access, row: LaneValue) -> str:
+        pointer = self._pointer(access)
+        if not access.row:
+            return pointer
+        if access.period:
+            row = self._code.op("urem", row, index(access.period))
+        return self._code.offset(
+            pointer, access.dtype, self._code.op("mul", row, index(access.row))
+        )
+
+    def _pointer(self, access: Access) -> str:
+        if access.parameter != SCRATCH:
+            return self._pointers[access.parameter]
+        return self._code.offset(self._scratch, "int8", index(access.start))
+
+    def _write_stage(self, stage: LoopNest, row: LaneValue) -> None:
+        accesses = [
+            a for m in stage.members if m.function != operators.PICK for a in accesses_of(m)
+        ]
+        outer, inner = axes_of(stage, accesses)
+        *loops, last = inner or [(1, [])]
+        with ExitStack() as nest:
+            places = [
+                (dims, nest.enter_context(self._code.loop(index(0), index(size))))
+                for size, dims in outer
+            ]
+            sums = {
+                id(m): self._code.slot(self._first_of_sum(m, last[0]))
+                for m in stage.members
+                if m.reduced
+            }
+            with ExitStack() as reduction:
+                for size, dims in loops:
+                    loop = self._code.loop(index(0), index(size))
+                    places.append((dims, reduction.enter_context(loop)))
+                self._write_vectors(stage, row, places, last, sums)
+            for member in stage.members:
+                if member.reduced:
+                    self._end_of_sum(member, row, places, sums[id(member)], last[0])
+
+    def _write_vectors(
+        self,
+        stage: LoopNest,
+        row: LaneValue,
+        places: Sequence[tuple[list[int], LaneValue]],
+        last: tuple[int, list[int]],
+        sums: dict[int, str],
+    ) -> None:
+        """The last axis: whole vectors, and what is left of them."""
+        size, dims = last
+        if size == 1:
+            self._point(NestPoint(stage, row, [*places, (dims, index(0))], dims, 1, None), sums)
+            return
+        full = size - size % LANES
+        if full == LANES:
+            self._point(NestPoint(stage, row, [*places, (dims, index(0))], dims, LANES, None), sums)
+        elif full:
+            with self._code.loop(index(0), index(full), LANES) as at:
+                self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, None), sums)
+        if size % LANES:
+            mask = self._mask(index(size % LANES))
+            at = index(full)
+            self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, mask), sums)
+
+    def _point(self, point: NestPoint, sums: dict[int, str]) -> None:
+        values: dict[int, LaneValue] = {}
+        for member in point.stage.members:
+            if member.function == operators.PICK:
+                value = self._picked(member)
+            else:
+                args = self._args(
+                    member, values, lambda access: self._load(access, point), point.lanes
+                )
+                value = self._computed(member, args, point.lanes, point)
+            values[id(member)] = value
+            if member.reduced:
+                self._add_to_sum(member, sums[id(member)], value, point.mask)
+            elif member.summed:
+                self._add_to_part(member, value, point)
+            else:
+                self._store(member, value, point)
+
+    def _load(self, access: Access, point: NestPoint) -> LaneValue:
+        stride = access.axes[point.dims[-1]] if point.dims else 0
+        pointer = self._place(access, point)
+        if point.lanes == 1:
+            return self._code.load(pointer, Kind(access.dtype))
+        if not stride:
+            return self._code.splat(self._code.load(pointer, Kind(access.dtype)), point.lanes)
+        kind = Kind(access.dtype, point.lanes)
+        if stride == 1:
+            return self._code.load(pointer, kind, point.mask)
+        return self._code.gather(pointer, kind, stride, point.mask)
+
+    def _place(self, access: Access, point: NestPoint, start: str | None = None) -> str:
+        """The address of a point's first lane."""
+        pointer = self._rows[access.base] if start is None else start
+        for dims, at in point.places:
+            stride = access.axes[dims[-1]] if dims else 0
+            if not stride or at.text == "0":
+                continue
+            elements = at if stride == 1 else self._code.op("mul", at, index(stride))
+            pointer = self._code.offset(pointer, access.dtype, elements)
+        return pointer
+
+    def _store(self, member: Member, value: LaneValue, point: NestPoint) -> None:
+        for access in member.out:
+            pointer = self._place(access, point)
+            own = value
+            if member.comes_again:
+                # The first of the rows that come again begins the sum.
+                is_first = self._code.compare("slt", point.row, index(member.comes_again))
+                old = self._load(access, point)
+                total = call_function(self._code, "add", [old, value])
+                own = self._code.select(self._code.splat(is_first, point.lanes), value, total)
+            stride = access.axes[point.dims[-1]] if point.dims else 0
+            if point.lanes == 1 or stride == 1:
+                self._code.store(own, pointer, point.mask)
+            elif stride:
+                self._code.scatter(own, pointer, stride, point.mask)
+            else:
+                raise NoMachineCodeError("a result that repeats")
+
+    # Values.
+
+    def _args(
+        self,
+        member: Member,
+        values: dict[int, LaneValue],
+        load: Callable[[Access], LaneValue],
+        lanes: int,
+    ) -> list[LaneValue]:
+        ins = [values[id(each)] if isinstance(each, Member) else load(each) for each in member.ins]
+        kind = next((v.kind for v in ins if v.kind.dtype != "bool"), Kind(member.out_dtype, lanes))
+        return [ins[a] if isinstance(a, int) else self._number(a, kind) for a in member.args]
+
+    def _number(self, text: str, kind: Kind) -> LaneValue:
+        """A number beside arrays of a type, in all lanes."""
+        number = constant_of(text)
+        if number is not None:
+            return self._code.constant(number, kind)
+        value = self._number_values[text]
+        if not kind.is_float:
+            raise NoMachineCodeError("a number of the step among integers")
+        return self._code.splat(convert(self._code, value, kind.dtype), kind.lanes)
+
+    def _computed(
+        self, member: Member, args: list[LaneValue], lanes: int, point: NestPoint | None = None
+    ) -> LaneValue:
+        kind = Kind(member.out_dtype, lanes)
+        if member.function == operators.OF_LABEL:
+            assert point is not None, "its rows are not one axis"
+            return self._less_label(member, args, point)
+        if member.function == operators.LARGEST:
+            return args[0]
+        return call_scalar(self._code, member.function, member.options, args, kind)
+
+    def _less_label(self, member: Member, args: list[LaneValue], point: NestPoint) -> LaneValue:
+        """(x - share at the label) scale, and 0 in ignored rows."""
+        code = self._code
+        x, labels, ignored, scale = args
+        if len(member.inner) != 1:
+            raise NoMachineCodeError("a label of more than one axis")
+        column = point.places[-1][1]
+        if point.lanes > 1:
+            column = code.op("add", code.splat(column, LANES), code.lane_numbers())
+        share = code.constant(float(dict(member.options)["share"]), x.kind)
+        is_label = code.compare("eq", convert(code, labels, "int64"), column)
+        zero = code.constant(0, x.kind)
+        found = code.op("fsub", x, code.select(is_label, share, zero))
+        found = code.op("fmul", found, convert(code, scale, x.kind.dtype))
+        return code.select(ignored, zero, found)
+
+    def _picked(self, member: Member) -> LaneValue:
+        """The number at the label; of a label that is no place, that of one that is."""
+        code = self._code
+        x, labels = member.ins
+        assert isinstance(x, Access), "it is read"
+        assert isinstance(labels, Access), "it is read"
+        label = code.load(self._rows[labels.base], Kind(labels.dtype))
+        label = convert(code, label, "int64")
+        last = index(member.classes - 1)
+        label = call_function(code, "maximum", [label, index(0)])
+        label = call_function(code, "minimum", [label, last])
+        elements = code.op("mul", label, index(x.axes[-1]))
+        return code.load(code.offset(self._rows[x.base], x.dtype, elements), Kind(x.dtype))
+
+    def _mask(self, count: LaneValue) -> LaneValue:
+        """The first so many lanes."""
+        lanes = self._code.lane_numbers()
+        return self._code.compare("slt", lanes, self._code.splat(count, LANES))
+
+    # Sums.
+
+    def _first_of_sum(self, member: Member, size: int) -> LaneValue:
+        kind = Kind(member.out_dtype, 1 if size == 1 else LANES)
+        if member.function == operators.LARGEST:
+            return self._code.constant(least_of(kind), kind)
+        return self._code.constant(0, kind)
+
+    def _add_to_sum(
+        self, member: Member, slot: str, value: LaneValue, mask: LaneValue | None
+    ) -> None:
+        old = self._code.get(slot, value.kind)
+        how = "maximum" if member.function == operators.LARGEST else "add"
+        found = call_function(self._code, how, [old, value])
+        self._code.set(slot, found if mask is None else self._code.select(mask, found, old))
+
+    def _end_of_sum(
+        self,
+        member: Member,
+        row: LaneValue,
+        places: Sequence[tuple[list[int], LaneValue]],
+        slot: str,
+        size: int,
+    ) -> None:
+        """One number of the lanes of a sum, at its place."""
+        kind = Kind(member.out_dtype, 1 if size == 1 else LANES)
+        value = self._code.get(slot, kind)
+        if kind.lanes > 1:
+            is_largest = member.function == operators.LARGEST
+            value = (largest_lane if is_largest else add_lanes)(self._code, value)
+        kept = len(member.kept)
+        outer = [(dims, at) for dims, at in places if dims and dims[-1] < kept]
+        point = NestPoint(LoopNest(member.inner, 0), row, outer, [], 1, None)
+        if member.summed:
+            self._add_to_part(member, value, point)
+        else:
+            self._store(member, value, point)
+
+    def _part_of(self, row: LaneValue) -> tuple[LaneValue, LaneValue]:
+        """The part of a row, and whether the row begins it."""
+        size = index(self._stages.part_rows)
+        part = self._code.op("udiv", row, size)
+        first = self._code.op("mul", part, size)
+        return part, self._code.compare("eq", row, first)
+
+    def _part_place(self, member: Member, part: LaneValue, elements: int) -> str:
+        nbytes = part_bytes(member, elements)
+        start = self._code.offset(self._parts, "int8", index(member.at))
+        return self._code.offset(start, "int8", self._code.op("mul", part, index(nbytes)))
+
+    def _add_to_part(self, member: Member, value: LaneValue, point: NestPoint) -> None:
+        part, is_first = self._part_of(point.row)
+        start = self._part_place(member, part, max(prod(member.kept), 1))
+        pointer = self._place(Access(0, member.out_dtype, 0, contiguous(member.kept)), point, start)
+        self._accumulate(pointer, value, is_first, point.mask)
+
+    def _accumulate(
+        self, pointer: str, value: LaneValue, is_first: LaneValue, mask: LaneValue | None = None
+    ) -> None:
+        code = self._code
+        old = code.load(pointer, value.kind, mask)
+        total = call_function(code, "add", [old, value])
+        code.store(code.select(code.splat(is_first, value.kind.lanes), value, total), pointer, mask)

@@ -1,0 +1,76 @@
+"""Operators of a kernel, the nests of loops that they are in, and locations of their operands."""
+
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+
+from csrun.compiler.graph.array import Shape
+from csrun.compiler.lair.formula_trace import Options
+
+SCRATCH = -1  # in the place of a parameter's number
+PARTS = 8  # sums over rows are added up in so many parts, one after the other
+
+
+@dataclass(frozen=True)
+class Access:
+    """Location of a value: strides, in elements, of the rows and of the inner axes of a space.
+
+    parameter: its number, or SCRATCH, where `start` is the first byte. period: rows after which
+    they come again; 0 where they do not.
+    """
+
+    parameter: int
+    dtype: str
+    row: int
+    axes: tuple[int, ...]
+    period: int = 0
+    start: int = 0
+
+    @property
+    def base(self) -> tuple[int, str, int, int, int]:
+        """The access without its inner axes: those of one row have one address."""
+        return (self.parameter, self.dtype, self.row, self.period, self.start)
+
+
+@dataclass
+class Member:
+    """An operator of a kernel.
+
+    ins: an access, or the operator of the same stage whose value is taken. numbers: the texts of
+    operands that are numbers, by place among all operands. out: where the result is stored.
+    summed: whether it is added up over rows; comes_again: to as many rows, which come again.
+    """
+
+    value: SSAValue
+    function: str
+    options: Options
+    inner: Shape
+    reduced: int
+    args: list[int | str]
+    ins: list["Access | Member"]
+    out_dtype: str
+    stage: int = 0
+    out: list[Access] = field(default_factory=list)
+    summed: bool = False
+    comes_again: int = 0
+    at: int = 0  # of a sum over rows: its first byte among the parts
+    classes: int = 0  # of a pick: the places of a row
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Return whether it has a value at each point of its space."""
+        return not self.reduced and not self.summed and not self.comes_again
+
+    @property
+    def kept(self) -> Shape:
+        """The inner axes of the result."""
+        return self.inner[: len(self.inner) - self.reduced]
+
+
+@dataclass
+class LoopNest:
+    """Operators in one nest of loops, of which the last `reduced` are summed in it."""
+
+    inner: Shape
+    reduced: int
+    members: list[Member] = field(default_factory=list)

@@ -1,0 +1,69 @@
+"""The machine code of a program: a module of LLVM IR with a function for each distinct kernel."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from csrun.compiler.emit.llvm.code import NoMachineCodeError
+from csrun.compiler.emit.llvm.ends import EndWriter
+from csrun.compiler.emit.llvm.function import FunctionWriter
+from csrun.compiler.emit.llvm.stages import KernelStages
+from csrun.compiler.graph.array import Array
+from csrun.compiler.lair import dialect as lair
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """The functions of a kernel, and what calls them needs to know.
+
+    parameters: arrays, in the order of the arguments. numbers: texts of those that come with each
+    call. cut: rows that stay together where several threads share a call.
+    """
+
+    name: str
+    text: str
+    declared: Mapping[str, str]
+    parameters: tuple[Array, ...]
+    numbers: tuple[str, ...]
+    scratch_bytes: int
+    parts_bytes: int
+    cut: int
+    has_end: bool
+
+
+def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> KernelCode | None:
+    """The machine code of a kernel, under this name; None where it has no such form."""
+    try:
+        stages = KernelStages(op, writes)
+        writer, end_writer = FunctionWriter(stages), EndWriter(stages)
+        main, end = writer.write(), end_writer.write_end()
+    except NoMachineCodeError:
+        return None
+    functions = [_function(name, "ptr %arguments, i64 %first, i64 %last", main)]
+    if end:
+        functions.append(_function(f"{name}.end", "ptr %arguments", end))
+    return KernelCode(
+        name,
+        "\n\n".join(functions),
+        {**writer.declared, **end_writer.declared},
+        tuple(stages.parameters),
+        tuple(stages.numbers),
+        stages.scratch_bytes,
+        stages.parts_bytes,
+        stages.cut,
+        bool(end),
+    )
+
+
+def _function(name: str, arguments: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"define void @{name}({arguments}) nounwind {{", *lines, "}"])
+
+
+def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
+    """The module; each kernel with its text in LAIR, as comments."""
+    declared: dict[str, str] = {}
+    parts = []
+    for code, source in kernels.values():
+        declared |= code.declared
+        comments = "\n".join(f"; {line}".rstrip() for line in source.splitlines())
+        parts.append(f"{comments}\n{code.text}")
+    return "\n\n".join([*parts, "\n".join(declared[name] for name in sorted(declared))]) + "\n"

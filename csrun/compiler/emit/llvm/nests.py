@@ -1,0 +1,69 @@
+"""Nests of loops over the inner axes of a row: which axes are one loop, and a point of a nest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index, stored_size
+from csrun.compiler.emit.llvm.members import Access, LoopNest, Member
+from csrun.executable.bind import aligned
+
+
+@dataclass(frozen=True)
+class NestPoint:
+    """A point of a nest, or a vector of them along the last axis.
+
+    places: for the merged axes of each loop its counter. dims: the axes of the vectors.
+    """
+
+    stage: LoopNest
+    row: LaneValue
+    places: Sequence[tuple[list[int], LaneValue]]
+    dims: list[int]
+    lanes: int
+    mask: LaneValue | None
+
+
+def accesses_of(member: Member) -> list[Access]:
+    return [each for each in (*member.ins, *member.out) if isinstance(each, Access)]
+
+
+Axes = list[tuple[int, list[int]]]
+
+
+def axes_of(stage: LoopNest, accesses: Sequence[Access]) -> tuple[Axes, Axes]:
+    """The axes around sums and those in them: sizes, and the axes that each is made of."""
+    kept = len(stage.inner) - stage.reduced
+    around = _merged(stage.inner, range(kept), accesses)
+    within = _merged(stage.inner, range(kept, len(stage.inner)), accesses)
+    return (around, within) if stage.reduced else ([], around)
+
+
+def _merged(shape: Sequence[int], dims: Sequence[int], accesses: Sequence[Access]) -> Axes:
+    """Axes that each array has one after the other are one."""
+    found: Axes = []
+    for d in dims:
+        if shape[d] == 1:
+            continue
+        those = [a for a in accesses if len(a.axes) > d]  # a sum has only the axes that it keeps
+        if found and all(a.axes[found[-1][1][-1]] == a.axes[d] * shape[d] for a in those):
+            size, before = found[-1]
+            found[-1] = (size * shape[d], [*before, d])
+        else:
+            found.append((shape[d], [d]))
+    return found
+
+
+def argument(code: Code, number: int) -> str:
+    """The address that is an argument of a function."""
+    place = code.offset("%arguments", "int64", index(number))
+    return code.make(INDEX, f"load ptr, ptr {place}, align 8").text
+
+
+def part_bytes(member: Member, elements: int) -> int:
+    """Bytes from one part of a sum to the next."""
+    return aligned(elements * stored_size(member.out_dtype))
+
+
+def least_of(kind: Kind) -> float:
+    """The least number of a type."""
+    return float("-inf") if kind.is_float else -(2 ** (8 * stored_size(kind.dtype) - 1))

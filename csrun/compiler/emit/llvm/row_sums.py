@@ -1,0 +1,32 @@
+"""One number of the lanes of a vector: in a fixed order, halves upon halves."""
+
+from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.scalars import call_function
+
+
+def add_lanes(code: Code, value: LaneValue) -> LaneValue:
+    """The sum of the lanes: lane 0 and 8, 1 and 9 ..., then 0 and 4 ..."""
+    return _folded(code, value, "add")
+
+
+def largest_lane(code: Code, value: LaneValue) -> LaneValue:
+    """The largest number of the lanes; NaN if one is."""
+    return _folded(code, value, "maximum")
+
+
+def _folded(code: Code, value: LaneValue, how: str) -> LaneValue:
+    lanes = LANES
+    while lanes > 1:
+        lanes //= 2
+        halves = [_half(code, value, start, lanes) for start in (0, lanes)]
+        value = call_function(code, how, halves)
+    return value
+
+
+def _half(code: Code, value: LaneValue, start: int, lanes: int) -> LaneValue:
+    dtype = value.kind.dtype
+    if lanes == 1:
+        return code.make(Kind(dtype), f"extractelement {value}, i64 {start}")
+    numbers = ", ".join(f"i32 {start + n}" for n in range(lanes))
+    places = f"<{lanes} x i32> <{numbers}>"
+    return code.make(Kind(dtype, lanes), f"shufflevector {value}, {value.kind.ir} poison, {places}")

@@ -1,0 +1,79 @@
+"""Elementary functions of machine code: errors in ulp, and values at the ends of their ranges."""
+
+from math import erfc, sqrt
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+from support.lane_functions import LaneFunctions
+
+from csrun.compiler.emit.llvm.elementary import Float32
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of infinities and NaN")
+
+#: The function in float64, the stated bound in ulp, and where it holds.
+FUNCTIONS = {
+    "exp": (np.exp, 1.0, (-104, 89)),
+    "expm1": (np.expm1, 1.5, (-30, 89)),
+    "log": (np.log, 1.0, (0, 3e38)),
+    "log1p": (np.log1p, 2.5, (-1, 3e38)),
+    "tanh": (np.tanh, 2.5, (-30, 30)),
+    "logistic": (lambda x: 1 / (1 + np.exp(-x)), 2.5, (-88, 30)),
+}
+PEERS = {
+    **{name: getattr(torch, name) for name in ("exp", "expm1", "log", "log1p", "tanh")},
+    "logistic": torch.sigmoid,
+    "normal_cdf": torch.special.ndtr,
+}
+ENDS = [0.0, -0.0, 1.0, -1.0, 88.72, 88.73, 89.5, 100.0, -87.4, -103.9, -104.1, -150.0]
+ENDS += [1e-40, -1e-40, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 0.5, 1e30, -1e30, 2.0**-25]
+
+
+@pytest.fixture(scope="module", params=[16, 1])
+def functions(request):
+    made = {n: lambda code, x, n=n: getattr(Float32(code, x.kind), n)(x) for n in PEERS}
+    return LaneFunctions(made, dict.fromkeys(PEERS, ("float32",)), request.param)
+
+
+def places(least, most):
+    """Numbers of all sizes in a range, and many near 0 and 1."""
+    random = np.random.default_rng(2)
+    bits = random.integers(0, 0x7F800000, 1 << 16, dtype=np.int64).astype(np.int32)
+    anywhere = bits.view(np.float32) * random.choice([-1, 1], bits.size)
+    near = [random.uniform(max(least, -200), min(most, 200), 1 << 16)]
+    near += [random.standard_normal(1 << 15), 1 + random.standard_normal(1 << 14) / 100]
+    x = np.concatenate([anywhere, *near]).astype(np.float32)
+    return x[(x > least) & (x < most)]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_error_is_below_its_bound(functions, name):
+    function, bound, span = FUNCTIONS[name]
+    x = places(*span)
+    assert x.size > 1 << 15
+    with np.errstate(all="ignore"):
+        wanted = function(x.astype(np.float64))
+        nearest = wanted.astype(np.float32)
+    found = functions(name, x)
+    is_finite = np.isfinite(nearest)
+    np.testing.assert_array_equal(found[~is_finite], nearest[~is_finite])
+    found, wanted, nearest = found[is_finite], wanted[is_finite], nearest[is_finite]
+    ulp = np.spacing(np.abs(nearest)).astype(np.float64)
+    assert np.max(np.abs(found - wanted) / ulp) <= bound
+
+
+def test_the_normal_cdf_is_as_near_as_atens(functions):
+    x = np.random.default_rng(0).uniform(-9, 9, 4000).astype(np.float32)
+    wanted = [erfc(-value / sqrt(2)) / 2 for value in x.astype(float)]
+    np.testing.assert_allclose(functions("normal_cdf", x), wanted, rtol=0, atol=1.5e-7)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_ends_of_the_range_are_pytorchs(functions, name):
+    """Infinities, NaN, overflow, denormals and the sign of 0."""
+    x = np.array(ENDS, np.float32)
+    found, wanted = functions(name, x), PEERS[name](torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-7)
+    signed = [n for n, value in enumerate(wanted) if value == 0 and found[n] == 0]
+    np.testing.assert_array_equal(np.signbit(found[signed]), np.signbit(wanted[signed]))

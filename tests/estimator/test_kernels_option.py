@@ -1,0 +1,33 @@
+"""`runconfig.kernels`: which form generated kernels have."""
+
+import pytest
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.estimator.compilation import form_of_kernels
+from csrun.executable import machine_code
+
+
+@pytest.fixture(params=["supported", "no llvmlite", "old CPU"])
+def host(request, monkeypatch):
+    monkeypatch.setattr(machine_code, "is_supported", lambda: request.param == "supported")
+    monkeypatch.setattr(machine_code, "is_installed", lambda: request.param != "no llvmlite")
+    return request.param
+
+
+def test_auto_is_machine_code_where_it_can_be(host):
+    assert form_of_kernels(CSRunConfig()) == ("llvm" if host == "supported" else "numpy")
+
+
+def test_numpy_is_numpy_everywhere(host):
+    assert form_of_kernels(CSRunConfig(kernels="numpy")) == "numpy"
+
+
+def test_llvm_without_what_it_takes_is_an_error_with_the_remedy(host):
+    config = CSRunConfig(kernels="llvm")
+    if host == "supported":
+        assert form_of_kernels(config) == "llvm"
+        return
+    lacks = {"no llvmlite": r"pip install 'csrun\[llvm\]'", "old CPU": "the CPU lacks fma or avx2"}
+    with pytest.raises(UsageError, match=f"^runconfig.kernels: llvm: .*{lacks[host]}"):
+        form_of_kernels(config)
