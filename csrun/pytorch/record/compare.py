@@ -15,7 +15,7 @@ from csrun.pytorch.record.recording import (
     Ref,
     ancestors,
 )
-from csrun.pytorch.record.same_numbers import have_same_numbers
+from csrun.pytorch.record.same_numbers import are_same_values, have_same_numbers
 
 #: Operators of a tensor of floats and a number, which do the same with a tensor without axes.
 _TAKE_NUMBERS = frozenset(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
@@ -170,10 +170,11 @@ def _is_number(value: Any) -> bool:
 def _is_same_operator(one: RecordedOperator, other: RecordedOperator) -> bool:
     return one is other or (
         one.name == other.name
-        and one.arguments == other.arguments
+        and are_same_values(one.arguments, other.arguments)
         and one.results == other.results
         and one.scope == other.scope
-        and one.keywords == other.keywords
+        and one.keywords.keys() == other.keywords.keys()
+        and are_same_values(tuple(one.keywords.values()), tuple(other.keywords.values()))
     )
 
 
@@ -234,4 +235,4 @@ def _is_same(one: Any, other: Any) -> bool:
     (left, spec), (right, other_spec) = tree_flatten(one), tree_flatten(other)
     if spec != other_spec:
         return False
-    return all(a is b or bool(a == b) for a, b in zip(left, right, strict=True))
+    return are_same_values(tuple(left), tuple(right))

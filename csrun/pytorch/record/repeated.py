@@ -7,7 +7,7 @@ one object. All else is recorded anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ import torch
 
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind, returns_view
+from csrun.pytorch.record.same_numbers import are_same_values
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 
@@ -182,7 +183,7 @@ def _traced(
             if each is None:
                 return None
             found.append(expected.kind(each))
-        elif expected is argument or (type(argument) is kind and argument == expected):
+        elif type(argument) is kind and are_same_values((argument,), (expected,)):
             found.append(argument)
         else:
             return None
@@ -190,7 +191,8 @@ def _traced(
 
 
 def _are_equal(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    def typed(values: Iterable[Any]) -> list[Any]:
-        return [(type(value), value) for value in values]
-
-    return tuple(wanted) == tuple(given) and typed(wanted.values()) == typed(given.values())
+    if list(wanted) != list(given) or list(map(type, wanted.values())) != list(
+        map(type, given.values())
+    ):
+        return False
+    return are_same_values(tuple(wanted.values()), tuple(given.values()))

@@ -1,5 +1,7 @@
 """Comparison of tensors by their numbers."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -42,3 +44,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.view_as_real(tensor)
     integers = _AS_INTEGERS.get(tensor.dtype)
     return tensor if integers is None else tensor.view(integers)  # which needs no gradient
+
+
+def are_same_values(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Return whether arguments of an operator are equal, with zeros of the same sign."""
+    return one == other and (0.0 not in one or str(one) == str(other))

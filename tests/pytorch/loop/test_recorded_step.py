@@ -215,3 +215,18 @@ def test_anomalies_may_be_looked_for(tmp_path):
             return kit.train_once()
 
     beside(loop, tmp_path)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_zeros_of_both_signs_are_other_numbers(tmp_path, fast):
+    """atan2 of a zero and -1 is pi, with the sign of the zero."""
+
+    def loop(kit):
+        for step, (x, y) in enumerate(kit.train):
+            zero = -0.0 if step % 3 == 2 else 0.0
+            logits = kit.model(x)
+            sizes = logits.detach().abs() + 1
+            angles = torch.atan2(sizes * zero, -sizes)
+            yield kit.update(kit.criterion(logits, y) + 0.01 * (logits * angles).sum())
+
+    beside(loop, tmp_path, settings={"fast": fast})
