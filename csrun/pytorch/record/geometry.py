@@ -38,10 +38,10 @@ class Geometry:
     device: ClassVar[torch.device] = _CPU
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Geometry:
-        """Return the geometry of a dense tensor."""
-        key = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
-        return _one_object(*key, tensor.dtype)
+    def of(tensor: torch.Tensor, offset: int | None = None) -> Geometry:
+        """Return the geometry of a dense tensor. offset: in place of its own"""
+        place = int(tensor.storage_offset()) if offset is None else offset
+        return _one_object(tuple(tensor.shape), tuple(tensor.stride()), place, tensor.dtype)
 
     def size(self) -> tuple[int, ...]:
         return self.shape

@@ -542,7 +542,9 @@ class StepRecorder(TorchDispatchMode):
         if tensor.device.type != "cpu" and not is_deferred(tensor):
             raise self._device_error(tensor)
         self._require_dense_and_real(tensor)
-        made = self._add_value(Geometry.of(tensor), TracedStorage(stored))
+        # Batches are copied: the place of a slice in the loop's data is of no use.
+        offset = 0 if source is LeafSource.INPUT else None
+        made = self._add_value(Geometry.of(tensor, offset), TracedStorage(stored))
         is_plain = source in (LeafSource.CONSTANT, LeafSource.SCRIPT)
         numbers = materialize(tensor) if is_plain else tensor
         self.leaves.append(GraphLeaf(made.value, source, name, numbers))

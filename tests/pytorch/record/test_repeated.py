@@ -102,6 +102,15 @@ def test_the_default_type_is_that_of_the_step(dtypes):
         torch.set_default_dtype(before)
 
 
+def test_batches_may_be_slices_of_one_tensor():
+    model, data = Network(), torch.cat([BATCH[0] + 1, BATCH[0]])
+    first, calls = recorded(model, batch=(data[:5], BATCH[1]))
+    again, _ = recorded(model, calls, (data[5:], BATCH[1]))
+    composites = [op.name for op in again.operators if op.name.startswith("csrun::")]
+    assert len(taken_over(first, again)) == len(again.operators) - len(composites)
+    check_numbers(model, again)
+
+
 def test_a_batch_of_another_shape_is_recorded_anew():
     model = Network()
     _, calls = recorded(model)
