@@ -29,6 +29,11 @@ _TAKEN = frozenset(
 )
 
 
+def short_hash(text: str) -> str:
+    """The part of a hash that tells the texts of a program apart."""
+    return sha256(text.encode()).hexdigest()[:DIGITS]
+
+
 @dataclass(frozen=True)
 class KernelFunction:
     """A function of the program.
@@ -53,7 +58,7 @@ class KernelFunction:
     @cached_property
     def name(self) -> str:
         """The stem, and a hash of what it computes."""
-        return f"{self.stem}_{sha256(self.computed.encode()).hexdigest()[:DIGITS]}"
+        return f"{self.stem}_{short_hash(self.computed)}"
 
     @cached_property
     def computed(self) -> str:
