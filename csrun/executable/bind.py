@@ -394,6 +394,8 @@ def row_tiles(
     Shapes: arrays [rows or a part of them, ...], scratch [tile, ...] -> views [tile, ...], the last
     ones shorter
     """
+    if not rows:
+        return ()
     tiles = _Tiles(rows, tile, arrays, scratch)
     return tiles if -(-rows // tile) > MOST_KEPT_TILES else list(tiles)
 

@@ -34,7 +34,7 @@ def run(arrays, **numbers):
     scope[function.name](*bound)(**numbers)
 
 
-@pytest.mark.parametrize("elements", [1, 7, 8, 20])
+@pytest.mark.parametrize("elements", [0, 1, 7, 8, 20])
 def test_a_formula_over_tiles_is_numpys(monkeypatch, elements):
     monkeypatch.setattr(flat, "TILE_ELEMENTS", 8)
     arrays = np.random.default_rng(0).standard_normal((3, elements))
