@@ -11,6 +11,7 @@ from typing import Self
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import InsertPoint
 
+from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
@@ -125,7 +126,7 @@ class Tracer:
         with located(f"input {name}"):
             kind = tensor_type(shape, dtype)
             value = self.builder.leaf(InputOp, kind, symbol=name)
-        value.name_hint = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        value.name_hint = identifier(name)
         return Tensor(self, value)
 
     def parameter(self, name: str, shape: Sequence[int], initializer: InitializerAttr) -> Tensor:
@@ -161,7 +162,7 @@ class Tracer:
         self._parameters.add(full_name)
         declared = tensor_type(shape, self.precision)
         value = self.builder.leaf(kind, declared, symbol=full_name, initializer=initializer)
-        value.name_hint = full_name.replace("/", "_")
+        value.name_hint = identifier(full_name)
         return Tensor(self, value)
 
     def emit(self, kind: type[CirhOp], *operands: Tensor, **properties: Plain) -> Tensor:

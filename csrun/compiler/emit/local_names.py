@@ -1,11 +1,11 @@
 """The local variables of a program, and the NumPy expressions of views."""
 
-import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 
+from csrun.base.identifier import identifier
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.graph.graph import INPUT
 from csrun.executable import InputSpec
@@ -51,8 +51,7 @@ class Names:
         return variable
 
     def _new(self, text: str) -> str:
-        stem = re.sub(r"\W", "_", text)
-        stem = f"_{stem}" if stem[0].isdigit() else stem
+        stem = identifier(text)
         variable, count = stem, 1
         while variable in self._taken:
             variable, count = f"{stem}_{count}", count + 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
+from csrun.base.identifier import identifier
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import INPUT
 from csrun.compiler.graph.kernel import Name
@@ -98,9 +99,7 @@ class KernelFunction:
         found: dict[Array, str] = {}
         taken = {*_TAKEN, *self._arguments.values()}
         for array in self._arrays:
-            stem = re.sub(r"\W", "_", array.name.rpartition("/")[2])
-            stem = re.sub(r"(?<=\D)_\d+$", "", stem)
-            stem = stem if stem.isidentifier() else f"_{stem}"
+            stem = re.sub(r"(?<=\D)_\d+$", "", identifier(array.name.rpartition("/")[2]))
             name, count = stem, 1
             while is_ufunc(name) or {name, f"{name}_rows"} & taken:
                 name, count = f"{stem}_{count}", count + 1

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import BlockArgument, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineDimExpr, AffineMap
 
+from csrun.base.identifier import identifier
 from csrun.cirh.ops.base import plain
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
@@ -106,8 +107,7 @@ class KernelLoop:
 
     def _variable(self, name: Name) -> str:
         """The variable of the bound function: loops of one name are bound to other arrays."""
-        stem = re.sub(r"\W", "_", self.name)
-        return f"run_{stem}_{short_hash(self._function.bind('', name))}"
+        return f"run_{identifier(self.name)}_{short_hash(self._function.bind('', name))}"
 
     @property
     def scratch(self) -> tuple[Array, ...]:
@@ -337,7 +337,7 @@ def _stem_of(op: lair.KernelOp) -> str:
     """Name of a function: the first and last operators, or the end of the kernel's name."""
     names = [text.data.removeprefix("cirh.").split("/")[-2:] for text in op.operators]
     words = dict.fromkeys((*names[0], *names[-1]))
-    return re.sub(r"\W+", "_", "_".join(words)).strip("_")
+    return identifier(re.sub(r"\W+", "_", "_".join(words)).strip("_"))
 
 
 def _call(op: lair.GenericOp) -> lair.ScalarOp:

@@ -1,7 +1,6 @@
 """Lowering of a Recording to CIRH: a module for the compiler that contains the backward pass."""
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,7 @@ from xdsl.rewriter import InsertPoint
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.base.errors import UsageError
+from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import Algorithm
@@ -175,7 +175,7 @@ class _Importer:
     def _input(self, leaf: GraphLeaf, declared: Any) -> SSAValue:
         if leaf.source is LeafSource.INPUT:
             value = self._builder.leaf(InputOp, declared, symbol=leaf.name)
-            value.name_hint = leaf.name
+            value.name_hint = identifier(leaf.name)
             return value
         name = f"script_{self._script_tensors}"
         self._script_tensors += 1
@@ -188,8 +188,7 @@ class _Importer:
         kind: type[StoredOp] = ParameterOp if leaf.source is LeafSource.PARAMETER else StateOp
         with self._builder.in_scope(name.rpartition("/")[0]):
             value = self._builder.leaf(kind, declared, symbol=name, initializer=_ZEROS)
-        hint = re.sub(r"\W", "_", name, flags=re.ASCII)  # need not be unique
-        value.name_hint = hint if hint.isidentifier() else f"layer_{hint}"
+        value.name_hint = identifier(name)  # need not be unique
         return value
 
     def _emit_operator(self, number: int, op: RecordedOperator) -> None:

@@ -10,7 +10,7 @@ from csrun.compiler.kernels import Phase
 from csrun.compiler.lair import Generated, parse_kernels, print_kernels
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.nn.tracer import Tracer
+from csrun.nn.tracer import Tracer, scope
 
 ROWS, COLUMNS = 24, 8
 
@@ -40,6 +40,16 @@ def test_a_composition_that_no_rule_knows_is_one_kernel_forward_and_one_backward
     made_of = list(forward.loop.operators)
     wanted = ["mul", "sigmoid", "mul", "sum", "div", "div"]
     assert made_of == [f"cirh.{name}" for name in wanted]
+
+
+def numbered(x, labels):
+    with scope(0):
+        return own_activation(x, labels)
+
+
+def test_functions_of_a_layer_with_a_number_as_name_are_python():
+    for kernel in generated(numbered):
+        compile("\n".join(kernel.loop.function.lines()), "program.py", "exec")
 
 
 def test_at_most_one_operator_a_kernel_leaves_them_apart():
