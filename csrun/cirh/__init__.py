@@ -9,9 +9,9 @@ from csrun.cirh.dialect import (
     new_module,
     parse_module,
     precision_of,
-    print_module,
     run_mode_of,
 )
+from csrun.cirh.printer import print_module
 
 __all__ = [
     "Builder",
