@@ -24,7 +24,7 @@ EPSILON, INITIAL = 1e-5, 0.02
 BETAS = (0.9, 0.999)
 DEFAULT_PARAMS = Path(__file__).parent / "configs" / "params.yaml"
 TRAINED = "model.pt"
-OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max")
+OPTIONS = ("seed", "log_steps", "save_checkpoints_steps", "keep_checkpoint_max", "threads")
 PARTS = ("micro_batch_size", "recompute", "num_csx")  # that a batch may be computed in
 
 

@@ -51,9 +51,10 @@ def of_steps(params: Any, steps: int, highest: float) -> Any:
 
 
 def trained(folder: Path, params: Any, steps: int) -> CerebrasEstimator:
-    estimator = CerebrasEstimator(
-        import_module("model").model_fn, folder, config=params.runconfig, params=params
-    )
+    # Other tests run at once: a second thread of BLAS would wait for their CPU, and take its time.
+    config = msgspec.structs.replace(params.runconfig, threads=1)
+    model_fn = import_module("model").model_fn
+    estimator = CerebrasEstimator(model_fn, folder, config=config, params=params)
     estimator.train(import_module("data").train_input_fn, max_steps=steps)
     return estimator
 

@@ -33,7 +33,7 @@ from csrun.runtime.store.first_values import initialize
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FOLLOWED = 100  # steps beside PyTorch
+FOLLOWED, BATCH = 100, 16  # steps beside PyTorch, of so many samples at most
 WINDOWS = 2000  # of the validation text
 
 
@@ -67,6 +67,8 @@ def shipped(model: SmallModel, library: Path) -> Any:
 def test_the_curve_is_pytorchs_and_so_is_the_step_behind_it(tmp_path, model, library):
     """From the same weights and batches, each loss within 2 %, of which little is used."""
     params = shipped(model, library)
+    batch = min(BATCH, params.train_input.batch_size)
+    params = changed(params, "train_input", batch_size=batch)
     options = small_groups(ExecutionMode.WEIGHT_STREAMING)
     machine = Machine(compile_model(traced(params), tmp_path, options).executable, {})
     initialize(machine.plan, machine.state, params.runconfig.seed)
@@ -85,7 +87,9 @@ def test_the_tiny_gpt2_knows_more_than_a_table_of_triples(own_folder, gpt2, libr
     from model import model_fn
 
     params = changed(shipped(SMALL_MODELS["gpt2"], library), "eval_input", batch_size=20)
-    config = msgspec.structs.replace(params.runconfig, save_checkpoints_steps=3000, log_steps=500)
+    config = msgspec.structs.replace(
+        params.runconfig, save_checkpoints_steps=3000, log_steps=500, threads=1
+    )
     estimator = CerebrasEstimator(model_fn, own_folder / "model_dir", config=config, params=params)
     estimator.train(train_input_fn, max_steps=300)
     assert estimator.evaluate(eval_input_fn, WINDOWS // 20)["loss"] < 2.6
