@@ -1,6 +1,7 @@
 """The commands of the pages run as printed: in the order of a page, in one prepared folder.
 
-Models train for few steps there: `max_steps` of their params files is lowered, commands are not.
+Models train and are evaluated for few steps there: numbers of their params files are lowered,
+commands are not.
 """
 
 import re
@@ -13,7 +14,8 @@ from support.pages import CHECKOUT, PAGES, blocks
 from support.shell_commands import run_line, write_commands
 
 MODELS = CHECKOUT / "reference_models"
-STEPS = 20
+#: Most of each number in a params file; the batches of evaluations without a limit stay.
+STEPS, EVAL_STEPS, BATCH = 5, 5, 8
 PROGRAMS = ("csrun_wse ", "csrun_cpu ", "cs_input_analyzer ", "python ")  # a line without `$`
 
 INSTALLS = "installs into the environment"
@@ -112,6 +114,15 @@ def reason(line: str, reasons: dict[str, str]) -> str | None:
     return next((why for start, why in reasons.items() if line.startswith(start)), None)
 
 
+def lowered(params: str) -> str:
+    """A params file of a training, and an evaluation, of seconds."""
+    text, is_limited = re.subn(r"eval_steps: \d+", f"eval_steps: {EVAL_STEPS}", params)
+    if is_limited:
+        text = re.sub(r"batch_size: \d\d+", f"batch_size: {BATCH}", text)
+    # The tests that run at once have one CPU each: a second thread of BLAS would take theirs.
+    return re.sub(r"( *)max_steps: \d+", rf"\1max_steps: {STEPS}\n\1threads: 1", text)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the reference models that trains for few steps, and csrun's commands beside it."""
@@ -119,8 +130,7 @@ def checkout(tmp_path: Path) -> Path:
     leave_out = shutil.ignore_patterns("model_dir*", "__pycache__", "*.bin")
     shutil.copytree(MODELS, folder / "reference_models", ignore=leave_out)
     for params in folder.glob("reference_models/*/configs/*.yaml"):
-        text = re.sub(r"max_steps: \d+", f"max_steps: {STEPS}", params.read_text())
-        params.write_text(text)
+        params.write_text(lowered(params.read_text()))
     write_commands(tmp_path / "bin")
     return folder
 
