@@ -29,16 +29,20 @@ SHARED_CLASS_NAMES = {
 
 # Folders whose modules mirror each other, file by file.
 MIRRORED_FOLDERS = (
-    # An operator: its class, batch rule, reference, passes, kernels, layers; its PyTorch names.
+    # An operator: its class, batch rule, reference, passes, kernels, machine code and how a loaded
+    # program calls it, layers; its PyTorch names.
     {
         "cirh",
         "cirh/batch_axes",
         "cirh/ops",
         "cirh/reference",
+        "compiler/emit/llvm",
+        "compiler/emit/llvm/library",
         "compiler/kernels",
         "compiler/lair",
         "compiler/passes",
         "data/ops",
+        "executable",
         "kernels",
         "nn",
         "pytorch/operators",

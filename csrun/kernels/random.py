@@ -17,10 +17,13 @@ Words = npt.NDArray[np.uint64]
 ROUNDS = 10
 COLUMNS_PER_BLOCK = 8  # 16 bits each of a counter's 128
 LEVELS = 1 << 16  # a rate is rounded to a multiple of 1 / LEVELS
-_WORD = np.uint64(0xFFFFFFFF)
+WORD = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+_WORD = np.uint64(WORD)
 _SHIFT = np.uint64(32)
-_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64).reshape(2, 1, 1)
-_WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64).reshape(2, 1, 1)
+_MULTIPLIERS = np.array(MULTIPLIERS, np.uint64).reshape(2, 1, 1)
+_WEYL = np.array(WEYL, np.uint64).reshape(2, 1, 1)
 
 
 def round_keys(seed: int) -> list[Words]:

@@ -1,5 +1,7 @@
 """Kernels of transformers beside PyTorch's eager ones, one thread on both sides.
 
+Matrix products of machine code are beside OpenBLAS's.
+
 Once with the environment as it is found, once without the variables that choose OpenBLAS's core:
 they slow NumPy's products. Each in a process of its own.
 """
@@ -10,7 +12,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from attention_code import measure_attention
 from ffn import FACTOR, FeedForward
+from library import measure_library
+from matrix_products import measure_matrix_products
 from processes import with_and_without_openblas
 from result import Result, interleaved
 from support.kernels import bound
@@ -315,6 +320,8 @@ def measure(settings: str) -> None:
         for shape in ((32, 16, 28, 32), (32, 64, 7, 64), (16, 64, 28, 64)):
             workload = f"convolution {list(shape[:3])} to {shape[3]} maps, {settings}"
             report(workload, "csrun", "PyTorch eager", convolution_calls(torch, *shape))
+        measure_attention(torch, settings)
+        measure_library(torch)
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)
         for block in (FeedForward(1024, 384), FeedForward(512, 768)):
             measure_products(block, settings)
@@ -323,6 +330,7 @@ def measure(settings: str) -> None:
             report(workload, "csrun", "PyTorch eager", calls, 0.6)
             report(workload, "least passes", "PyTorch eager", calls)
         measure_adamw(FeedForward(64, 1024), settings)
+        measure_matrix_products(settings)
 
 
 if __name__ == "__main__":

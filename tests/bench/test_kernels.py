@@ -30,6 +30,38 @@ def test_both_sides_of_a_kernel_run(name, sizes):
         call()
 
 
+def test_all_sides_of_attention_run():
+    pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+    from attention_code import attention_directions
+
+    for calls in attention_directions(torch, 1, 2, 8, 4).values():
+        for call in calls.values():
+            call()
+
+
+def test_both_sides_of_a_matrix_product_run():
+    pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+    from matrix_products import operands, product_calls
+
+    for a, b in operands().values():
+        a, b = a[..., :5, :7], b[..., :7, :9]
+        for call in product_calls(a, b).values():
+            call()
+
+
+def test_the_library_runs(monkeypatch, capsys):
+    pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+    import library
+
+    monkeypatch.setattr(library, "ROUNDS", 1)
+    monkeypatch.setattr(library, "SECONDS", 0.0)
+    library.measure_norm(torch, "cirh.native_layer_norm", 8, 16)
+    library.measure_softmax(torch, "log_softmax", 8, 11)
+    library.measure_dropout(torch, 2, 3, 5)
+    library.measure_rotary()
+    assert capsys.readouterr().out.count('"side":"machine code"') == 12
+
+
 def test_gelus_run():
     import kernels
 

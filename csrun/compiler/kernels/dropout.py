@@ -36,12 +36,12 @@ class DropoutMask(Kernel):
 
     @property
     def scratch(self) -> tuple[Array, ...]:
-        rows, columns = self._matrix.shape
+        rows, columns = self.matrix.shape
         shape = (3, 2, rows, blocks_of(columns))
         return (Array(f"{self.mask.name}/words", shape, "uint64"),)
 
     @property
-    def _matrix(self) -> Array:
+    def matrix(self) -> Array:
         """The mask as [B, N], or as one row when it is of no sample."""
         shape = self.mask.shape
         samples = shape[0] // self.rows if self.rows else 1
@@ -49,7 +49,7 @@ class DropoutMask(Kernel):
 
     def prepare(self, name: Name) -> list[str]:
         """The round keys, and the draw over its memory."""
-        mask, words = name(self._matrix), name(self.scratch[0])
+        mask, words = name(self.matrix), name(self.scratch[0])
         numbers = f"{threshold_of(self.rate)}, {self.stream}"
         draw = "MaskDraw" if self.rows else "FixedMaskDraw"
         return [

@@ -43,21 +43,21 @@ class Rotary(UnaryKernel):
         arguments = (self._length, self.size, self.base, self.is_inverse, self.x.dtype, axes)
         table = f"rotary.turns{arguments!r}"
         factors = table if self.is_interleaved else f"rotary.cosines_and_sines({table})"
-        return ["from csrun.kernels import rotary", f"{self._factors} = {factors}"]
+        return ["from csrun.kernels import rotary", f"{self.factors} = {factors}"]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
         x, out = name(self.x), name(self.out)
         if self.is_interleaved:
-            return [f"rotary.turn_pairs({x}, {out}, {self._factors})"]
-        return [f"rotary.turn_halves({x}, {out}, *{self._factors}, {name(self.scratch[0])})"]
+            return [f"rotary.turn_pairs({x}, {out}, {self.factors})"]
+        return [f"rotary.turn_halves({x}, {out}, *{self.factors}, {name(self.scratch[0])})"]
 
     @property
     def _length(self) -> int:
         return self.x.shape[self.dim]
 
     @property
-    def _factors(self) -> str:
+    def factors(self) -> str:
         """The variable of what has these positions, pairs and base."""
         base = repr(self.base).translate({ord("."): "_", ord("-"): "m", ord("+"): "p"})
         kind = "pairs" if self.is_interleaved else "halves"

@@ -65,6 +65,10 @@ class FormulaValue:
         """Square roots."""
         return self._each("sqrt")
 
+    def reciprocal(self) -> "FormulaValue":
+        """1 / x."""
+        return self._each("reciprocal")
+
     def exp(self) -> "FormulaValue":
         """Powers of e."""
         return self._each("exp")
@@ -80,6 +84,11 @@ class FormulaValue:
     def largest(self) -> "FormulaValue":
         """The largest number of each row: [N, C] -> [N, 1]."""
         return self._of_row(LARGEST)
+
+    def over_rows(self) -> "FormulaValue":
+        """The sum over all rows: [N, C] -> [1, C]."""
+        shape = shape_of(type_of(self.value))
+        return self._generic(IDENTITY, (), shape, (1, *shape[1:]), {})
 
     def pick(self, labels: "FormulaValue") -> "FormulaValue":
         """Each row's number at the place that its label gives; labels [N], [N, C] -> [N, 1].
@@ -179,6 +188,13 @@ def formula_loop(
 
     Shapes: all that has rows has as many as the first array
     """
+    return KernelLoop(*formula_kernel(name, reads, writes, formula))
+
+
+def formula_kernel(
+    name: str, reads: Mapping[str, Array], writes: Mapping[str, Array], formula: Formula
+) -> tuple[lair.KernelOp, dict[str, Array]]:
+    """The kernel of a formula, and the arrays that it writes."""
     operators: list[Operation] = []
     sources = {
         key: lair.ReadOp.of(array, tensor_type(array.shape, array.dtype))
@@ -202,7 +218,7 @@ def formula_loop(
         "operators": ArrayAttr([StringAttr(name)]),
     }
     kernel = lair.KernelOp(regions=[region], properties=properties)
-    return KernelLoop(kernel, {key: writes[key] for key in found})
+    return kernel, {key: writes[key] for key in found}
 
 
 def _check(key: str, read: lair.ReadOp, value: FormulaValue) -> None:

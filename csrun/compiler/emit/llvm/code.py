@@ -14,6 +14,7 @@ _TYPES = {
     "float32": "float",
     "float64": "double",
     "int8": "i8",
+    "int16": "i16",
     "int32": "i32",
     "int64": "i64",
     "bool": "i1",
@@ -82,7 +83,7 @@ def index(number: int) -> LaneValue:
 
 def stored_size(dtype: str) -> int:
     """Bytes of an element in memory."""
-    return {"bool": 1, "int8": 1, "int32": 4, "float32": 4}.get(dtype, 8)
+    return {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "float32": 4}.get(dtype, 8)
 
 
 class Code:
@@ -182,6 +183,16 @@ class Code:
             operands = f"ptr {pointer}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
             found = self.make(stored, f"call {stored.ir} @{name}({operands})")
         return self._loaded(found, kind)
+
+    def prefetch(self, pointer: str, writes: bool = False) -> None:
+        """Have a line of memory near soon, if it may be touched: to write it in the first cache.
+
+        What is read later goes to the second one, where it does not displace what is read now.
+        """
+        name = "llvm.prefetch.p0"
+        self._declare(name, f"void @{name}(ptr, i32, i32, i32)")
+        kind = f"i32 {int(writes)}, i32 {3 if writes else 2}"
+        self.lines.append(f"  call void @{name}(ptr {pointer}, {kind}, i32 1)")
 
     def gather(self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None) -> LaneValue:
         """Elements that are not consecutive."""

@@ -40,19 +40,23 @@ class Float32:
 
     def exp(self, x: LaneValue) -> LaneValue:
         """e ** x: 1 ulp; infinity from 88.73 on, denormals below -87.34, 0 below -103.98."""
-        n, r = self._reduced(self._at_most(self._at_least(x, -104.0), 89.0))
-        # 2 ** n as a product of two: n from -150 to 128 is more than an exponent holds.
-        half = self._code.op("ashr", n, self._int(1))
-        rest = self._code.op("sub", n, half)
-        p = self._add(self._of_reduced(r), self._number(1.0))
-        return self._mul(self._mul(p, self._power_of_2(half)), self._power_of_2(rest))
+        code, one = self._code, self._number(1.0)
+        biased, r = self._reduced(self._at_most(self._at_least(x, -104.0), 89.0), 2 * 127)
+        p = self._fma(self._fma(self._polynomial(r, _EXP), r, one), r, one)
+        # 2 ** n as a product of two: n from -150 to 128 is more than an exponent holds. Each half
+        # of n + 2 * 127 has the exponent's bias; what is above its bits is shifted out.
+        half = code.op("lshr", biased, self._int(1))
+        for exponent in (half, code.op("sub", biased, half)):
+            power = code.op("shl", exponent, self._int(23))
+            p = self._mul(p, code.convert("bitcast", power, "float32"))
+        return p
 
     def expm1(self, x: LaneValue) -> LaneValue:
         """e ** x - 1: 1.5 ulp."""
         code = self._code
-        n, r = self._reduced(self._at_most(self._at_least(x, -20.0), 89.0))
-        # Half of it, so that 2 ** 128 is not needed.
-        power = self._power_of_2(code.op("sub", n, self._int(1)))
+        # Half of the power, so that 2 ** 128 is not needed.
+        biased, r = self._reduced(self._at_most(self._at_least(x, -20.0), 89.0), 127 - 1)
+        power = code.convert("bitcast", code.op("shl", biased, self._int(23)), "float32")
         less = code.op("fsub", power, self._number(0.5))
         half = self._fma(power, self._of_reduced(r), less)
         found = code.op("fadd", half, half)
@@ -119,24 +123,18 @@ class Float32:
 
     # Pieces.
 
-    def _reduced(self, x: LaneValue) -> tuple[LaneValue, LaneValue]:
-        """Integer n and r with x = n ln 2 + r, |r| < ln 2 / 2."""
-        code, rounder = self._code, self._number(_ROUNDER)
+    def _reduced(self, x: LaneValue, bias: int) -> tuple[LaneValue, LaneValue]:
+        """n + bias and r with x = n ln 2 + r, |r| < ln 2 / 2; the integer is in the low 22 bits."""
+        code, rounder = self._code, self._number(_ROUNDER + bias)
         shifted = self._fma(x, self._number(_LOG2_E), rounder)
         bits = code.convert("bitcast", shifted, "int32")
-        n = code.op("sub", bits, code.convert("bitcast", rounder, "int32"))
         whole = code.op("fsub", shifted, rounder)
         r = self._fma(whole, self._number(-_LN2_HIGH), x)
-        return n, self._fma(whole, self._number(-_LN2_LOW), r)
+        return bits, self._fma(whole, self._number(-_LN2_LOW), r)
 
     def _of_reduced(self, r: LaneValue) -> LaneValue:
         """e ** r - 1."""
         return self._fma(self._mul(r, r), self._polynomial(r, _EXP), r)
-
-    def _power_of_2(self, n: LaneValue) -> LaneValue:
-        """2 ** n, of an integer for which that is a normal number."""
-        biased = self._code.op("add", n, self._int(127))
-        return self._code.convert("bitcast", self._code.op("shl", biased, self._int(23)), "float32")
 
     def _polynomial(self, x: LaneValue, coefficients: Sequence[float]) -> LaneValue:
         """Horner's rule; coefficients by falling power."""

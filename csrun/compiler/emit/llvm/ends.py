@@ -22,7 +22,7 @@ class EndWriter(FunctionWriter):
             return []
         self._load_arguments()
         for member in sums:
-            whole = replace(member, inner=member.kept, reduced=0, ins=[])
+            whole = replace(member, inner=member.kept, reduced=0, ins=[], summed=False, dropped=())
             self._rows = {access.base: self._pointer(access) for access in member.out}
             self._write_stage(LoopNest(whole.inner, 0, [whole]), index(0))
         return self._finished()

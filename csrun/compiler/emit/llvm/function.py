@@ -16,10 +16,13 @@ from csrun.compiler.emit.llvm.code import (
     LaneValue,
     NoMachineCodeError,
     index,
+    stored_size,
 )
+from csrun.compiler.emit.llvm.label_operators import less_label, picked
 from csrun.compiler.emit.llvm.members import SCRATCH, Access, LoopNest, Member
 from csrun.compiler.emit.llvm.nests import (
     NestPoint,
+    accesses_in,
     accesses_of,
     argument,
     axes_of,
@@ -29,9 +32,9 @@ from csrun.compiler.emit.llvm.nests import (
 from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
 from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
 from csrun.compiler.emit.llvm.stages import KernelStages
-from csrun.compiler.graph.array import contiguous
 from csrun.compiler.lair import operators
 from csrun.compiler.lair.dialect import constant_of
+from csrun.executable.bind import ALIGNMENT_BYTES
 
 
 class FunctionWriter:
@@ -43,6 +46,7 @@ class FunctionWriter:
         self._code = Code()
         self._rows: dict[tuple[int, str, int, int, int], str] = {}
         self._pointers: list[str] = []
+        self._scalars: dict[Access, LaneValue] = {}
         self._number_values: dict[str, LaneValue] = {}
 
     def write(self) -> list[str]:
@@ -121,7 +125,9 @@ class FunctionWriter:
         place = self._part_place(member, part, LANES)
         if mask is not None:
             value = self._code.select(mask, value, self._code.constant(0, value.kind))
-        self._accumulate(place, value, is_first)
+        old = self._code.load(place, value.kind)
+        total = call_function(self._code, "add", [old, value])
+        self._code.store(self._code.select(self._code.splat(is_first, LANES), value, total), place)
 
     # Row by row.
 
@@ -132,6 +138,7 @@ class FunctionWriter:
                 for access in accesses_of(member):
                     if access.base not in self._rows:
                         self._rows[access.base] = self._row_pointer(access, row)
+            self._begin_parts(row)
             for stage in self._stages.stages:
                 self._write_stage(stage, row)
 
@@ -151,11 +158,10 @@ class FunctionWriter:
         return self._code.offset(self._scratch, "int8", index(access.start))
 
     def _write_stage(self, stage: LoopNest, row: LaneValue) -> None:
-        accesses = [
-            a for m in stage.members if m.function != operators.PICK for a in accesses_of(m)
-        ]
+        accesses = accesses_in(stage)
         outer, inner = axes_of(stage, accesses)
         *loops, last = inner or [(1, [])]
+        self._scalars = self._row_scalars(stage)
         with ExitStack() as nest:
             places = [
                 (dims, nest.enter_context(self._code.loop(index(0), index(size))))
@@ -174,6 +180,18 @@ class FunctionWriter:
             for member in stage.members:
                 if member.reduced:
                     self._end_of_sum(member, row, places, sums[id(member)], last[0])
+
+    def _row_scalars(self, stage: LoopNest) -> dict[Access, LaneValue]:
+        """Numbers that are the same at all points of a row, of which no point writes one."""
+        found = {}
+        written = {access.base for member in stage.members for access in member.out}
+        places = [a for m in stage.members if not m.classes for a in m.ins]
+        for access in places:
+            if not isinstance(access, Access) or access.base in written:
+                continue
+            if not any(s and n > 1 for s, n in zip(access.axes, stage.inner, strict=True)):
+                found[access] = self._code.load(self._rows[access.base], Kind(access.dtype))
+        return found
 
     def _write_vectors(
         self,
@@ -203,7 +221,7 @@ class FunctionWriter:
         values: dict[int, LaneValue] = {}
         for member in point.stage.members:
             if member.function == operators.PICK:
-                value = self._picked(member)
+                value = picked(self._code, member, self._rows)
             else:
                 args = self._args(
                     member, values, lambda access: self._load(access, point), point.lanes
@@ -218,6 +236,8 @@ class FunctionWriter:
                 self._store(member, value, point)
 
     def _load(self, access: Access, point: NestPoint) -> LaneValue:
+        if access in self._scalars:
+            return self._code.splat(self._scalars[access], point.lanes)
         stride = access.axes[point.dims[-1]] if point.dims else 0
         pointer = self._place(access, point)
         if point.lanes == 1:
@@ -287,40 +307,12 @@ class FunctionWriter:
         kind = Kind(member.out_dtype, lanes)
         if member.function == operators.OF_LABEL:
             assert point is not None, "its rows are not one axis"
-            return self._less_label(member, args, point)
+            if len(member.inner) != 1:
+                raise NoMachineCodeError("a label of more than one axis")
+            return less_label(self._code, member, args, point.places[-1][1])
         if member.function == operators.LARGEST:
             return args[0]
         return call_scalar(self._code, member.function, member.options, args, kind)
-
-    def _less_label(self, member: Member, args: list[LaneValue], point: NestPoint) -> LaneValue:
-        """(x - share at the label) scale, and 0 in ignored rows."""
-        code = self._code
-        x, labels, ignored, scale = args
-        if len(member.inner) != 1:
-            raise NoMachineCodeError("a label of more than one axis")
-        column = point.places[-1][1]
-        if point.lanes > 1:
-            column = code.op("add", code.splat(column, LANES), code.lane_numbers())
-        share = code.constant(float(dict(member.options)["share"]), x.kind)
-        is_label = code.compare("eq", convert(code, labels, "int64"), column)
-        zero = code.constant(0, x.kind)
-        found = code.op("fsub", x, code.select(is_label, share, zero))
-        found = code.op("fmul", found, convert(code, scale, x.kind.dtype))
-        return code.select(ignored, zero, found)
-
-    def _picked(self, member: Member) -> LaneValue:
-        """The number at the label; of a label that is no place, that of one that is."""
-        code = self._code
-        x, labels = member.ins
-        assert isinstance(x, Access), "it is read"
-        assert isinstance(labels, Access), "it is read"
-        label = code.load(self._rows[labels.base], Kind(labels.dtype))
-        label = convert(code, label, "int64")
-        last = index(member.classes - 1)
-        label = call_function(code, "maximum", [label, index(0)])
-        label = call_function(code, "minimum", [label, last])
-        elements = code.op("mul", label, index(x.axes[-1]))
-        return code.load(code.offset(self._rows[x.base], x.dtype, elements), Kind(x.dtype))
 
     def _mask(self, count: LaneValue) -> LaneValue:
         """The first so many lanes."""
@@ -357,7 +349,7 @@ class FunctionWriter:
         if kind.lanes > 1:
             is_largest = member.function == operators.LARGEST
             value = (largest_lane if is_largest else add_lanes)(self._code, value)
-        kept = len(member.kept)
+        kept = len(member.inner) - member.reduced
         outer = [(dims, at) for dims, at in places if dims and dims[-1] < kept]
         point = NestPoint(LoopNest(member.inner, 0), row, outer, [], 1, None)
         if member.summed:
@@ -377,16 +369,25 @@ class FunctionWriter:
         start = self._code.offset(self._parts, "int8", index(member.at))
         return self._code.offset(start, "int8", self._code.op("mul", part, index(nbytes)))
 
-    def _add_to_part(self, member: Member, value: LaneValue, point: NestPoint) -> None:
-        part, is_first = self._part_of(point.row)
-        start = self._part_place(member, part, max(prod(member.kept), 1))
-        pointer = self._place(Access(0, member.out_dtype, 0, contiguous(member.kept)), point, start)
-        self._accumulate(pointer, value, is_first, point.mask)
+    def _begin_parts(self, row: LaneValue) -> None:
+        """Before the first row of a part its sums are -0.0: to add it changes no number."""
+        sums = [member for member in self._stages.members if member.summed]
+        if not sums:
+            return
+        part, is_first = self._part_of(row)
+        with self._code.when(is_first):
+            for member in sums:
+                elements = max(prod(member.kept), 1)
+                kind = Kind(member.out_dtype, ALIGNMENT_BYTES // stored_size(member.out_dtype))
+                nothing = self._code.constant(-0.0 if kind.is_float else 0, kind)
+                start = self._part_place(member, part, elements)
+                with self._code.loop(index(0), index(elements), kind.lanes) as at:
+                    self._code.store(nothing, self._code.offset(start, kind.dtype, at))
 
-    def _accumulate(
-        self, pointer: str, value: LaneValue, is_first: LaneValue, mask: LaneValue | None = None
-    ) -> None:
-        code = self._code
-        old = code.load(pointer, value.kind, mask)
-        total = call_function(code, "add", [old, value])
-        code.store(code.select(code.splat(is_first, value.kind.lanes), value, total), pointer, mask)
+    def _add_to_part(self, member: Member, value: LaneValue, point: NestPoint) -> None:
+        part, _ = self._part_of(point.row)
+        start = self._part_place(member, part, max(prod(member.kept), 1))
+        pointer = self._place(member.part, point, start)
+        old = self._code.load(pointer, value.kind, point.mask)
+        total = call_function(self._code, "add", [old, value])
+        self._code.store(total, pointer, point.mask)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
-from csrun.compiler.graph.array import Shape
+from csrun.compiler.graph.array import Shape, contiguous
 from csrun.compiler.lair.formula_trace import Options
 
 SCRATCH = -1  # in the place of a parameter's number
@@ -38,7 +38,8 @@ class Member:
 
     ins: an access, or the operator of the same stage whose value is taken. numbers: the texts of
     operands that are numbers, by place among all operands. out: where the result is stored.
-    summed: whether it is added up over rows; comes_again: to as many rows, which come again.
+    summed: whether it is added up over rows, and dropped: inner axes over which it is added up so,
+    too; comes_again: to as many rows, which come again.
     """
 
     value: SSAValue
@@ -54,6 +55,7 @@ class Member:
     summed: bool = False
     comes_again: int = 0
     at: int = 0  # of a sum over rows: its first byte among the parts
+    dropped: tuple[int, ...] = ()
     classes: int = 0  # of a pick: the places of a row
 
     @property
@@ -64,7 +66,16 @@ class Member:
     @property
     def kept(self) -> Shape:
         """The inner axes of the result."""
-        return self.inner[: len(self.inner) - self.reduced]
+        around = self.inner[: len(self.inner) - self.reduced]
+        return tuple(n for d, n in enumerate(around) if d not in self.dropped)
+
+    @property
+    def part(self) -> "Access":
+        """A part of a sum over rows, from its start."""
+        strides = iter(contiguous(self.kept))
+        around = range(len(self.inner) - self.reduced)
+        axes = tuple(0 if d in self.dropped else next(strides) for d in around)
+        return Access(SCRATCH, self.out_dtype, 0, axes)
 
 
 @dataclass

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.ends import EndWriter
 from csrun.compiler.emit.llvm.function import FunctionWriter
+from csrun.compiler.emit.llvm.late import late_stages
 from csrun.compiler.emit.llvm.stages import KernelStages
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
@@ -16,7 +17,9 @@ class KernelCode:
     """The functions of a kernel, and what calls them needs to know.
 
     parameters: arrays, in the order of the arguments. numbers: texts of those that come with each
-    call. cut: rows that stay together where several threads share a call.
+    call. cut: rows that stay together where several threads share a call. rows: those that a call
+    computes, None for those of the kernel's loop. constants: texts of arrays that are made when the
+    program is bound, by the kernel's lines for that; their addresses come after the parameters'.
     """
 
     name: str
@@ -28,19 +31,21 @@ class KernelCode:
     parts_bytes: int
     cut: int
     has_end: bool
+    rows: int | None = None
+    constants: tuple[str, ...] = ()
 
 
 def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> KernelCode | None:
     """The machine code of a kernel, under this name; None where it has no such form."""
     try:
-        stages = KernelStages(op, writes)
+        stages = _stages(op, writes)
         writer, end_writer = FunctionWriter(stages), EndWriter(stages)
         main, end = writer.write(), end_writer.write_end()
     except NoMachineCodeError:
         return None
-    functions = [_function(name, "ptr %arguments, i64 %first, i64 %last", main)]
+    functions = [function_text(name, "ptr %arguments, i64 %first, i64 %last", main)]
     if end:
-        functions.append(_function(f"{name}.end", "ptr %arguments", end))
+        functions.append(function_text(f"{name}.end", "ptr %arguments", end))
     return KernelCode(
         name,
         "\n\n".join(functions),
@@ -54,7 +59,20 @@ def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> Ke
     )
 
 
-def _function(name: str, arguments: str, lines: Iterable[str]) -> str:
+def _stages(op: lair.KernelOp, writes: Mapping[str, Array]) -> KernelStages:
+    """The stages, operators as late as that saves memory between them."""
+    stages = KernelStages(op, writes)
+    late = late_stages(stages.stages)
+    if all(late[member.value] == member.stage for member in stages.members):
+        return stages
+    try:
+        return KernelStages(op, writes, late)
+    except NoMachineCodeError:  # an array is overwritten before
+        return stages
+
+
+def function_text(name: str, arguments: str, lines: Iterable[str]) -> str:
+    """A function that returns nothing."""
     return "\n".join([f"define void @{name}({arguments}) nounwind {{", *lines, "}"])
 
 

@@ -27,6 +27,16 @@ def accesses_of(member: Member) -> list[Access]:
     return [each for each in (*member.ins, *member.out) if isinstance(each, Access)]
 
 
+def accesses_in(stage: LoopNest) -> list[Access]:
+    """The locations that a nest's loops go over."""
+    found = []
+    for member in stage.members:
+        if not member.classes:
+            found += [each for each in member.ins if isinstance(each, Access)]
+            found += [member.part] if member.summed else member.out
+    return found
+
+
 Axes = list[tuple[int, list[int]]]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from xdsl.dialects.builtin import AffineMapAttr
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineConstantExpr, AffineDimExpr, AffineMap
 
 from csrun.cirh.ops.base import plain
@@ -23,9 +23,17 @@ from csrun.executable.bind import aligned
 
 
 class KernelStages:
-    """The stages of a kernel, its parameters, and the numbers that come with each call."""
+    """The stages of a kernel, its parameters, and the numbers that come with each call.
 
-    def __init__(self, op: lair.KernelOp, writes: Mapping[str, Array]) -> None:
+    least: of each operator the first stage that it may be in; without it the first that can be
+    """
+
+    def __init__(
+        self,
+        op: lair.KernelOp,
+        writes: Mapping[str, Array],
+        least: Mapping[SSAValue, int] | None = None,
+    ) -> None:
         self.numbers = op.numbers
         self.rows: int = max(op.rows.value.data, 1)
         self.has_rows = op.rows.value.data > 0
@@ -34,7 +42,8 @@ class KernelStages:
         self.stages: list[LoopNest] = []
         self.scratch_bytes = 0
         self.parts_bytes = 0
-        self._body = list(op.body.block.ops)
+        self._least = least or {}
+        self._body = sorted(op.body.block.ops, key=self._least_of)
         self._targets: dict[SSAValue, list[Array]] = {}
         for write in self._body:
             if isinstance(write, lair.WriteOp):
@@ -97,6 +106,10 @@ class KernelStages:
 
     # What each operator becomes.
 
+    def _least_of(self, op: Operation) -> int:
+        """The first stage that it may be in; of a read, a view or a write any."""
+        return self._least.get(op.results[0], 0) if op.results else 0
+
     def _add(self, op: lair.GenericOp) -> None:
         maps = [m.data for m in op.maps if isinstance(m, AffineMapAttr)]
         space = self._space(op, maps)
@@ -110,10 +123,8 @@ class KernelStages:
         ]
         call = next(o for o in op.body.block.ops if isinstance(o, lair.ScalarOp))
         function = call.function.data
-        own = [d for d in summed if d]
-        reduced = len(own)
-        if own != list(range(len(space) - reduced, len(space))):
-            raise NoMachineCodeError("a sum over inner axes that are not the last ones")
+        comes_again = 0 in summed and self._has_rows(maps[-1])
+        reduced = _last_of(summed, space, 0 in summed and not comes_again)
         found = {name: plain(value) for name, value in call.options.data.items()}
         options: Options = tuple((k, v) for k, v in found.items() if v is not None)
         args: list[int | str] = [
@@ -132,9 +143,10 @@ class KernelStages:
             [],
             dtype_of(out_type),
             summed=0 in summed,
+            dropped=tuple(d - 1 for d in summed if 0 < d < len(space) - reduced),
             classes=inner[-1] if is_pick else 0,
         )
-        if 0 in summed and self._has_rows(maps[-1]):
+        if comes_again:
             member.summed, member.comes_again = False, shape_of(out_type)[0]
         if member.reduced and (
             function not in (operators.IDENTITY, operators.LARGEST) or member.comes_again
@@ -169,7 +181,7 @@ class KernelStages:
     ) -> None:
         """The stage of an operator, and where its operands and its result are."""
         sources = [self._source(value) for value in ins]
-        stage = 0
+        stage = min(self._least.get(member.value, 0), len(self.stages))
         for (base, _), value, where in zip(sources, ins, maps, strict=False):
             producer = self._members.get(base)
             if producer is None:
@@ -331,6 +343,19 @@ class KernelStages:
         if array not in self.parameters:
             self.parameters.append(array)
         return self.parameters.index(array)
+
+
+def _last_of(summed: Sequence[int], space: Shape, adds_rows: bool) -> int:
+    """The last axes of a space that are summed; over all rows with those of size 1 among them."""
+    own = [d for d in summed if d]
+    if adds_rows:
+        last = len(space)
+        while last > 1 and (last - 1 in own or space[last - 1] == 1):
+            last -= 1
+        return len(space) - last if any(d >= last for d in own) else 0
+    if own != list(range(len(space) - len(own), len(space))):
+        raise NoMachineCodeError("a sum over inner axes that are not the last ones")
+    return len(own)
 
 
 def _number_of(value: SSAValue) -> str:

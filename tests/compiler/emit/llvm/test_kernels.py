@@ -87,6 +87,18 @@ def test_axes_within_a_row_and_rows_that_come_again(dtype):
         check(loop, *(0.25 for _ in loop.op.numbers), atol=2e-5)
 
 
+@pytest.mark.parametrize("dims", [(0, 1), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("columns", [1, 9, 40])
+def test_a_sum_over_rows_and_axes_within_them(columns, dims):
+    def model(y):
+        return y + y.tracer.emit(SumOp, y * y, dims=dims, keepdim=True)
+
+    loops = loops_of(model, 17, columns, batch=(6,))
+    assert any(kernel_code(loop.op, loop.writes, "kernel").has_end for loop in loops)
+    for loop in loops:
+        check(loop, *(0.25 for _ in loop.op.numbers), rtol=1e-5, atol=1e-4)
+
+
 def formula(old):
     """Each of the functions of rows, in an order in which an array is written over."""
     x = old["x"] - old["x"].largest()

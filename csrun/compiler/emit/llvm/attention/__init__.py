@@ -1,0 +1,50 @@
+"""Machine code of attention, forward and backward: a call's rows are pairs of sample and head.
+
+Blocks of queries are computed one after the other, each with whole rows of scores, as in
+`csrun.kernels.attention`; products are functions of `csrun.compiler.emit.llvm.products`.
+"""
+
+from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes
+from csrun.compiler.emit.llvm.attention.backward_pass import BackwardWriter
+from csrun.compiler.emit.llvm.attention.forward_pass import ForwardWriter
+from csrun.compiler.emit.llvm.module import KernelCode, function_text
+from csrun.compiler.graph.kernel import Phase
+from csrun.compiler.kernels.attention import Attention
+from csrun.executable import machine_code
+from csrun.executable.products import BLOCK_K, Tile, tile_of
+
+
+def code_of(kernel: Attention, name: str, tile: Tile | None = None) -> KernelCode | None:
+    """The machine code of a kernel, under this name; None where it has no such form.
+
+    tile: that of the products, the host's if none is given
+    """
+    if not _has_form(kernel):
+        return None
+    kind = ForwardWriter if kernel.phase is Phase.FORWARD else BackwardWriter
+    writer = kind(kernel, (tile or tile_of(machine_code.host())).columns)
+    text = function_text(name, "ptr %arguments, i64 %first, i64 %last", writer.lines())
+    return KernelCode(
+        name,
+        text,
+        writer.code.declared,
+        writer.parameters,
+        writer.numbers,
+        writer.scratch.nbytes,
+        parts_bytes=0,
+        cut=1,
+        has_end=False,
+        rows=writer.pairs,
+    )
+
+
+def _has_form(kernel: Attention) -> bool:
+    """Return whether all is float32, and there is something; a mask may be of booleans."""
+    arrays = (*kernel.operands, *kernel.results)
+    sizes = AttentionSizes.of(kernel)
+    return (
+        all(array.dtype == "float32" and 0 not in array.shape for array in arrays)
+        and (kernel.mask is None or kernel.mask.dtype in ("float32", "bool"))
+        # Scores of the first keys are those of the first panels where k is one block.
+        and max(sizes.size, sizes.value_size) <= BLOCK_K
+    )

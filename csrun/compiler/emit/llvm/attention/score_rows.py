@@ -1,0 +1,184 @@
+"""Passes over a block of scores: softmax of each row forward, weights and slopes backward.
+
+A row ends where causal attention sees no further key; behind it, up to what its block sees, weights
+are 0.
+"""
+
+import numpy as np
+
+from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
+from csrun.compiler.emit.llvm.attention.matrices import (
+    FLOAT,
+    FLOATS,
+    Matrix,
+    each_vector,
+    smaller,
+)
+from csrun.compiler.emit.llvm.attention.weight_draw import WeightDraw
+from csrun.compiler.emit.llvm.code import LANES, Code, LaneValue, index
+from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
+from csrun.compiler.emit.llvm.scalars import call_function
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+class ScoreRows:
+    """Rows of scores [R, S] of a block; the mask is that of a pair."""
+
+    def __init__(
+        self,
+        code: Code,
+        sizes: AttentionSizes,
+        scores: Matrix,
+        mask: Matrix | None,
+        draw: WeightDraw | None,
+    ) -> None:
+        self._code = code
+        self._sizes = sizes
+        self._scores = scores
+        self._mask = mask
+        self._draw = draw
+        self._math = Float32(code, FLOATS)
+        self._zero = code.constant(0.0, FLOATS)
+
+    def write_softmax(self, block: QueryBlock, largest: Matrix, sums: Matrix) -> None:
+        """Scores become their powers of e, less each row's largest; that and the row sums."""
+        code = self._code
+        with code.loop(index(0), block.count) as number:
+            row, mask, limit = self._row(block, number)
+            top = self._largest(row, mask, limit)
+            total = self._exponentials(row, number, limit, top)
+            if mask is not None:
+                # What is largest in a row adds 1; of a row that sees nothing the sum is 0.
+                one = code.constant(1.0, FLOAT)
+                total = code.select(code.compare("olt", total, one), one, total)
+            code.store(top, largest.at(code, number).pointer)
+            code.store(total, sums.at(code, number).pointer)
+            self._clear(row, limit, block.seen)
+
+    def _largest(self, row: Matrix, mask: Matrix | None, limit: LaneValue) -> LaneValue:
+        """The largest score of a row; the mask is added to them.
+
+        NaN may be left out: it makes the sum of the powers NaN.
+        """
+        code = self._code
+        least = code.constant(float("-inf"), FLOATS)
+        slot = code.slot(least)
+
+        def visit(at: LaneValue, lanes: LaneValue | None) -> None:
+            score = row.load(code, at, None)
+            if mask is not None:
+                score = self._masked(score, mask, at, lanes)
+                row.store(code, score, at, None)
+            if lanes is not None:
+                score = code.select(lanes, score, least)
+            old = code.get(slot, FLOATS)
+            code.set(slot, code.select(code.compare("ogt", score, old), score, old))
+
+        each_vector(code, limit, visit)
+        found = largest_lane(code, code.get(slot, FLOATS))
+        if mask is None:
+            return found
+        return call_function(code, "maximum", [found, code.constant(LOWEST, FLOAT)])
+
+    def _exponentials(
+        self, row: Matrix, number: LaneValue, limit: LaneValue, top: LaneValue
+    ) -> LaneValue:
+        """The sum of a row's powers, which are stored; of those that are dropped 0."""
+        code = self._code
+        slot, largest = code.slot(self._zero), code.splat(top, LANES)
+
+        def visit(at: LaneValue, lanes: LaneValue | None) -> None:
+            weight = self._power(code.op("fsub", row.load(code, at, None), largest))
+            if lanes is not None:
+                weight = code.select(lanes, weight, self._zero)
+            code.set(slot, code.op("fadd", code.get(slot, FLOATS), weight))
+            if self._draw is not None:
+                weight = code.select(self._draw.kept(number, at), weight, self._zero)
+            row.store(code, weight, at, None)
+
+        each_vector(code, limit, visit)
+        return add_lanes(code, code.get(slot, FLOATS))
+
+    def write_slopes(
+        self, block: QueryBlock, slopes: Matrix, logsumexp: Matrix, averages: Matrix
+    ) -> None:
+        """Scores become weights, and gradients of weights (`slopes`) those of scores.
+
+        averages: each row's sum of weight times gradient
+        """
+        code = self._code
+        with code.loop(index(0), block.count) as number:
+            row, mask, limit = self._row(block, number)
+            own = slopes.at(code, number)
+            query = code.op("add", block.first, number)
+            sums = code.splat(code.load(logsumexp.at(code, query).pointer, FLOAT), LANES)
+            average = code.splat(code.load(averages.at(code, number).pointer, FLOAT), LANES)
+
+            def visit(at: LaneValue, lanes: LaneValue | None) -> None:
+                score, slope = row.load(code, at, None), own.load(code, at, None)
+                if mask is not None:
+                    score = self._masked(score, mask, at, lanes)
+                weight = self._power(code.op("fsub", score, sums))
+                used, slope = self._kept(number, at, weight, slope)
+                slope = code.op("fmul", code.op("fsub", slope, average), weight)
+                if lanes is not None:
+                    used, slope = (code.select(lanes, x, self._zero) for x in (used, slope))
+                row.store(code, used, at, None)
+                own.store(code, slope, at, None)
+
+            each_vector(code, limit, visit)
+            self._clear(row, limit, block.seen)
+            self._clear(own, limit, block.seen)
+
+    def _kept(
+        self, number: LaneValue, at: LaneValue, weight: LaneValue, slope: LaneValue
+    ) -> tuple[LaneValue, LaneValue]:
+        """Weights as they were used, and their gradients: of those that were dropped 0."""
+        code, draw = self._code, self._draw
+        if draw is None:
+            return weight, slope
+        kept, scale = draw.kept(number, at), code.constant(draw.scale, FLOATS)
+        used, own = (
+            code.select(kept, code.op("fmul", x, scale), self._zero) for x in (weight, slope)
+        )
+        return used, own
+
+    # Pieces.
+
+    def _row(self, block: QueryBlock, number: LaneValue) -> tuple[Matrix, Matrix | None, LaneValue]:
+        """A row of scores, that of the mask, and how many keys it sees."""
+        code, sizes = self._code, self._sizes
+        query = code.op("add", block.first, number)
+        limit = index(sizes.keys)
+        if sizes.is_causal:
+            limit = smaller(code, code.op("add", query, index(1)), limit)
+        mask = None if self._mask is None else self._mask.at(code, query)
+        return self._scores.at(code, number), mask, limit
+
+    def _power(self, x: LaneValue) -> LaneValue:
+        """e ** x; of what a mask hides 0, without the way there through slow denormals."""
+        if self._mask is None:
+            return self._math.exp(x)
+        code = self._code
+        is_hidden = code.compare("olt", x, code.constant(-104.0, FLOATS))
+        power = self._math.exp(code.select(is_hidden, self._zero, x))
+        return code.select(is_hidden, self._zero, power)
+
+    def _masked(
+        self, score: LaneValue, mask: Matrix, at: LaneValue, lanes: LaneValue | None
+    ) -> LaneValue:
+        code, own = self._code, mask.load(self._code, at, lanes)
+        if mask.dtype == "bool":
+            return code.select(own, score, code.constant(float("-inf"), FLOATS))
+        return code.op("fadd", score, own)
+
+    def _clear(self, row: Matrix, limit: LaneValue, seen: LaneValue) -> None:
+        """Zeros from the first vector behind a row's end on."""
+        if not self._sizes.is_causal:
+            return
+        code = self._code
+        start = code.op("and", code.op("add", limit, index(LANES - 1)), index(-LANES))
+        with code.loop(start, seen, LANES) as at:
+            row.store(code, self._zero, at, None)

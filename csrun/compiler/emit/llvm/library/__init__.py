@@ -1,0 +1,53 @@
+"""Machine code of the kernel library: a file a family, in which each class has its builder."""
+
+from collections.abc import Callable
+from typing import Any
+
+from csrun.compiler.emit.llvm.code import NoMachineCodeError
+from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
+from csrun.compiler.emit.llvm.library.dropout import mask_code
+from csrun.compiler.emit.llvm.library.embedding import (
+    lookup_backward_code,
+    lookup_code,
+    lookup_part_code,
+)
+from csrun.compiler.emit.llvm.library.normalization import norm_code
+from csrun.compiler.emit.llvm.library.pooling import average_pool_code, max_pool_code
+from csrun.compiler.emit.llvm.library.rotary import rotary_code
+from csrun.compiler.emit.llvm.library.softmax import softmax_code
+from csrun.compiler.emit.llvm.module import KernelCode
+from csrun.compiler.graph.kernel import Kernel
+from csrun.compiler.kernels.batch_norm import BatchNorm
+from csrun.compiler.kernels.dropout import DropoutMask
+from csrun.compiler.kernels.embedding import Lookup, LookupBackward
+from csrun.compiler.kernels.normalization import Norm
+from csrun.compiler.kernels.pooling import AveragePool, MaxPool
+from csrun.compiler.kernels.rotary import Rotary
+from csrun.compiler.kernels.softmax import Softmax
+from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
+
+#: The builder of each class of kernels.
+BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
+    Norm: norm_code,
+    Softmax: softmax_code,
+    Lookup: lookup_code,
+    LookupPart: lookup_part_code,
+    LookupBackward: lookup_backward_code,
+    LookupPartBackward: lookup_backward_code,
+    DropoutMask: mask_code,
+    Rotary: rotary_code,
+    BatchNorm: batch_norm_code,
+    MaxPool: max_pool_code,
+    AveragePool: average_pool_code,
+}
+
+
+def library_code(kernel: Kernel, name: str) -> KernelCode | None:
+    """The machine code of a kernel, under this name; None where it has no such form."""
+    builder = BUILDERS.get(type(kernel))
+    if builder is None or any(0 in array.shape for array in (*kernel.reads, *kernel.writes)):
+        return None
+    try:
+        return builder(kernel, name)
+    except NoMachineCodeError:  # of a type without instructions
+        return None

@@ -1,0 +1,150 @@
+"""Packing: a matrix [k, n] with any strides becomes panels [k, columns], one after the other.
+
+The columns of the last panel that the matrix does not have are zero.
+"""
+
+from collections.abc import Sequence
+
+from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+
+_GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
+_AHEAD = 16  # rows: the next one is in another page, where the CPU does not look by itself
+_FLOAT, _QUARTER, _VECTOR = Kind("float32"), Kind("float32", 4), Kind("float32", 8)
+# Shuffles that transpose 4 by 4 numbers in each half of 4 vectors.
+_LOW_PAIRS, _HIGH_PAIRS = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
+_LOW_HALVES, _HIGH_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
+
+
+class PanelWriter:
+    """Writes the function that packs panels of so many columns."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._n, self._k = LaneValue("%n", INDEX), LaneValue("%k", INDEX)
+        self._b_k, self._b_col = LaneValue("%b_k", INDEX), LaneValue("%b_col", INDEX)
+
+    def write(self, code: Code) -> None:
+        """Rows that are consecutive numbers are copied; other panels are packed one by one."""
+        self._code = code
+        is_row = code.compare("eq", self._b_col, index(1))
+        with code.when(is_row):
+            self._copy_rows()
+        with (
+            code.when(code.op("xor", is_row, code.constant(1, is_row.kind))),
+            code.loop(index(0), self._n, self._columns) as first,
+        ):
+            self._pack_panel(first)
+
+    def _offset(self, pointer: str, *terms: tuple[LaneValue, LaneValue | int]) -> str:
+        """An address, from numbers and their strides."""
+        for number, stride in terms:
+            by = index(stride) if isinstance(stride, int) else stride
+            elements = number if stride == 1 else self._code.op("mul", number, by)
+            pointer = self._code.offset(pointer, "float32", elements)
+        return pointer
+
+    def _target(self, first: LaneValue, step: LaneValue) -> str:
+        """The address in the panel that begins at a column."""
+        return self._offset("%packed", (first, self._k), (step, self._columns))
+
+    def _copy_rows(self) -> None:
+        code, kind = self._code, Kind("float32", self._columns)
+        rest = code.op("urem", self._n, index(self._columns))
+        full = code.op("sub", self._n, rest)
+        with (
+            code.loop(index(0), full, _GROUP) as start,
+            code.loop(index(0), self._k) as step,
+        ):
+            row = self._offset("%b", (step, self._b_k))
+            ahead = self._offset(row, (code.op("mul", self._b_k, index(_AHEAD)), 1))
+            stop = code.call("smin", code.op("add", start, index(_GROUP)), full)
+            with code.loop(start, stop, self._columns) as first:
+                code.prefetch(self._offset(ahead, (first, 1)))
+                target = self._target(first, step)
+                beyond = code.offset(target, "float32", index(_AHEAD * self._columns))
+                code.prefetch(beyond, writes=True)
+                code.store(code.load(self._offset(row, (first, 1)), kind), target)
+        with code.when(code.compare("ne", rest, index(0))):
+            mask = self._mask(rest, self._columns)
+            with code.loop(index(0), self._k) as step:
+                row = self._offset("%b", (full, 1), (step, self._b_k))
+                code.store(code.load(row, kind, mask), self._target(full, step))
+
+    def _mask(self, count: LaneValue, lanes: int) -> LaneValue:
+        """The first lanes, as many as there are columns."""
+        kind = Kind("int32", lanes)
+        numbers = ", ".join(f"i32 {n}" for n in range(lanes))
+        count = self._code.splat(self._code.convert("trunc", count, "int32"), lanes)
+        return self._code.compare("slt", LaneValue(f"<{numbers}>", kind), count)
+
+    def _pack_panel(self, first: LaneValue) -> None:
+        code = self._code
+        columns = code.call("smin", code.op("sub", self._n, first), index(self._columns))
+        source = self._offset("%b", (first, self._b_col))
+        done = code.slot(index(0))
+        with code.when(code.compare("eq", self._b_k, index(1))):
+            full = code.op("and", self._k, index(-_QUARTER.lanes))
+            whole = self._columns // _VECTOR.lanes * _VECTOR.lanes
+            if whole:
+                with code.loop(index(0), index(whole), _VECTOR.lanes) as group:
+                    self._transpose_columns((source, columns), first, (group, _VECTOR.lanes), full)
+            if rest := self._columns - whole:
+                self._transpose_columns((source, columns), first, (index(whole), rest), full)
+            code.set(done, full)
+        with (
+            code.loop(code.get(done, INDEX), self._k) as step,
+            code.loop(index(0), index(self._columns)) as column,
+        ):
+            found = self._column(source, columns, column, step)
+            is_column = code.compare("slt", column, columns)
+            value = code.select(is_column, code.load(found, _FLOAT), code.constant(0.0, _FLOAT))
+            code.store(value, self._offset(self._target(first, step), (column, 1)))
+
+    def _column(
+        self, source: str, columns: LaneValue, column: LaneValue, step: LaneValue | None = None
+    ) -> str:
+        """The address of a column of a panel; of the last one for those after it."""
+        last = self._code.op("sub", columns, index(1))
+        terms = [(self._code.call("smin", column, last), self._b_col)]
+        return self._offset(source, *terms, *([(step, self._b_k)] if step else []))
+
+    def _transpose_columns(
+        self,
+        panel: tuple[str, LaneValue],
+        first: LaneValue,
+        group: tuple[LaneValue, int],
+        full: LaneValue,
+    ) -> None:
+        """A group of columns of a panel, of each four numbers at a time."""
+        code, (source, columns), (start, lanes) = self._code, panel, group
+        kind = Kind("float32", lanes)
+        numbers = [index(min(n, lanes - 1)) for n in range(_VECTOR.lanes)]
+        pointers = [self._column(source, columns, code.op("add", start, n)) for n in numbers]
+        mask = self._mask(code.op("sub", columns, start), lanes)
+        with code.loop(index(0), full, _QUARTER.lanes) as step:
+            parts = [code.load(self._offset(p, (step, 1)), _QUARTER) for p in pointers]
+            target = self._offset(self._target(first, step), (start, 1))
+            for n, row in enumerate(self._transposed(parts)):
+                kept = self._shuffle(row, row, range(kind.lanes))
+                zero = code.constant(0.0, kind)
+                place = self._offset(target, (index(n * self._columns), 1))
+                code.store(code.select(mask, kept, zero), place)
+
+    def _transposed(self, parts: list[LaneValue]) -> list[LaneValue]:
+        """Four vectors of 8 from eight of 4."""
+        both = [self._shuffle(low, parts[n + 4], range(8)) for n, low in enumerate(parts[:4])]
+        pairs = [
+            self._shuffle(both[n], both[n + 1], places)
+            for places in (_LOW_PAIRS, _HIGH_PAIRS)
+            for n in (0, 2)
+        ]
+        return [
+            self._shuffle(pairs[n], pairs[n + 1], places)
+            for n in (0, 2)
+            for places in (_LOW_HALVES, _HIGH_HALVES)
+        ]
+
+    def _shuffle(self, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
+        numbers = ", ".join(f"i32 {n}" for n in places)
+        kind = Kind("float32", len(places))
+        return self._code.make(kind, f"shufflevector {x}, {y}, <{len(places)} x i32> <{numbers}>")

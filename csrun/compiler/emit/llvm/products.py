@@ -1,0 +1,300 @@
+"""Products of float32 matrices: packed panels, blocks of k, a tile in registers.
+
+The sum of an element has one order: in each block of BLOCK_K numbers of k, from the first one on,
+fused multiply-adds from 0; the sums of blocks are added in order, to C where `adds`. Sizes, chunks,
+threads, tiles and vectors do not change it. A product with k = 0 leaves C as it is.
+
+`product.pack_b` packs B [k, n]: for each block of k the panels of all columns, zeros after the last
+one. `product.rows` is C[m, n] = (adds ? C : 0) + A B, of packed B, for any k; the columns of C are
+consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/products.py has the sizes
+of scratch, and the words of the jobs `product.pack`, `product.multiply` and `product.batch`.
+
+Source: Van Zee and van de Geijn 2015, BLIS
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
+from csrun.compiler.emit.llvm.product_panels import PanelWriter
+from csrun.compiler.emit.llvm.product_tiles import TileWriter
+from csrun.executable.products import BLOCK_K, BLOCK_ROWS, Tile
+
+#: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
+#: would take longer than what it saves.
+_DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
+_JOB = "ptr arguments, i64 first, i64 last"
+_PACK = "ptr b, i64 b_k, i64 b_col, i64 n, i64 k, ptr packed"
+_ROWS = (
+    "ptr a, i64 a_row, i64 a_k, ptr packed, ptr c, i64 c_row, "
+    "i64 m, i64 n, i64 k, i64 adds, ptr scratch"
+)
+_PART = f"{_ROWS}, i64 column, i64 end"
+_TILE = (
+    "ptr a, i64 a_row, i64 a_k, ptr b, i64 k, ptr c, i64 c_row, "
+    "i64 rows, i64 columns, i64 adds, ptr next, i64 next_step"
+)
+
+
+@dataclass(frozen=True)
+class ProductCode:
+    """Functions of all products of a program, and the intrinsics that they call."""
+
+    text: str
+    declared: dict[str, str]
+
+
+def product_code(tile: Tile) -> ProductCode:
+    """The functions, for tiles of this size."""
+    writers: list[tuple[str, str, Callable[[Code], None]]] = [
+        ("internal void @product.pack_panels", _PACK, PanelWriter(tile.columns).write),
+        ("internal void @product.pack_a", _PACK, PanelWriter(tile.rows).write),
+        ("internal void @product.tile", _TILE, TileWriter(tile, vectors=2).write),
+        ("internal void @product.half_tile", _TILE, TileWriter(tile, vectors=1).write),
+        ("internal void @product.pack_b", _PACK, lambda code: _pack_b(code, tile)),
+        ("internal void @product.part", _PART, lambda code: _PartWriter(code, tile).write()),
+        ("internal void @product.rows", _ROWS, _rows),
+        ("void @product.pack", _JOB, lambda code: _pack(code, tile)),
+        ("void @product.multiply", _JOB, _multiply),
+        ("void @product.batch", _JOB, _batch),
+    ]
+    declared: dict[str, str] = {}
+    # LLVM would cut vectors of 16 lanes in halves for some CPUs, and keep no tile in registers.
+    bits = f'"min-legal-vector-width"="{32 * tile.lanes}" "prefer-vector-width"="{32 * tile.lanes}"'
+    texts = []
+    for head, parameters, write in writers:
+        code = Code()
+        write(code)
+        declared |= code.declared
+        named = ", ".join(" %".join(each.split()) for each in parameters.split(","))
+        lines = ["entry:", *code.entry, *code.lines, "  ret void", "}"]
+        texts.append("\n".join([f"define {head}({named}) noinline nounwind {bits} {{", *lines]))
+    return ProductCode("\n\n".join(texts), declared)
+
+
+def _value(name: str) -> LaneValue:
+    return LaneValue(f"%{name}", INDEX)
+
+
+def _call(code: Code, function: str, parameters: str, *arguments: LaneValue | str) -> None:
+    """Call a function with numbers and addresses, in the order of its parameters."""
+    types = [each.split()[0] for each in parameters.split(",")]
+    texts = [a if isinstance(a, str) else a.text for a in arguments]
+    named = ", ".join(f"{kind} {text}" for kind, text in zip(types, texts, strict=True))
+    code.lines.append(f"  call void @{function}({named})")
+
+
+def _offset(code: Code, pointer: str, *terms: tuple[LaneValue, LaneValue]) -> str:
+    """An address, from numbers and their strides."""
+    for number, stride in terms:
+        pointer = code.offset(pointer, "float32", code.op("mul", number, stride))
+    return pointer
+
+
+def _at_most(code: Code, size: LaneValue, most: int) -> LaneValue:
+    return code.call("smin", size, index(most))
+
+
+def _padded(code: Code, columns: LaneValue, tile: Tile) -> LaneValue:
+    """Columns of whole panels."""
+    up = code.op("add", columns, index(tile.columns - 1))
+    return code.op("and", up, index(-tile.columns))
+
+
+def _words(code: Code, count: int) -> list[LaneValue]:
+    """Arguments of a job; addresses are numbers, too."""
+    places = [code.offset("%arguments", "int64", index(n)) for n in range(count)]
+    return [code.load(place, INDEX) for place in places]
+
+
+def _address(code: Code, word: LaneValue) -> str:
+    return code.make(INDEX, f"inttoptr {word} to ptr").text
+
+
+# Packing B.
+
+
+def _pack_b(code: Code, tile: Tile) -> None:
+    n, k = _value("n"), _value("k")
+    _pack_columns(
+        code, tile, (index(0), n), n, k, ("%b", _value("b_k"), _value("b_col")), "%packed"
+    )
+
+
+def _pack(code: Code, tile: Tile) -> None:
+    _, b, b_k, b_col, n, k, packed = _words(code, 7)
+    bounds, b_place = (_value("first"), _value("last")), _address(code, b)
+    _pack_columns(code, tile, bounds, n, k, (b_place, b_k, b_col), _address(code, packed))
+
+
+def _pack_columns(
+    code: Code,
+    tile: Tile,
+    bounds: tuple[LaneValue, LaneValue],
+    n: LaneValue,
+    k: LaneValue,
+    b: tuple[str, LaneValue, LaneValue],
+    packed: str,
+) -> None:
+    """Pack columns, of which the first one begins a panel, in all blocks of k."""
+    (first, last), (pointer, b_k, b_col) = bounds, b
+    padded, columns = _padded(code, n, tile), code.op("sub", last, first)
+    with code.loop(index(0), k, BLOCK_K) as step:
+        depth = _at_most(code, code.op("sub", k, step), BLOCK_K)
+        source = _offset(code, pointer, (step, b_k), (first, b_col))
+        target = _offset(code, packed, (step, padded), (first, depth))
+        _call(code, "product.pack_panels", _PACK, source, b_k, b_col, columns, depth, target)
+
+
+# Multiplying.
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows of C from address c on, and numbers of k from `step` on.
+
+    a: the address of A's numbers. a_strides: of its tiles, rows and k.
+    """
+
+    step: LaneValue
+    rows: LaneValue
+    depth: LaneValue
+    a: str
+    a_strides: Sequence[LaneValue]
+    c: str
+
+
+class _PartWriter:
+    """Writes `product.part`: `product.rows` for some of the columns, from the first of a panel on.
+
+    For a block of rows and one of k: panel by panel, tile by tile.
+    """
+
+    def __init__(self, code: Code, tile: Tile) -> None:
+        self._code = code
+        self._tile = tile
+        self._padded = _padded(code, _value("n"), tile)
+
+    def write(self) -> None:
+        code, m, k = self._code, _value("m"), _value("k")
+        with code.loop(index(0), m, BLOCK_ROWS) as row, code.loop(index(0), k, BLOCK_K) as step:
+            rows = _at_most(code, code.op("sub", m, row), BLOCK_ROWS)
+            depth = _at_most(code, code.op("sub", k, step), BLOCK_K)
+            a = _offset(code, "%a", (row, _value("a_row")), (step, _value("a_k")))
+            c = _offset(code, "%c", (row, _value("c_row")))
+            self._packs = self._is_packed(depth)
+            block = _Block(step, rows, depth, *self._block_of_a(a, rows, depth), c)
+            tiles = self._tiles(rows)
+            with (
+                code.loop(_value("column"), _value("end"), self._tile.columns) as column,
+                code.loop(index(0), tiles) as at,
+            ):
+                self._write_tile(block, tiles, at, column)
+
+    def _is_packed(self, depth: LaneValue) -> LaneValue:
+        columns = self._code.op("sub", _value("end"), _value("column"))
+        has_panels = self._code.compare("sgt", columns, index(_DIRECT_COLUMNS))
+        span = self._code.op("mul", depth, _value("a_k"))
+        is_wide = self._code.compare("sgt", span, index(_DIRECT_SPAN))
+        return self._code.op("or", has_panels, is_wide)
+
+    def _either(self, packed: LaneValue, direct: LaneValue) -> LaneValue:
+        return self._code.select(self._packs, packed, direct)
+
+    def _tiles(self, rows: LaneValue) -> LaneValue:
+        up = self._code.op("add", rows, index(self._tile.rows - 1))
+        return self._code.op("udiv", up, index(self._tile.rows))
+
+    def _block_of_a(
+        self, a: str, rows: LaneValue, depth: LaneValue
+    ) -> tuple[str, Sequence[LaneValue]]:
+        code, a_row, a_k = self._code, _value("a_row"), _value("a_k")
+        with code.when(self._packs):
+            _call(code, "product.pack_a", _PACK, a, a_k, a_row, rows, depth, "%scratch")
+        place = code.make(INDEX, f"select {self._packs}, ptr %scratch, ptr {a}").text
+        pairs = ((depth, a_row), (index(1), a_row), (index(self._tile.rows), a_k))
+        return place, [self._either(*pair) for pair in pairs]
+
+    def _write_tile(
+        self, block: _Block, tiles: LaneValue, at: LaneValue, column: LaneValue
+    ) -> None:
+        code, tile, depth = self._code, self._tile, block.depth
+        row = code.op("mul", at, index(tile.rows))
+        height = _at_most(code, code.op("sub", block.rows, row), tile.rows)
+        columns = _at_most(code, code.op("sub", _value("end"), column), tile.columns)
+        a_tile, *a_strides = block.a_strides
+        a = _offset(code, block.a, (row, a_tile))
+        b = _offset(code, "%packed", (block.step, self._padded), (column, depth))
+        c = code.offset(_offset(code, block.c, (row, _value("c_row"))), "float32", column)
+        operands: list[LaneValue | str] = [a, *a_strides, b, depth, c, _value("c_row")]
+        operands += (height, columns, self._adds(block), *self._following(b, depth, tiles, at))
+        is_wide = code.compare("sgt", columns, index(tile.lanes))
+        with code.when(is_wide):
+            _call(code, "product.tile", _TILE, *operands)
+        with code.when(code.op("xor", is_wide, code.constant(1, is_wide.kind))):
+            _call(code, "product.half_tile", _TILE, *operands)
+
+    def _adds(self, block: _Block) -> LaneValue:
+        is_later = self._code.compare("sgt", block.step, index(0))
+        return self._code.op("or", _value("adds"), self._code.convert("zext", is_later, "int64"))
+
+    def _following(
+        self, b: str, depth: LaneValue, tiles: LaneValue, at: LaneValue
+    ) -> tuple[str, LaneValue]:
+        """The part of the next panel that a tile reads ahead, and bytes for each number of k."""
+        code, width = self._code, 4 * self._tile.columns
+        share = code.op("udiv", code.op("add", tiles, index(width - 1)), tiles)
+        start = code.op("add", code.op("mul", at, share), index(width))
+        return code.offset(b, "int8", code.op("mul", start, depth)), share
+
+
+def _rows(code: Code) -> None:
+    names = [each.split()[1] for each in _ROWS.split(",")]
+    _call(code, "product.part", _PART, *map(_value, names), index(0), _value("n"))
+
+
+def _multiply(code: Code) -> None:
+    """For each group of columns those of its rows that are asked for."""
+    scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds, width, each = _words(code, 13)
+    own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, packed, c))
+    first, last = _value("first"), _value("last")
+    up = code.op("sub", code.op("add", last, each), index(1))
+    with code.loop(code.op("udiv", first, each), code.op("udiv", up, each)) as group:
+        start = code.op("mul", group, each)
+        row = code.call("smax", code.op("sub", first, start), index(0))
+        stop = code.call("smin", code.call("smin", code.op("sub", last, start), each), m)
+        column = code.op("mul", group, width)
+        end = code.call("smin", code.op("add", column, width), n)
+        _call(
+            code, "product.part", _PART, _offset(code, of_a, (row, a_row)), a_row, a_k, of_b,
+            _offset(code, of_c, (row, c_row)), c_row, code.op("sub", stop, row), n, k, adds, own,
+            column, end,
+        )  # fmt: skip
+
+
+def _batch(code: Code) -> None:
+    """For each item: blocks of columns, packed in scratch behind the rows of A."""
+    scratch, a, b, c, inner, *strides = _words(code, 21)
+    a_outer, a_inner, b_outer, b_inner, c_outer, c_inner, *strides = strides
+    a_row, a_k, b_k, b_col, c_row, m, n, k, adds, most = strides
+    own = _address(code, scratch)
+    packed = code.offset(own, "float32", index(BLOCK_K * BLOCK_ROWS))
+    places = [_address(code, each) for each in (a, b, c)]
+    with code.loop(_value("first"), _value("last")) as item:
+        at = (code.op("udiv", item, inner), code.op("urem", item, inner))
+        by = ((a_outer, a_inner), (b_outer, b_inner), (c_outer, c_inner))
+        of_a, of_b, of_c = (
+            _offset(code, place, *zip(at, strides, strict=True))
+            for place, strides in zip(places, by, strict=True)
+        )
+        done = code.slot(index(0))
+        up = code.op("sub", code.op("add", n, most), index(1))
+        with code.loop(index(0), code.op("udiv", up, most)):
+            column = code.get(done, INDEX)
+            columns = code.call("smin", code.op("sub", n, column), most)
+            code.set(done, code.op("add", column, columns))
+            source = _offset(code, of_b, (column, b_col))
+            target = code.offset(of_c, "float32", column)
+            _call(code, "product.pack_b", _PACK, source, b_k, b_col, columns, k, packed)
+            rows = (of_a, a_row, a_k, packed, target, c_row, m, columns, k, adds, own)
+            _call(code, "product.rows", _ROWS, *rows)

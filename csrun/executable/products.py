@@ -1,0 +1,333 @@
+"""Steps of a float32 matrix product in machine code: the jobs that threads share.
+
+A step is a call of a job over its rows, in chunks, after the step before it. Word 0 of its
+arguments is the address of the calling thread's scratch, which the caller puts there.
+
+    product.pack      rows: columns of B [k, n]
+        scratch, b, b_k, b_col, n, k, packed
+    product.multiply  rows: those of C [m, n] = (adds ? C : 0) + A B, for each group of columns
+        scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds,
+        columns of a group, rows of a group: m, and some to have whole chunks
+    product.batch     rows: items of a batch, in two axes, the inner one of `inner` items
+        scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
+        a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
+
+Strides are in elements.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from math import prod
+
+from csrun.executable.bind import Array
+
+BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
+BLOCK_ROWS = 96  # of A, packed at a time
+_BATCH_FLOATS = 1 << 16  # of B, packed in a thread's scratch
+#: Of each thread: rows of A for a block of k, then columns of B.
+SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _BATCH_FLOATS)
+PACKED_BYTES = 4 << 20  # at most, of B that all threads share
+_PACKED_COLUMNS = 96  # of a chunk, at most
+_CHUNKS = 4  # of each thread, in which one may be slower than others
+_SMALL_ROWS = 24  # of a chunk that balances threads; fewer lose 2 to 5 % of their time
+_GROUP_COLUMNS, _MOST_GROUPS = 128, 16  # at least so many columns
+# What takes as long as so many more rows of a chunk, and as so many more columns.
+_ROWS_OF_CHUNK, _COLUMNS_OF_A = 2, 10
+_LEAST_WORK = 1 << 17  # multiplications of a chunk: 3 us
+_LEAST_PACKED = 1 << 13  # numbers of a chunk: 2 us
+_LARGE = 1 << 22  # multiplications of an item that all threads share
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sums in registers: rows, and lanes of each of the two vectors in a row."""
+
+    rows: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel of B."""
+        return 2 * self.lanes
+
+
+AVX2 = Tile(6, 8)  # 12 sums, 2 vectors of B and 2 of A in 16 registers
+AVX512 = Tile(12, 16)  # 24 sums of 32 registers
+
+
+def tile_of(target: str) -> Tile:
+    """The tile of machine code for a CPU with these instructions."""
+    return AVX512 if "+avx512f" in target else AVX2
+
+
+@dataclass(frozen=True)
+class ProductOperand:
+    """An array of a product; strides in elements."""
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Array) -> "ProductOperand":
+        """The operand that an array is."""
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return cls(array.ctypes.data, array.dtype.name, array.shape, strides)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Addresses of the first byte and after the last one."""
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low, high = (sum(e for e in ends if (e < 0) == is_low) for is_low in (True, False))
+        return self.address + 4 * low, self.address + 4 * (high + 1)
+
+    @property
+    def is_distinct(self) -> bool:
+        """Return whether each element has a place of its own."""
+        last = 0
+        for stride, n in sorted((abs(s), n) for n, s in zip(self.shape, self.strides, strict=True)):
+            if n > 1 and stride <= last:
+                return False
+            last += (n - 1) * stride
+        return True
+
+
+@dataclass(frozen=True)
+class ProductStep:
+    """A job: its function, words of the arguments, rows, and those of a chunk."""
+
+    function: str
+    words: tuple[int, ...]
+    rows: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class ProductPlan:
+    """Steps of a product, one after the other, and bytes that they need at `packed`."""
+
+    steps: tuple[ProductStep, ...]
+    packed_bytes: int
+
+
+def plan_product(
+    a: ProductOperand,
+    b: ProductOperand,
+    out: ProductOperand,
+    adds: bool,
+    packed: int,
+    tile: Tile,
+    threads: int,
+) -> ProductPlan | None:
+    """The steps of out = a @ b, or out += a @ b; None where they have no such form.
+
+    packed: an address, aligned to 64 bytes; steps planned for address 0 tell how much they need.
+    threads: that share the steps; chunks are made for them, the bits do not depend on it.
+    Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
+    """
+    operands = (a, b, out)
+    if any(o.dtype != "float32" or len(o.shape) < 2 or not prod(o.shape) for o in operands):
+        return None
+    if not out.is_distinct or any(_overlap(out, operand) for operand in (a, b)):
+        return None
+    form = _form(a, b, out, adds)
+    if form is None:
+        return None
+    steps = tuple(_steps(form, packed, tile, threads))
+    needed = [_padded(s.words[4], tile) * s.words[5] for s in steps if s.function == _PACK]
+    return ProductPlan(steps, 4 * max(needed, default=0))
+
+
+_PACK, _MULTIPLY, _BATCH = "product.pack", "product.multiply", "product.batch"
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of a batch: its size, and strides of the three operands."""
+
+    size: int
+    a: int
+    b: int
+    c: int
+
+    def merged(self, inner: "_Axis") -> "_Axis | None":
+        """This axis with the next one as one axis."""
+        pairs = ((self.a, inner.a), (self.b, inner.b), (self.c, inner.c))
+        if all(outer == stride * inner.size for outer, stride in pairs):
+            return replace(inner, size=self.size * inner.size)
+        return None
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A batch of products of which C has columns that are consecutive."""
+
+    a: int
+    b: int
+    c: int
+    m: int
+    n: int
+    k: int
+    a_row: int
+    a_k: int
+    b_k: int
+    b_col: int
+    c_row: int
+    adds: bool
+    axes: tuple[_Axis, ...] = ()
+
+    @property
+    def work(self) -> int:
+        """Multiplications of an item."""
+        return self.m * self.n * self.k
+
+    def item(self, places: Sequence[int]) -> "_Form":
+        """The product, or the batch, at these places of the first axes."""
+        at = list(zip(places, self.axes, strict=False))
+        return replace(
+            self,
+            a=self.a + 4 * sum(n * axis.a for n, axis in at),
+            b=self.b + 4 * sum(n * axis.b for n, axis in at),
+            c=self.c + 4 * sum(n * axis.c for n, axis in at),
+            axes=self.axes[len(at) :],
+        )
+
+
+def _overlap(x: ProductOperand, y: ProductOperand) -> bool:
+    (x_first, x_end), (y_first, y_end) = x.span, y.span
+    return x_first < y_end and y_first < x_end
+
+
+def _form(a: ProductOperand, b: ProductOperand, out: ProductOperand, adds: bool) -> _Form | None:
+    """The product, transposed if rows of `out` are consecutive; its axes merged."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    if b.shape[-2] != k or out.shape[-2:] != (m, n):
+        return None
+    lead = out.shape[:-2]
+    of_a, of_b = _lead_strides(a, lead), _lead_strides(b, lead)
+    if of_a is None or of_b is None:
+        return None
+    axes = [
+        _Axis(*each) for each in zip(lead, of_a, of_b, out.strides[:-2], strict=True) if each[0] > 1
+    ]
+    (a_row, a_k), (b_k, b_col), (c_row, c_col) = a.strides[-2:], b.strides[-2:], out.strides[-2:]
+    if n == 1 or c_col == 1:
+        form = _Form(
+            a.address, b.address, out.address, m, n, k, a_row, a_k, b_k, b_col, c_row, adds
+        )
+    elif m == 1 or c_row == 1:
+        axes = [replace(axis, a=axis.b, b=axis.a) for axis in axes]
+        form = _Form(
+            b.address, a.address, out.address, n, m, k, b_col, b_k, a_k, a_row, c_col, adds
+        )
+    else:
+        return None
+    return _merged(replace(form, axes=tuple(axes)))
+
+
+def _lead_strides(operand: ProductOperand, lead: Sequence[int]) -> list[int] | None:
+    """Strides of the leading axes, 0 where they are broadcast."""
+    own = len(operand.shape) - 2
+    if own > len(lead):
+        return None
+    found = [0] * (len(lead) - own)
+    for n, stride, size in zip(
+        operand.shape[:-2], operand.strides, lead[len(found) :], strict=False
+    ):
+        if n not in (1, size):
+            return None
+        found.append(stride if n > 1 else 0)
+    return found
+
+
+def _merged(form: _Form) -> _Form:
+    """Axes that are one, and rows of a batch with one B."""
+    axes: list[_Axis] = []
+    for axis in form.axes:
+        joined = axes[-1].merged(axis) if axes else None
+        axes[-1:] = [joined] if joined else [*axes[-1:], axis]
+    while axes and not axes[-1].b:
+        last = axes[-1]
+        if form.m == 1:  # its rows are as far apart as the items
+            form = replace(form, a_row=last.a, c_row=last.c)
+        elif last.a != form.m * form.a_row or last.c != form.m * form.c_row:
+            break
+        form = replace(form, m=form.m * last.size)
+        axes.pop()
+    return replace(form, axes=tuple(axes))
+
+
+def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
+    items = prod(axis.size for axis in form.axes)
+    is_batch = items > 1 and form.k * tile.columns <= _BATCH_FLOATS
+    if is_batch and (items >= _CHUNKS * threads or form.work <= _LARGE):
+        for places in product(*(range(axis.size) for axis in form.axes[:-2])):
+            yield _batch_step(form.item(places), tile)
+    else:
+        for places in product(*(range(axis.size) for axis in form.axes)):
+            yield from _matrix_steps(form.item(places), packed, tile, threads)
+
+
+def _batch_step(form: _Form, tile: Tile) -> ProductStep:
+    outer, inner = (_Axis(1, 0, 0, 0), *form.axes)[-2:]
+    columns = _BATCH_FLOATS // form.k // tile.columns * tile.columns
+    words = (
+        *(0, form.a, form.b, form.c, inner.size),
+        *(outer.a, inner.a, outer.b, inner.b, outer.c, inner.c),
+        *(form.a_row, form.a_k, form.b_k, form.b_col, form.c_row),
+        *(form.m, form.n, form.k, int(form.adds), columns),
+    )
+    return ProductStep(_BATCH, words, outer.size * inner.size, max(1, _LEAST_WORK // form.work))
+
+
+def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
+    """A pair of steps for each block of columns and group of blocks of k."""
+    most = PACKED_BYTES // 4
+    columns = min(_padded(form.n, tile), most // BLOCK_K)
+    depth = max(most // columns // BLOCK_K, 1) * BLOCK_K
+    for column in range(0, form.n, columns):
+        n = min(columns, form.n - column)
+        for step in range(0, form.k, depth):
+            k = min(depth, form.k - step)
+            b = form.b + 4 * (column * form.b_col + step * form.b_k)
+            each = _columns_of_chunk(n, k, tile, threads)
+            yield ProductStep(_PACK, (0, b, form.b_k, form.b_col, n, k, packed), n, each)
+            a, c = form.a + 4 * step * form.a_k, form.c + 4 * column
+            adds = int(form.adds or step > 0)
+            rows, width = _chunk(form.m, n, k, tile, threads)
+            group = -(-form.m // rows) * rows
+            words = (
+                *(0, a, form.a_row, form.a_k, packed, c, form.c_row),
+                *(form.m, n, k, adds, width, group),
+            )
+            yield ProductStep(_MULTIPLY, words, -(-n // width) * group, rows)
+
+
+@cache
+def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
+    """Rows of a chunk, and columns of a group, with which the busiest thread has least to do."""
+    if threads == 1:
+        return BLOCK_ROWS, _padded(n, tile)
+    tiles, block = -(-m // tile.rows), BLOCK_ROWS // tile.rows
+    found: list[tuple[int, int, int]] = []
+    for groups in range(1, min(max(n // _GROUP_COLUMNS, 1), _MOST_GROUPS) + 1):
+        width = _padded(-(-n // groups), tile)
+        least = min(-(-_LEAST_WORK // (width * k * tile.rows)), block)
+        most = max(tiles * groups // (_CHUNKS * threads), _SMALL_ROWS // tile.rows, least)
+        for count in range(least, min(most, block) + 1):
+            chunks = -(-tiles // count) * -(-n // width)
+            rows, rounds = count * tile.rows, -(-chunks // threads)
+            found.append((rounds * (rows + _ROWS_OF_CHUNK) * (width + _COLUMNS_OF_A), rows, width))
+    return min(found)[1:]
+
+
+def _columns_of_chunk(n: int, k: int, tile: Tile, threads: int) -> int:
+    each = max(-(-n // (_CHUNKS * threads)), _LEAST_PACKED // k)
+    return min(_padded(each, tile), _PACKED_COLUMNS)
+
+
+def _padded(n: int, tile: Tile) -> int:
+    return -(-n // tile.columns) * tile.columns

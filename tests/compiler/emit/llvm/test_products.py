@@ -1,0 +1,206 @@
+"""Matrix products of machine code beside those of float64, in memory that ends at guard pages."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+import llvmlite.binding as llvm
+from support.matrix_products import guarded, module_of, multiply, plan_of
+
+from csrun.executable.products import (
+    AVX2,
+    AVX512,
+    BLOCK_K,
+    PACKED_BYTES,
+    ProductOperand,
+    plan_product,
+)
+
+TILES = (AVX2, AVX512)  # this host runs both: vectors of 16 lanes are two of 8
+EPS = np.finfo(np.float32).eps
+#: m, n, k around the edges of tiles, panels, blocks, and of what is packed.
+SIZES = [
+    *((m, n, k) for m in (1, 6, 7) for n in (1, 8, 17) for k in (1, 4, 7)),
+    (5, 9, 50),
+    (13, 33, 3),
+    (12, 32, 16),
+    (50, 50, 129),
+    (7, 15, BLOCK_K - 1),
+    (6, 16, BLOCK_K),
+    (25, 31, BLOCK_K + 1),
+    (97, 129, 5),
+    (100, 200, 2 * BLOCK_K + 6),
+    (2, 300, 9),
+    (30, 500, 20),
+]
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def laid_out(values, order, at_end, gap=0):
+    """Guarded values with consecutive rows, columns or, by a gap, neither; the batch outside."""
+    *batch, rows, columns = values.shape
+    if order == "rows":
+        inner = ((columns + gap), 1)
+    elif order == "columns":
+        inner = (1, (rows + gap))
+    else:
+        inner = (3 * columns, 3)
+    strides, size = [], rows * columns * 3 + gap * (rows + columns)
+    for n in reversed(batch):
+        strides.insert(0, size)
+        size *= n
+    return guarded(values, (*strides, *inner), at_end)
+
+
+def check(a, b, out, tile, adds=False, **how):
+    """The error of each element is within the bound of a sum in any order."""
+    before = out.astype(np.float64) if adds else 0.0
+    multiply(a, b, out, tile, adds, **how)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    bound = (a.shape[-1] + 2) * EPS * (np.abs(wide_a) @ np.abs(wide_b) + np.abs(before))
+    assert np.all(np.abs(out - (wide_a @ wide_b + before)) <= bound)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("at_end", [True, False])
+def test_products_of_all_sizes_and_orders(tile, at_end):
+    orders = [(x, y) for x in ("rows", "columns", "none") for y in ("rows", "columns", "none")]
+    for number, (m, n, k) in enumerate(SIZES):
+        for turn, (of_a, of_b) in enumerate(orders[number % 3 :: 3]):
+            a, b = (
+                laid_out(normal(*s), o, at_end, turn % 2)
+                for s, o in (((m, k), of_a), ((k, n), of_b))
+            )
+            order = ("rows", "columns")[(number + turn) % 2]
+            out = laid_out(normal(m, n), order, at_end, turn % 3)
+            check(a, b, out, tile, adds=bool(turn % 2), at_end=at_end)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_batches(tile):
+    """Heads of a joined projection, one B for all items, axes that stay apart."""
+    joined = normal(3, 20, 3, 4, 8)
+    q, k, v = (joined[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    scores = np.empty((3, 4, 20, 20), np.float32)
+    check(q, k.swapaxes(2, 3), scores, tile)
+    out = normal(3, 20, 4, 8)
+    check(scores, v, out.transpose(0, 2, 1, 3), tile, adds=True)
+    check(scores.swapaxes(2, 3), q, out.transpose(0, 2, 1, 3), tile)
+    check(normal(5, 7, 30), normal(30, 9), normal(5, 7, 9), tile)
+    check(normal(5, 2, 30)[:, :1], normal(30, 9), normal(5, 1, 9), tile)
+    check(normal(7, 30), normal(5, 30, 9), normal(5, 7, 9), tile)
+    apart = normal(4, 4, 4, 5, 6)[::2, ::2, ::2]
+    check(apart, normal(2, 1, 2, 6, 3), normal(4, 4, 4, 5, 3)[::2, ::2, ::2], tile)
+    check(normal(2, 3, 5000), normal(2, 5000, 17), normal(2, 3, 17), tile)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_strides_that_run_backwards_and_vectors_in_matrices(tile):
+    a, b, out = normal(9, 20), normal(20, 40), normal(9, 40)
+    check(a[::-1, ::-1], b[::-1], out[::-1], tile)
+    check(a, b[:, ::-1], out, tile, adds=True)
+    check(a, b[:, 3:4], out[:, 7:8], tile)
+    check(a[:1], b, normal(3, 40, 5)[1:2, :, 3], tile)
+    check(b.T[:, ::2], a.T[::2], normal(40, 9), tile)
+
+
+def test_batches_are_one_step_or_one_product():
+    heads = plan_of(normal(2, 12, 9, 8), normal(2, 12, 8, 9), normal(2, 12, 9, 9), False, 0, AVX2)
+    assert [step.function for step in heads.steps] == ["product.batch"]
+    assert heads.steps[0].rows == 24
+    assert not heads.packed_bytes
+    dense = plan_of(normal(3, 9, 8), normal(8, 9), normal(3, 9, 9), False, 0, AVX2)
+    assert [step.function for step in dense.steps] == ["product.pack", "product.multiply"]
+    assert dense.steps[1].words[7] == 27
+
+
+@pytest.mark.parametrize("size", [(40, 50, 60), (130, 300, BLOCK_K + 70)], ids=str)
+def test_bits_depend_on_k_alone(size):
+    """Not on chunks, threads, tiles, orders in memory, nor on other rows and columns."""
+    m, n, k = size
+    a, b, found = normal(m, k), normal(k, n), []
+    for tile in TILES:
+        for threads, rows in ((2, tile.rows), (2, 7), (2, 24), (1, m), (8, 12)):
+            found.append(np.empty((m, n), np.float32))
+            multiply(a, b, found[-1], tile, chunks=lambda _, rows=rows: rows, threads=threads)
+        found.append(np.empty((n, m), np.float32).T)
+        multiply(np.asfortranarray(a), np.asfortranarray(b), found[-1], tile)
+        batch = np.empty((2, m, n), np.float32)
+        multiply(np.stack([a, a]), np.stack([b, b]), batch, tile)
+        found.append(batch[1])
+        part = found[0].copy()
+        multiply(a[3:17], b[:, 5:14], part[3:17, 5:14], tile)
+        found.append(part)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_infinities_and_nan_stay_in_their_rows_and_columns(tile):
+    a, b = normal(9, 20), normal(20, 19)
+    a[2, 3], a[4, 5], b[7, 18], b[3, 1] = np.inf, np.nan, np.inf, 0.0
+    out = np.empty((9, 19), np.float32)
+    multiply(a, b, out, tile)
+    with np.errstate(invalid="ignore"):
+        wanted = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+    assert np.isnan(out).sum() == np.isnan(wanted).sum() > 19
+
+
+def test_what_is_packed_is_bounded():
+    for m, n, k in ((1024, 50257, 768), (768, 768, 50257), (4096, 4096, 4096), (8, 10**6, 3)):
+        shapes = ((m, k), (k, n), (m, n))
+        arrays = [
+            ProductOperand(2**40 * place, "float32", s, (s[1], 1))
+            for place, s in enumerate(shapes, 1)
+        ]
+        plan = plan_product(*arrays, False, 0, AVX512, 2)
+        assert plan.packed_bytes <= PACKED_BYTES
+        packs = [s for s in plan.steps if s.function == "product.pack"]
+        assert sum(step.words[4] * step.words[5] for step in packs) == n * k
+        assert all(step.chunk % AVX512.columns == 0 for step in packs)
+
+
+def test_what_has_no_form():
+    a, b, out = normal(4, 5), normal(5, 6), normal(4, 6)
+    none = lambda *arrays: plan_of(*arrays, False, 0, AVX2) is None  # noqa: E731
+    assert not none(a, b, out)
+    assert none(a.astype(np.float64), b, out)
+    assert none(a, b, normal(8, 12)[::2, ::2])
+    assert none(a, b, normal(4, 7))
+    assert none(a[:, :0], b[:0], out)
+    assert none(a[0], b, out[0])
+    assert none(a, b, np.lib.stride_tricks.as_strided(out, (4, 6), (4, 4)))
+    square = normal(4, 4)
+    assert none(square, normal(4, 4), square)
+    assert none(normal(3, 4, 5), b, out)
+
+
+@pytest.mark.parametrize(
+    ("tile", "cpus", "register"),
+    [(AVX2, ("haswell", "znver3"), "ymm"), (AVX512, ("x86-64-v4", "skylake-avx512"), "zmm")],
+)
+def test_the_loop_of_a_tile_keeps_its_sums_in_registers(tile, cpus, register):
+    for cpu in cpus:
+        loops = re.findall(r"(?s)\n\.LBB\w+:(.*?)\n\tj", assembly(tile, cpu))
+        (loop,) = (x for x in loops if x.count("vfmadd") == 2 * tile.rows)
+        assert loop.count(register) >= 6 * tile.rows
+        assert not re.search(rf"vmov\w+.*%{register}\d+, |vmov\w+ -?\d*\(%r[sb]p\)", loop)
+
+
+def assembly(tile, cpu):
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu=cpu, opt=2, reloc="pic")
+    module = llvm.parse_assembly(module_of(tile))
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return machine.emit_assembly(module)

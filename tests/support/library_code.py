@@ -1,0 +1,94 @@
+"""Machine code of a kernel of the library, over arrays in memory between guard pages."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from support.machine_code import Guarded, array_over, extent
+
+from csrun.compiler.emit.llvm.library import library_code
+from csrun.compiler.emit.llvm.module import module_text
+from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.kernel import Kernel
+from csrun.executable import machine_code
+
+
+class LibraryCase:
+    """Machine code of a kernel; other memory than the given values is NaN, or 1."""
+
+    def __init__(
+        self, kernel: Kernel, values: Mapping[str, np.ndarray], constants: Sequence[np.ndarray] = ()
+    ) -> None:
+        code = library_code(kernel, "kernel")
+        assert code is not None, "it has machine code"
+        assert code.rows is not None, "its rows are known"
+        self.code, self.rows = code, code.rows
+        assert len(constants) == len(code.constants)
+        self._values, self._constants = values, constants
+        text = module_text({"kernel": (code, "")})
+        self._machine = machine_code.MachineCode(machine_code.build(text))
+        self._sizes: dict[str, int] = {}
+        for array in code.parameters:
+            self._sizes[array.name] = max(self._sizes.get(array.name, 0), extent(array))
+
+    def run(
+        self, *numbers: float, bounds: Sequence[int] | None = None, at_end: bool = True
+    ) -> dict[str, np.ndarray]:
+        """The arrays after the call, by name, computed between these bounds of rows."""
+        code = self.code
+        memory = {}
+        for array in code.parameters:
+            if array.name not in memory:
+                memory[array.name] = self._filled(array, at_end)
+        views = [array_over(memory[array.name].memory, array) for array in code.parameters]
+        step = np.array([*numbers, 0.0])
+        scratch, parts = Guarded(code.scratch_bytes, at_end), Guarded(code.parts_bytes, at_end)
+        places = [*views, *self._constants, step, scratch.memory, parts.memory]
+        addresses = (ctypes.c_void_p * len(places))(*(place.ctypes.data for place in places))
+        argument = ctypes.addressof(addresses)
+        run = self._machine.function("kernel", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        for first, last in pairwise((0, self.rows) if bounds is None else bounds):
+            run(argument, first, last)
+        if code.has_end:
+            self._machine.function("kernel.end", ctypes.c_void_p)(argument)
+        return {a.name: view.copy() for a, view in zip(code.parameters, views, strict=True)}
+
+    def in_all_ways(self, *numbers: float) -> dict[str, np.ndarray]:
+        """The arrays; divisions of the rows, and guard pages on the other side, change no bit."""
+        found = self.run(*numbers)
+        others = [self.run(*numbers, at_end=False)]
+        for count in (2, 3, 8):
+            step = -(-self.rows // (count * self.code.cut)) * self.code.cut
+            others.append(self.run(*numbers, bounds=[*range(0, self.rows, step), self.rows]))
+        for other in others:
+            for name, value in found.items():
+                np.testing.assert_array_equal(other[name], value, err_msg=name)
+        return found
+
+    def _filled(self, array, at_end: bool) -> Guarded:
+        size = self._sizes[array.name]
+        given = self._values.get(array.name)
+        whole = np.full(size, np.nan if "float" in array.dtype else 1, array.dtype)
+        if given is not None:
+            array_over(whole, array)[...] = given
+        memory = Guarded(whole.nbytes, at_end)
+        memory.memory[:] = whole.view(np.uint8)
+        return memory
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal numbers, float32."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("float32")
+
+
+def array(name: str, *shape: int, dtype: str = "float32") -> Array:
+    """A contiguous array of a program."""
+    return Array(name, shape, dtype)
+
+
+def wide(*values: np.ndarray) -> list:
+    """Tensors of float64."""
+    import torch
+
+    return [torch.from_numpy(np.asarray(value, "float64")) for value in values]

@@ -1,0 +1,72 @@
+"""Matrix products by machine code, over arrays of which each ends, or begins, at a guard page."""
+
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_int64, c_void_p
+from functools import cache
+
+import numpy as np
+from support.machine_code import Guarded
+
+from csrun.compiler.emit.llvm.products import product_code
+from csrun.executable import machine_code
+from csrun.executable.products import SCRATCH_BYTES, ProductOperand, ProductPlan, Tile, plan_product
+
+
+def module_of(tile: Tile) -> str:
+    """The module with all functions of products."""
+    code = product_code(tile)
+    return "\n".join([code.text, *code.declared.values()]) + "\n"
+
+
+@cache
+def machine_of(tile: Tile) -> machine_code.MachineCode:
+    """The functions, loaded."""
+    return machine_code.MachineCode(machine_code.build(module_of(tile)))
+
+
+def guarded(values: np.ndarray, strides: Sequence[int], at_end: bool) -> np.ndarray:
+    """A copy with these strides, in elements; NaN between the elements."""
+    size = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
+    memory = Guarded(4 * size, at_end).memory.view(np.float32)
+    memory[:] = np.nan
+    steps = tuple(4 * s for s in strides)
+    array = np.lib.stride_tricks.as_strided(memory, values.shape, steps)
+    array[...] = values
+    return array
+
+
+def plan_of(
+    a: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    adds: bool,
+    packed: int,
+    tile: Tile,
+    threads: int = 2,
+) -> ProductPlan | None:
+    operands = (ProductOperand.of(array) for array in (a, b, out))
+    return plan_product(*operands, adds, packed, tile, threads)
+
+
+def multiply(
+    a: np.ndarray,
+    b: np.ndarray,
+    out: np.ndarray,
+    tile: Tile,
+    adds: bool = False,
+    at_end: bool = True,
+    chunks: Callable[[int], int] = lambda chunk: chunk,
+    threads: int = 2,
+) -> None:
+    """Write out = a @ b, or add to it; `chunks` gives the rows of a chunk that is multiplied."""
+    needed = plan_of(a, b, out, adds, 0, tile, threads)
+    assert needed is not None
+    packed, scratch = Guarded(needed.packed_bytes, at_end), Guarded(SCRATCH_BYTES, at_end)
+    plan = plan_of(a, b, out, adds, packed.memory.ctypes.data, tile, threads)
+    assert plan is not None
+    for step in plan.steps:
+        words = (c_int64 * len(step.words))(scratch.memory.ctypes.data, *step.words[1:])
+        chunk = step.chunk if step.function == "product.pack" else chunks(step.chunk)
+        run = machine_of(tile).function(step.function, c_void_p, c_int64, c_int64)
+        for first in range(0, step.rows, chunk):
+            run(addressof(words), first, min(first + chunk, step.rows))
