@@ -86,13 +86,14 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
     memory or on disk, and how much memory a store on disk takes.
-    threads: the most that compute a step's products on the wafer, None for every CPU of its task;
-    a step of less than 1 GFLOP takes one. Another number of threads changes the last bits.
+    threads: the most that compute a step on the wafer, None for every CPU of its task; a step of
+    less than 1 GFLOP takes one. In NumPy another number of threads changes the last bits.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: arithmetic of the whole run; float64 is for checking against other programs.
-    kernels: form of generated kernels: `numpy`, or `llvm`, machine code, which needs llvmlite;
-    `auto`: machine code where llvmlite is installed.
+    kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
+    host can run it. products: of machine code; `own` has the same bits with any number of threads,
+    `blas` leaves matrix products to NumPy's BLAS.
     """
 
     cs_ip: str | None = None
@@ -110,6 +111,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
     kernels: Literal["auto", "numpy", "llvm"] = "auto"
+    products: Literal["own", "blas"] = "own"
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:

@@ -133,7 +133,9 @@ def _back_end(
     plan = _plan(module, model, placed, inputs, options, checksum)
     told = VERSION, checksum, plan.marks
     program = generate(placed.layout, placed.buffers, inputs, updates, *told)
-    code = program.kernels.kernel_files() if options.kernels == LLVM else None
+    code = None
+    if options.kernels == LLVM:
+        code = program.kernels.kernel_files(options.products == "own")
     watch.begin(REPORT)
     kernels = _listing(placed.layout)
     report = Report(plan, options.system, stages, kernels, program.text, _generated(model.kernels))
@@ -158,15 +160,19 @@ def _back_end(
 
 
 def _form_of_kernels(program: GeneratedProgram, code: KernelFiles | None) -> str:
-    """Return a sentence on generated kernels: how many have machine code, or what it takes."""
+    """Return a sentence on machine code: what it computes, or what it takes to have some."""
     if code is not None:
-        count, total = len(code.manifest.kernels), len(program.kernels)
-        return f"Generated kernels: {count} of {total} run in machine code."
+        manifest = code.manifest
+        count = len(manifest.kernels) + len(manifest.products)
+        return (
+            f"Machine code: {count} of {len(program.kernels)} kernel functions, "
+            f"{manifest.share:.0%} of the FLOPs."
+        )
     if machine_code.is_supported() or not program.kernels:
         return ""
     return (
-        f"Generated kernels run in NumPy, because {machine_code.missing()}. Machine code is "
-        "several times as fast."
+        f"Kernels run in NumPy, because {machine_code.missing()}. Machine code is up to several "
+        "times as fast, and uses all CPUs."
     )
 
 

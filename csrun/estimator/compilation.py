@@ -309,6 +309,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
         systems=len(target.systems),
         kernels=form_of_kernels(config),
+        products=config.products,
     )
 
 

@@ -74,7 +74,7 @@ class EstimatorRun:
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, self.config.threads)),
-            "kernels": plan.kernels,
+            "kernels": f"llvm, products {plan.products}" if plan.kernels == "llvm" else "numpy",
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
             OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),

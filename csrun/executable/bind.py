@@ -330,11 +330,13 @@ def _unmarked(layer: int) -> None:
 class Runtime:
     """Runtime arguments of a program: the run's seed, for random draws.
 
-    mark: called by a program with marks with the layer that begins, or NO_LAYER.
+    mark: called by a program with marks with the layer that begins, or NO_LAYER. threads: as many
+    as compute its machine code.
     """
 
     seed: int
     mark: Callable[[int], None] = _unmarked
+    threads: int = 1
 
 
 BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]

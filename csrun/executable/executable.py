@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +14,7 @@ import msgspec
 
 from csrun.base.errors import CsrunError
 from csrun.base.files import read_up_to
+from csrun.executable import machine_code
 from csrun.executable.bind import (
     AnyStore,
     BindUpdate,
@@ -26,7 +27,8 @@ from csrun.executable.bind import (
     of_system,
     wafer_views,
 )
-from csrun.executable.kernel_code import IR_FILE, OBJECT_FILE, KernelFiles, KernelManifest
+from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
+from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.plan import Plan
 from csrun.executable.shared_store import over_store_of
 
@@ -44,6 +46,14 @@ class UnreadableError(CsrunError):
 
 class ForeignError(UnreadableError):
     """Folder that another account owns or may write."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads of a program's machine code, and of the products that BLAS computes for it."""
+
+    kernels: int
+    blas: int
 
 
 @dataclass(frozen=True)
@@ -72,12 +82,12 @@ class Executable:
         is_added: its gradients are to be added to those of earlier micro-batches.
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
-        bind: BindWafer = self._namespace()["bind_wafer"]
+        bind: BindWafer = self._namespace(runtime.threads)["bind_wafer"]
         return bind(wafer_views(self.plan, arena, store, minibatch, is_added), runtime)
 
     def update_program(self, store: Bytes, runtime: Runtime) -> UpdateProgram:
         """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""
-        bind: BindUpdate = self._namespace()["bind_update"]
+        bind: BindUpdate = self._namespace(runtime.threads)["bind_update"]
         return bind(flat_views(self.plan, store), runtime)
 
     def over(self, owner: Plan) -> "Executable":
@@ -88,14 +98,20 @@ class Executable:
         """This one with the gradients where the system of this number has its own."""
         return replace(self, plan=of_system(self.plan, system))
 
-    def _namespace(self) -> dict[str, Any]:
+    def threads(self, count: int) -> "Threads":
+        """The use of so many threads: by machine code, or by BLAS if that computes more."""
+        if self.kernels is None or not machine_code.is_supported():
+            return Threads(1, count)
+        return Threads(count, 1) if self.kernels.manifest.share >= 0.5 else Threads(1, count)
+
+    def _namespace(self, threads: int = 1) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)
         # Compiled under the name of its file, so that a traceback and a profiler show its lines.
         code: CodeType = compile(self.program, path, "exec")
         namespace: dict[str, Any] = {"__name__": "csrun_program", "__file__": path}
         exec(code, namespace)
         if self.kernels is not None:
-            self.kernels.replace_functions(namespace, self.directory)
+            self.kernels.replace_functions(namespace, self.directory, threads)
         return namespace
 
 
@@ -118,7 +134,7 @@ def manifest_of(
     files: Files, arrays: Iterable[str] = (), machine: KernelManifest | None = None
 ) -> str:
     """The text of the manifest of a compile's files."""
-    names = (*_READ_BACK, *(name for name in (IR_FILE, OBJECT_FILE) if name in files))
+    names = (*_READ_BACK, *(name for name in MACHINE_CODE_FILES if name in files))
     digests = {name: sha256(_bytes(files[name])).hexdigest() for name in names}
     manifest = CompileManifest(digests, tuple(arrays), machine)
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1).decode()
@@ -130,8 +146,8 @@ def executable_of(directory: Path, files: Files) -> Executable:
     head = _bytes(files[MANIFEST_FILE])
     kernels = None
     if (machine := msgspec.json.decode(head, type=CompileManifest).machine) is not None:
-        text = _bytes(files[IR_FILE]).decode()
-        kernels = KernelFiles(machine, text, _bytes(files[OBJECT_FILE]))
+        own = {name: _bytes(files[name]) for name in MACHINE_CODE_FILES}
+        kernels = KernelFiles.of_files(machine, own)
     program = _bytes(files[PROGRAM_FILE]).decode()
     return Executable(directory, plan, program, sha256(head).hexdigest(), kernels)
 
@@ -179,11 +195,11 @@ def _read_kernels(folder: "_OpenDirectory", manifest: CompileManifest) -> Kernel
     """
     if manifest.machine is None:
         return None
-    text = folder.verified(IR_FILE, manifest).decode()
-    image = None
-    with suppress(OSError, ValueError):
-        image = folder.verified(OBJECT_FILE, manifest)
-    return KernelFiles(manifest.machine, text, image)
+    files: dict[str, bytes | None] = dict.fromkeys(MACHINE_CODE_FILES)
+    for name in MACHINE_CODE_FILES:
+        with suppress(OSError, ValueError) if name.endswith(".o") else nullcontext():
+            files[name] = folder.verified(name, manifest)
+    return KernelFiles.of_files(manifest.machine, files)
 
 
 def is_in_plan(text: str, directory: Path) -> bool:

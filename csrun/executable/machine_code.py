@@ -4,7 +4,7 @@ Nothing is left to LLVM that could change a bit: the IR has vectors of a fixed l
 registers of the host, and no operator that may be computed in another way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import CFUNCTYPE
 from functools import cache
 from importlib.util import find_spec
@@ -14,22 +14,40 @@ REQUIRED = ("fma", "avx2")  # without them a fused multiply-add is a call of a l
 
 
 class MachineCode:
-    """Loaded functions of an object; they live as long as this does."""
+    """Loaded functions of objects; they live as long as this does.
 
-    def __init__(self, image: bytes) -> None:
-        binding, machine = _target()
-        module = binding.parse_assembly("")
-        module.triple = machine.triple
-        self._engine: Any = binding.create_mcjit_compiler(module, machine)
-        self._engine.add_object_file(binding.object_file.ObjectFileRef.from_data(image))
-        self._engine.finalize_object()
+    An object may call functions of those before it, by the names of `exported`.
+    """
 
-    def function(self, name: str, *arguments: Any) -> Callable[..., None]:
-        """A function of the object, by the types of its arguments."""
-        address = self._engine.get_function_address(name)
+    def __init__(self, images: Iterable[bytes], exported: Iterable[str] = ()) -> None:
+        self._engines: list[Any] = []
+        for image in images:
+            self._engines.append(_loaded(image))
+            for name in exported:
+                if address := self._engines[-1].get_function_address(name):
+                    _binding().add_symbol(name, address)
+
+    def address(self, name: str) -> int:
+        """The address of a function."""
+        found = (engine.get_function_address(name) for engine in self._engines)
+        address: int = next((each for each in found if each), 0)
         if not address:
             raise ValueError(f"no function {name}")
-        return CFUNCTYPE(None, *arguments)(address)
+        return address
+
+    def function(self, name: str, *arguments: Any) -> Callable[..., None]:
+        """A function, by the types of its arguments."""
+        return CFUNCTYPE(None, *arguments)(self.address(name))
+
+
+def _loaded(image: bytes) -> Any:
+    binding, machine = _target()
+    module = binding.parse_assembly("")
+    module.triple = machine.triple
+    engine = binding.create_mcjit_compiler(module, machine)
+    engine.add_object_file(binding.object_file.ObjectFileRef.from_data(image))
+    engine.finalize_object()
+    return engine
 
 
 def is_installed() -> bool:
@@ -56,7 +74,7 @@ def is_supported() -> bool:
 def missing() -> str:
     """Reason why this host has no machine code, with the remedy."""
     if not is_installed():
-        return "llvmlite is not installed: pip install 'csrun[llvm]'"
+        return "llvmlite is not installed: pip install llvmlite"
     return f"the CPU lacks {' or '.join(REQUIRED)}"
 
 

@@ -23,6 +23,7 @@ from math import prod
 
 from csrun.executable.bind import Array
 
+EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
 BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
 BLOCK_ROWS = 96  # of A, packed at a time
 _BATCH_FLOATS = 1 << 16  # of B, packed in a thread's scratch

@@ -78,7 +78,7 @@ def initialize(
     only, as long as nothing that it reads changes; the losses are the same, bit for bit. options:
     seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
     check_numerics, threads, trace_steps, trace_layers, max_group_bytes, micro_batch_size,
-    recompute, num_csx, kernels, weight_store, weight_store_dir, weight_store_memory and
+    recompute, num_csx, kernels, products, weight_store, weight_store_dir, weight_store_memory and
     num_wgt_servers, as `runconfig` in a params file has them.
 
     Raises: UsageError for an unknown option or a value out of range

@@ -4,8 +4,8 @@ import os
 
 from csrun.executable.plan import Plan
 
-#: FLOPs of a minibatch from which a second thread pays. Below, the products are so short that the
-#: threads wait for each other, and take CPUs from the streamers while they do.
+#: FLOPs of a minibatch from which a second thread pays. Below, kernels are so short that threads
+#: wait for each other, and take CPUs from the streamers while they do.
 LEAST_FLOPS = 1e9
 
 
@@ -15,10 +15,10 @@ def own_threads() -> int:
 
 
 def threads_of(plan: Plan, most: int | None = None) -> int:
-    """Threads of a plan's products: 1 for a small step, otherwise the CPUs of this process.
+    """Threads of a plan's kernels: 1 for a small step, otherwise the CPUs of this process.
 
-    Systems of one step divide the CPUs. Another number of threads sums in another order, so the
-    last bits of a result depend on it.
+    Systems of one step divide the CPUs. BLAS sums in another order with another number of threads,
+    so the last bits of its products depend on it; those of machine code do not.
 
     most: the limit that the user has set (`runconfig.threads`)
     """

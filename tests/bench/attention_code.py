@@ -13,7 +13,7 @@ from result import Result, interleaved
 from support.attention_code import build
 from support.kernels import bound
 
-from csrun.compiler.emit.llvm.attention import code_of
+from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Phase
@@ -57,7 +57,7 @@ def attention_directions(
     forward, arrays = bound(kernels[:1], values)
     forward()  # its results are read backward
     backward, arrays = bound(kernels[1:], arrays)
-    codes = [code_of(kernel, kernel.phase.name) for kernel in kernels]
+    codes = [attention_code(kernel, kernel.phase.name) for kernel in kernels]
     machine_calls = calls_of([code for code in codes if code is not None], arrays)
     leaf, grad = (torch.from_numpy(values[name]) for name in ("joined", "grad"))
     attend = torch.nn.functional.scaled_dot_product_attention

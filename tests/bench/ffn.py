@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.programs import options_of
 
 Call = Callable[[], Any]
-KERNEL = re.compile(r"# (\S+): ")  # layer and kind stand above a kernel's lines
+KERNEL = re.compile(r"# (\S+): (.+)")  # layer and kind stand above a kernel's lines
 FUNCTION, LINE = re.compile(r" {4}def "), " " * 8
+PRODUCT = "product"
 FACTOR = 4  # of the inner width
 
 
@@ -51,11 +52,11 @@ class FeedForward:
 
     def products(self) -> Call:
         """The six products."""
-        return self._call(lambda layer, line: layer in ("up", "down") and _is_product(line))
+        return self._call(lambda layer, kind: layer in ("up", "down") and kind == PRODUCT)
 
     def activation(self) -> Call:
         """Bias and gelu of the first Dense, forward and backward."""
-        return self._call(lambda layer, line: layer == "up" and not _is_product(line))
+        return self._call(lambda layer, kind: layer == "up" and kind != PRODUCT)
 
     def update(self, threads: int = 1) -> Call:
         """AdamW's step, of all weights, as MemoryX makes it with so many threads."""
@@ -75,7 +76,7 @@ class FeedForward:
         return run
 
     def _call(self, keep: Callable[[str, str], bool]) -> Call:
-        """The lines of the program that are to be kept, by their layer, over random numbers."""
+        """The lines of kernels that are to be kept, by layer and kind, over random numbers."""
         lines = "\n".join(_kept(self._executable.program, keep))
         plan = self._executable.plan
         memory = np.random.default_rng(1).standard_normal(plan.arena_bytes // 4 + 1).astype("f")
@@ -105,21 +106,17 @@ class FeedForward:
             return compile_model(module, Path(folder), options_of()).executable
 
 
-def _is_product(line: str) -> bool:
-    return "matmul(" in line and ("up_kernel" in line or "down_kernel" in line)
-
-
 def _kept(program: str, keep: Callable[[str, str], bool]) -> Iterator[str]:
     """The program with those lines of its visits, and with all functions of kernels."""
-    layer, is_of_visits = "", False
+    layer, kind, is_of_visits = "", "", False
     for line in program.splitlines():
         is_of_visits |= line.startswith("def bind_")
         if is_of_visits and line.startswith(LINE):
             if kernel := KERNEL.match(line.strip()):
-                layer = kernel[1]
-            if not keep(layer, line):
+                layer, kind = kernel[1], kernel[2]
+            if not keep(layer, kind):
                 continue
         yield line
         if is_of_visits and FUNCTION.match(line):
-            layer = ""
+            layer = kind = ""
             yield LINE + "pass"

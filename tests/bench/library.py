@@ -172,7 +172,7 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
     code = library_code(kernel, "kernel")
     assert code is not None, "it has machine code"
     text = module_text({"kernel": (code, "")})
-    machine = machine_code.MachineCode(machine_code.build(text))
+    machine = machine_code.MachineCode([machine_code.build(text)])
     memory = {a.name: np.zeros(a.whole, a.dtype) for a in code.parameters}
     for name, value in values.items():
         if name in memory:

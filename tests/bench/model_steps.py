@@ -59,36 +59,50 @@ WORKLOADS = (GPT, WIDE_GPT, BERT, GPT.dropping(0.1), BERT.dropping(0.1))
 
 @dataclass(frozen=True)
 class Training:
-    """A workload made ready: its batch as a data set, and first values of its weights."""
+    """A workload made ready: its batch as a data set, and first values of its weights.
+
+    executable: in machine code where this host has it; by_numpy: with NumPy kernels.
+    """
 
     params: Any
     dataset: Any
     executable: Any
+    by_numpy: Any
     weights: dict[str, Any]
+
+    @property
+    def flops(self) -> float:
+        """Operations of a step's kernels, a multiply-add counted as two."""
+        layers = self.executable.plan.layers
+        return sum(layer.forward_flops + layer.backward_flops for layer in layers)
 
     @property
     def flat(self) -> tuple[Any, ...]:
         """The arrays of the batch."""
         return tuple(next(iter(self.dataset)))
 
-    def ours(self) -> Step:
+    def ours(self, threads: int, by_numpy: bool = False) -> Step:
         """One step of the compiled program."""
         from support.programs import Machine, step_of
+        from threadpoolctl import threadpool_limits
 
         from csrun.executable import Runtime
         from csrun.runtime.step.updates import Updates
 
-        plan, batch = self.executable.plan, self.flat
-        machine = Machine(self.executable, self.weights)
-        visits = self.executable.wafer_program(machine.arena, machine.store, Runtime(seed=0)).visits
-        updates = Updates(plan, self.executable.update_program(machine.store, Runtime(seed=0)))
+        executable = self.by_numpy if by_numpy else self.executable
+        plan, batch, count = executable.plan, self.flat, executable.threads(threads)
+        machine = Machine(executable, self.weights)
+        runtime = Runtime(seed=0, threads=count.kernels)
+        visits = executable.wafer_program(machine.arena, machine.store, runtime).visits
+        updates = Updates(plan, executable.update_program(machine.store, runtime))
         step = step_of(plan, batch, len(batch[0]))
 
         def run() -> None:
-            for visit in visits:
-                visit(batch, step)
-            for group in plan.deliveries:
-                updates.deliver(group, step)
+            with threadpool_limits(count.blas, user_api="blas"):
+                for visit in visits:
+                    visit(batch, step)
+                for group in plan.deliveries:
+                    updates.deliver(group, step)
             step.index += 1
 
         return run
@@ -99,7 +113,6 @@ class Training:
         from support.torch_bert import TorchBert
         from support.torch_gpt2 import TorchGpt2
 
-        torch.set_num_threads(1)
         batch = self.dataset.nested(self.flat)
         peer_of = TorchBert if isinstance(batch[0], dict) else TorchGpt2
         peer = peer_of(torch, self.weights, self.params.model)
@@ -121,16 +134,21 @@ def training_of(workload: Workload, root: Path) -> Training:
     from support.programs import options_of
 
     from csrun.compiler import compile_model
+    from csrun.executable import machine_code
 
     random = np.random.default_rng(1)
     params = _params(workload)
     dataset = Dataset.from_batches([_batch(workload, random)])
-    executable = compile_model(_module(params, dataset), root, options_of()).executable
+    forms = ["llvm" if machine_code.is_supported() else "numpy", "numpy"]
+    executable, by_numpy = (
+        compile_model(_module(params, dataset), root / name, options_of(kernels=form)).executable
+        for name, form in zip(("own", "numpy"), forms, strict=True)
+    )
     weights = {
         p.name: (0.02 * random.standard_normal(p.shape) + p.name.endswith("gamma")).astype("f")
         for p in executable.plan.parameters
     }
-    return Training(params, dataset, executable, weights)
+    return Training(params, dataset, executable, by_numpy, weights)
 
 
 def _params(workload: Workload) -> Any:

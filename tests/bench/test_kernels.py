@@ -70,7 +70,7 @@ def test_gelus_run():
 
 
 def test_a_feed_forward_block_is_cut_in_its_parts():
-    from ffn import FACTOR, FeedForward, _is_product, _kept
+    from ffn import FACTOR, PRODUCT, FeedForward, _kept
     from kernels import least_activation
 
     block = FeedForward(8, 16)
@@ -78,10 +78,12 @@ def test_a_feed_forward_block_is_cut_in_its_parts():
     for call in (block.products(), block.activation(), block.update(), least):
         call()
     program = block._executable.program
-    products = "\n".join(_kept(program, lambda layer, line: _is_product(line)))
-    assert products.partition("def bind_wafer")[2].count(" matmul(") == 6
+    products = "\n".join(_kept(program, lambda layer, kind: layer == "up" and kind == PRODUCT))
+    visits = products.partition("def forward_0")[2]
+    assert visits.count("        run_up_mm") == 2
+    assert visits.count("        run_gradient_up_kernel") == 1
     assert block.flops == 12 * 8 * 16 * FACTOR * 16
-    rest = "\n".join(_kept(program, lambda layer, line: layer == "up" and not _is_product(line)))
+    rest = "\n".join(_kept(program, lambda layer, kind: layer == "up" and kind != PRODUCT))
     assert "up_bias" in rest
     assert "gradient_up_bias" in rest
     assert "run_up_" in rest.partition("def forward_0")[2]

@@ -15,4 +15,4 @@ def build(codes: Sequence[KernelCode], tile: Tile | None = None) -> machine_code
     for code in codes:
         declared |= code.declared
     text = "\n\n".join([products.text, *(code.text for code in codes), *declared.values()])
-    return machine_code.MachineCode(machine_code.build(text + "\n"))
+    return machine_code.MachineCode([machine_code.build(text + "\n")])

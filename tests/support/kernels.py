@@ -7,7 +7,6 @@ import numpy as np
 from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
-from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import StepState
 
 
@@ -22,9 +21,9 @@ def bound(kernels, given, form="numpy"):
             filled = np.full(array.whole, np.nan if "float" in array.dtype else 1, array.dtype)
             arrays.setdefault(array.name, filled)
     names = Names({name: array.shape for name, array in arrays.items()}, [])
-    lines = [line for kernel in kernels for line in kernel.emit(names.of)]
-    prepared = [line for kernel in kernels for line in kernel.prepare(names.of)]
-    functions = KernelFunctions(k.loop for k in kernels if isinstance(k, LoopKernel))
+    functions = KernelFunctions(kernels)
+    lines = [line for kernel in kernels for line in functions.emit(kernel, names.of)]
+    prepared = [line for kernel in kernels for line in functions.prepare(kernel, names.of)]
     body = [REDUCTIONS, *functions.lines()]
     bindings = [
         *names.bindings,
@@ -38,6 +37,6 @@ def bound(kernels, given, form="numpy"):
     if form == "llvm":
         files = functions.kernel_files()
         assert files is not None, "none of the loops has machine code"
-        files.replace_functions(scope, Path("kernels"))
+        files.replace_functions(scope, Path("kernels"), threads=1)
     exec("\n".join(bindings), scope)
     return lambda: scope["run"](StepState()), arrays

@@ -40,7 +40,7 @@ class LaneFunctions:
             texts += [head, "entry:", *code.entry, *code.lines, "  ret void", "}"]
             declared |= code.declared
         text = "\n".join([*texts, *declared.values()]) + "\n"
-        self._code = machine_code.MachineCode(machine_code.build(text))
+        self._code = machine_code.MachineCode([machine_code.build(text)])
 
     def __call__(self, name: str, *arrays: np.ndarray) -> np.ndarray:
         """The function of flat arrays of one length."""

@@ -27,7 +27,7 @@ class LibraryCase:
         assert len(constants) == len(code.constants)
         self._values, self._constants = values, constants
         text = module_text({"kernel": (code, "")})
-        self._machine = machine_code.MachineCode(machine_code.build(text))
+        self._machine = machine_code.MachineCode([machine_code.build(text)])
         self._sizes: dict[str, int] = {}
         for array in code.parameters:
             self._sizes[array.name] = max(self._sizes.get(array.name, 0), extent(array))

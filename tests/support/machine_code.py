@@ -81,7 +81,7 @@ class KernelCase:
         self.code = kernel_code(loop.op, loop.writes, "kernel")
         if self.code is not None:
             text = module_text({"kernel": (self.code, print_kernels([loop.op]))})
-            self.machine = machine_code.MachineCode(machine_code.build(text))
+            self.machine = machine_code.MachineCode([machine_code.build(text)])
 
     def by_numpy(self, *numbers: float) -> dict[str, np.ndarray]:
         """The bases after the NumPy form."""

@@ -21,7 +21,7 @@ def module_of(tile: Tile) -> str:
 @cache
 def machine_of(tile: Tile) -> machine_code.MachineCode:
     """The functions, loaded."""
-    return machine_code.MachineCode(machine_code.build(module_of(tile)))
+    return machine_code.MachineCode([machine_code.build(module_of(tile))])
 
 
 def guarded(values: np.ndarray, strides: Sequence[int], at_end: bool) -> np.ndarray:

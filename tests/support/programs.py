@@ -83,11 +83,9 @@ class Network:
         mode: ExecutionMode,
         group_bytes: int = 1 << 20,
         run_mode: RunMode = RunMode.TRAIN,
-        max_group_bytes: int | None = None,
-        kernels: str = "numpy",
+        **others,
     ) -> Executable:
         """The network compiled into `root`."""
-        others = {"max_group_bytes": max_group_bytes, "kernels": kernels}
         options = options_of(mode, run_mode, group_bytes=group_bytes, **others)
         return compile_model(self.trace(run_mode), root, options).executable
 
@@ -193,7 +191,9 @@ def _cut(array: np.ndarray, labels: LabelRange) -> np.ndarray:
 class Machine:
     """Arena and store of one Executable; a slot is poisoned before each group's weights come."""
 
-    def __init__(self, executable: Executable, parameters: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self, executable: Executable, parameters: dict[str, np.ndarray], threads: int = 1
+    ) -> None:
         self.plan = plan = executable.plan
         self.arena = _zeros(plan.arena_bytes)
         inside = plan.store_in_arena
@@ -203,7 +203,9 @@ class Machine:
         for name, value in parameters.items():
             self.state[name][...] = value
         self.views = wafer_views(plan, self.arena, self.store)
-        self._wafer = executable.wafer_program(self.arena, self.store, Runtime(seed=0))
+        self._wafer = executable.wafer_program(
+            self.arena, self.store, Runtime(seed=0, threads=threads)
+        )
         if plan.store.gradients_offset is not None:
             program = executable.update_program(self.store, Runtime(seed=0))
             self._updates = Updates(plan, program)

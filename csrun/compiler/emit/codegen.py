@@ -12,10 +12,9 @@ from itertools import groupby
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
 from csrun.compiler.emit.update_code import ProgramUpdates, update_functions
-from csrun.compiler.kernels import Kernel
 from csrun.compiler.lair.formula_trace import is_ufunc
-from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.compiler.plan.store_layout import Layout
+from csrun.compiler.plan.visits import Function
 from csrun.executable import Buffer, InputSpec
 from csrun.executable.bind import NO_LAYER
 
@@ -58,10 +57,11 @@ def generate(
         shapes[parameter.name] = shapes[f"gradient/{parameter.name}"] = parameter.shape
     names = Names(shapes, inputs)
     numbers = {layer: number for number, layer in enumerate(marks)}
+    kernels = KernelFunctions(layout.kernels, updates.kernels)
     functions, prepared = [], ["mark = runtime.mark"] if numbers else []
     for function in layout.functions:
-        prepared += [line for k in function.kernels for line in k.prepare(names.of)]
-        functions += _function(function.visit.function, function.kernels, names, numbers)
+        prepared += [line for k in function.kernels for line in kernels.prepare(k, names.of)]
+        functions += _function(function, kernels, names, numbers)
     visits = ", ".join(function.visit.function for function in layout.functions)
     wafer = [
         "def bind_wafer(v, runtime):",
@@ -69,8 +69,6 @@ def generate(
         *_indented(functions),
         f"    return WaferProgram([{visits}])",
     ]
-    loops = [kernel.loop for kernel in layout.kernels if isinstance(kernel, LoopKernel)]
-    kernels = KernelFunctions([*loops, *updates.kernels])
     update = update_functions(layout, updates)
     body = "\n".join([REDUCTIONS, "", *kernels.lines(), *wafer, "", "", *update, ""])
     called = ", ".join(sorted(numpy_names(body)))
@@ -90,21 +88,22 @@ def layers_in_turn(layout: Layout) -> tuple[str, ...]:
 
 
 def _function(
-    name: str, kernels: Sequence[Kernel], names: Names, numbers: Mapping[str, int]
+    function: Function, kernels: KernelFunctions, names: Names, numbers: Mapping[str, int]
 ) -> list[str]:
     lines: list[str] = []
-    for layer, run in groupby(kernels, key=lambda kernel: kernel.layer):
+    for layer, run in groupby(function.kernels, key=lambda kernel: kernel.layer):
         lines += [f"mark({numbers[layer]})"] if numbers else []
         for kernel in run:
             lines.append(f"# {kernel.layer}: {kernel.kind}")
-            lines += kernel.emit(names.of)
+            lines += kernels.emit(kernel, names.of)
     lines += [f"mark({NO_LAYER})"] if numbers else []
     text = "\n".join(lines)
     used = [line for variable, line in names.viewed_inputs.items() if variable in text]
     inputs = list(names.inputs.values())
     batch = ", ".join(inputs) + ("," if len(inputs) == 1 else "")
     unpack = [f"{batch} = batch", *used] if any(x in text for x in inputs) else []
-    return ["", f"def {name}(batch, step):", *_indented([*unpack, *lines] or ["pass"])]
+    head = f"def {function.visit.function}(batch, step):"
+    return ["", head, *_indented([*unpack, *lines] or ["pass"])]
 
 
 def _indented(lines: Sequence[str] | Mapping[str, None]) -> list[str]:

@@ -1,52 +1,160 @@
-"""Functions of program.py for kernels of LAIR: each once, in NumPy and, if possible, in LLVM IR."""
+"""Functions of program.py for kernels: each once, in NumPy and, if possible, in LLVM IR."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
-from csrun.compiler.emit.llvm.module import KernelCode, kernel_code, module_text
+from csrun.compiler.emit.kernel_lines import LinesFunction
+from csrun.compiler.emit.llvm.library import BUILDERS, library_code
+from csrun.compiler.emit.llvm.module import KernelCode, common_text, kernel_code, module_text
 from csrun.compiler.graph.array import Array
+from csrun.compiler.graph.graph import Phase
+from csrun.compiler.graph.kernel import Kernel, Name
+from csrun.compiler.kernels.products import AddedProduct, Product
 from csrun.compiler.lair.dialect import print_kernels
+from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction
 from csrun.compiler.lair.loop import KernelLoop
-from csrun.executable.kernel_code import KernelArray, KernelFiles, KernelSignature
+from csrun.compiler.lair.loop_kernel import LoopKernel
+from csrun.executable import machine_code
+from csrun.executable.kernel_code import KernelFiles
+from csrun.executable.kernel_signature import KernelArray, KernelSignature, ProductSignature
+from csrun.executable.products import tile_of
+
+SHARED = "kernel"  # the name under which codes are compared
+
+
+@dataclass(frozen=True)
+class _FunctionForm:
+    """A function, the label of a kernel that it computes, and its machine code.
+
+    source: text that the code is commented with. rows: of a loop; None where they are of any
+    number. product: of a product, whose code all of them share.
+    """
+
+    function: ProgramFunction
+    label: str
+    source: Callable[[], str]
+    code: Callable[[str], KernelCode | None]
+    rows: int | None = None
+    product: Product | None = None
 
 
 class KernelFunctions:
-    """The functions of a program's loops, by name."""
+    """The functions of a program, by name; a kernel without one has its lines in the visit."""
 
-    def __init__(self, loops: Iterable[KernelLoop]) -> None:
-        self._loops: dict[str, KernelLoop] = {}
-        for loop in loops:
-            first = self._loops.setdefault(loop.function.name, loop).function
-            assert first.computed == loop.function.computed, "two kernels have one name"
+    def __init__(self, kernels: Iterable[Kernel], updates: Iterable[KernelLoop] = ()) -> None:
+        self._of: dict[int, _FunctionForm] = {}
+        self._forms: dict[str, _FunctionForm] = {}
+        self._flops: Counter[str] = Counter()  # by function; those of others by no name
+        for kernel in kernels:
+            name = ""
+            if isinstance(kernel, LoopKernel):  # whose own lines call its function
+                name = self._add(_form_of_loop(kernel.loop)).function.name
+            elif (form := _form_of(kernel)) is not None:
+                self._of[id(kernel)] = self._add(form)
+                name = form.function.name
+            self._flops[name] += kernel.flops
+        for loop in updates:
+            self._add(_form_of_loop(loop))
 
     def __len__(self) -> int:
-        return len(self._loops)
+        return len(self._forms)
 
     def lines(self) -> list[str]:
         """Their text."""
-        return [line for each in self._loops.values() for line in (*each.function.lines(), "", "")]
+        return [line for each in self._forms.values() for line in (*each.function.lines(), "", "")]
 
-    def kernel_files(self) -> KernelFiles | None:
-        """The machine code of those that have such a form; None where none has."""
-        codes = {}
-        for name, loop in self._loops.items():
-            if (code := kernel_code(loop.op, loop.writes, name)) is not None:
-                codes[name] = code
-        if not codes:
+    def prepare(self, kernel: Kernel, name: Name) -> list[str]:
+        """Lines that bind a kernel's arrays."""
+        form = self._of.get(id(kernel))
+        return kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
+
+    def emit(self, kernel: Kernel, name: Name) -> list[str]:
+        """Lines of a kernel in a visit."""
+        form = self._of.get(id(kernel))
+        return kernel.emit(name) if form is None else form.function.emit(form.label, name)
+
+    def kernel_files(self, has_products: bool = True) -> KernelFiles | None:
+        """The machine code of those that have such a form; None where none has.
+
+        has_products: of matrix products, too, which BLAS computes otherwise
+        """
+        signatures, texts = {}, {}
+        owners: dict[str, str] = {}  # of code that several functions have in common
+        products = {
+            name: _product_signature(form.function, form.product)
+            for name, form in self._forms.items()
+            if form.product is not None and has_products
+        }
+        for name, form in self._forms.items():
+            code = None if form.product is not None else form.code(SHARED)
+            if code is None:
+                continue
+            owner = owners.setdefault(code.text, name)
+            signatures[name] = _signature(form, code, owner)
+            if owner == name:
+                own = replace(code, text=code.text.replace(f"@{SHARED}", f"@{name}"))
+                texts[name] = own, form.source()
+        if not signatures and not products:
             return None
-        sources = {name: print_kernels([self._loops[name].op]) for name in codes}
-        text = module_text({name: (code, sources[name]) for name, code in codes.items()})
-        signatures = {name: _signature(self._loops[name], code) for name, code in codes.items()}
-        return KernelFiles.build(text, signatures)
+        modules = common_text(tile_of(machine_code.host())), module_text(texts)
+        flops = sum(self._flops[name] for name in (*signatures, *products))
+        share = flops / max(self._flops.total(), 1)
+        return KernelFiles.build(modules, signatures, products, share)
+
+    def _add(self, form: _FunctionForm) -> _FunctionForm:
+        first = self._forms.setdefault(form.function.name, form)
+        assert first.function.computed == form.function.computed, "two kernels have one name"
+        return form
 
 
-def _signature(loop: KernelLoop, code: KernelCode) -> KernelSignature:
-    """Arguments of the machine code of a function."""
-    function = loop.function
+def _form_of(kernel: Kernel) -> _FunctionForm | None:
+    is_product = _is_product(kernel)
+    if not is_product and type(kernel) not in BUILDERS:
+        return None
+    stem = f"{kernel.kind}{'_backward' if kernel.phase is Phase.BACKWARD else ''}"
+    function = LinesFunction.of("product" if is_product else stem, kernel)
+    if function is None:
+        return None
+    return _FunctionForm(
+        function,
+        kernel.writes[0].name,
+        lambda: f"{kernel.kind} of {kernel.layer}",
+        lambda name: library_code(kernel, name),
+        product=kernel if isinstance(kernel, Product) else None,
+    )
+
+
+def _form_of_loop(loop: KernelLoop) -> _FunctionForm:
+    return _FunctionForm(
+        loop.function,
+        loop.name,
+        lambda: print_kernels([loop.op]),
+        lambda name: kernel_code(loop.op, loop.writes, name),
+        None if loop.function.is_flat else max(loop.rows, 1),
+    )
+
+
+def _is_product(kernel: Kernel) -> bool:
+    """Return whether a kernel is a product; with a copy before it, it is two things."""
+    if isinstance(kernel, AddedProduct):
+        return kernel.before == kernel.out
+    return isinstance(kernel, Product)
+
+
+def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSignature:
+    """The machine code of a function, under the name of its owner, and its arguments."""
+    function = form.function
+    is_loop = isinstance(function, KernelFunction)
     return KernelSignature(
-        tuple(_array(loop, array) for array in code.parameters),
-        None if function.is_flat else max(loop.rows, 1),
+        owner,
+        tuple(_array(function, array) for array in code.parameters),
+        form.rows if is_loop else code.rows,
         len(function.inputs),
-        len(function.numbers),
+        len(code.numbers),
+        () if is_loop else code.numbers,
+        len(code.constants),
         code.scratch_bytes,
         code.parts_bytes,
         code.cut,
@@ -54,8 +162,15 @@ def _signature(loop: KernelLoop, code: KernelCode) -> KernelSignature:
     )
 
 
-def _array(loop: KernelLoop, array: Array) -> KernelArray:
-    function = loop.function
+def _product_signature(function: ProgramFunction, product: Product) -> ProductSignature:
+    a, b, out = (_array(function, array) for array in (product.a, product.b, product.out))
+    return ProductSignature(a, b, out, product.adds)
+
+
+def _array(function: ProgramFunction, array: Array) -> KernelArray:
+    if array not in function.arrays:  # but the same under another shape
+        is_same = attrgetter("name", "offset", "dtype")
+        array = next(own for own in function.arrays if is_same(own) == is_same(array))
     is_input = array in function.inputs
     place = (function.inputs if is_input else function.parameters).index(array)
     layout = () if function.is_flat else (array.shape, array.strides)

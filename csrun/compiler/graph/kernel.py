@@ -56,6 +56,11 @@ class Kernel(ABC):
         """The kernel, but for that it adds to its parameter's gradient, which another one wrote."""
         raise TypeError(f"{self.kind} in {self.layer} cannot add to a gradient")
 
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Texts of arrays that lines of `prepare` make, and that machine code reads."""
+        return ()
+
     def prepare(self, name: Name) -> list[str]:
         """Lines that run once, when the program is bound: views and small constants."""
         return []

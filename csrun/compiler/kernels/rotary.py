@@ -43,21 +43,27 @@ class Rotary(UnaryKernel):
         arguments = (self._length, self.size, self.base, self.is_inverse, self.x.dtype, axes)
         table = f"rotary.turns{arguments!r}"
         factors = table if self.is_interleaved else f"rotary.cosines_and_sines({table})"
-        return ["from csrun.kernels import rotary", f"{self.factors} = {factors}"]
+        return ["from csrun.kernels import rotary", f"{self._factors} = {factors}"]
 
     def emit(self, name: Name) -> list[str]:
         """One call."""
         x, out = name(self.x), name(self.out)
         if self.is_interleaved:
-            return [f"rotary.turn_pairs({x}, {out}, {self.factors})"]
-        return [f"rotary.turn_halves({x}, {out}, *{self.factors}, {name(self.scratch[0])})"]
+            return [f"rotary.turn_pairs({x}, {out}, {self._factors})"]
+        return [f"rotary.turn_halves({x}, {out}, *{self._factors}, {name(self.scratch[0])})"]
 
     @property
     def _length(self) -> int:
         return self.x.shape[self.dim]
 
     @property
-    def factors(self) -> str:
+    def constants(self) -> tuple[str, ...]:
+        if self.is_interleaved:
+            return (self._factors,)
+        return tuple(f"{self._factors}[{n}]" for n in range(2))
+
+    @property
+    def _factors(self) -> str:
         """The variable of what has these positions, pairs and base."""
         base = repr(self.base).translate({ord("."): "_", ord("-"): "m", ord("+"): "p"})
         kind = "pairs" if self.is_interleaved else "halves"

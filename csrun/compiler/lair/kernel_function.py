@@ -1,4 +1,4 @@
-"""The NumPy form of a kernel as a function of program.py.
+"""Kernels as functions of program.py, each text once.
 
     relu_3 = relu_3f2a9c11(mm, bias)
     relu_3()
@@ -8,6 +8,7 @@ the numbers of the step. Kernels that compute the same of arrays of one layout a
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,10 +22,10 @@ from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.text import LoopText, TilePlace
 
 DIGITS = 8  # of the hash in a name
-#: Names that a parameter does not take.
-_TAKEN = frozenset(
+#: Names that no parameter has.
+TAKEN = frozenset(
     {
-        *("copyto", "dot", "inf", "np", "rows", "run", "special", "step", "tiles"),
+        *("copyto", "dot", "inf", "np", "rows", "run", "runtime", "special", "step", "tiles"),
         *("add_reduce", "maximum_reduce", "row_tiles", "float", "len", "range"),
     }
 )
@@ -35,26 +36,42 @@ def short_hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-@dataclass(frozen=True)
-class KernelFunction:
-    """A function of the program.
+class ProgramFunction(ABC):
+    """A function of the program: its stem and a hash of what it computes are its name.
 
-    parameters: arrays that it is bound to. inputs: arrays of the batch. numbers: texts of those
-    that come with each call. is_flat: whether its arrays are of any length.
+    numbers: texts of what comes with each call besides inputs. is_flat: whether its arrays are of
+    any length. constants: names of what it is bound to besides arrays.
     """
 
     stem: str
-    text: LoopText
     numbers: tuple[str, ...]
     is_flat: bool = False
+    constants: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def arrays(self) -> tuple[Array, ...]:
+        """Arrays of the program, scratch among them."""
+
+    @property
+    @abstractmethod
+    def body(self) -> list[str]:
+        """Lines of the function."""
+
+    @property
+    @abstractmethod
+    def taken(self) -> frozenset[str]:
+        """Names that no parameter has."""
 
     @property
     def parameters(self) -> tuple[Array, ...]:
-        return tuple(a for a in self._arrays if not a.name.startswith(INPUT))
+        """Arrays that it is bound to."""
+        return tuple(a for a in self.arrays if not a.name.startswith(INPUT))
 
     @property
     def inputs(self) -> tuple[Array, ...]:
-        return tuple(a for a in self._arrays if a.name.startswith(INPUT))
+        """Arrays of the batch."""
+        return tuple(a for a in self.arrays if a.name.startswith(INPUT))
 
     @cached_property
     def name(self) -> str:
@@ -64,25 +81,65 @@ class KernelFunction:
     @cached_property
     def computed(self) -> str:
         """Text that two functions have in common if they compute the same."""
-        arrays = self._arrays
-        layout = [a.dtype if self.is_flat else (a.dtype, a.shape, a.strides) for a in arrays]
-        return repr((self._body, layout))
+        layout = [a.dtype if self.is_flat else (a.dtype, a.shape, a.strides) for a in self.arrays]
+        return repr((self.body, layout))
 
     def lines(self) -> list[str]:
         """Its text."""
-        parameters = ", ".join(self._names[array] for array in self.parameters)
-        return [f"def {self.name}({parameters}):", *_indented(self._body)]
+        parameters = [*(self.names[array] for array in self.parameters), *self.constants]
+        return [f"def {self.name}({', '.join(parameters)}):", *indented(self.body)]
+
+    def prepare(self, label: str, name: Name) -> list[str]:
+        """The line that binds arrays of the program for a kernel of this name."""
+        return [self.bind(self._variable(label, name), name)]
+
+    def emit(self, label: str, name: Name) -> list[str]:
+        """The line of a step."""
+        return [self.call(self._variable(label, name), name)]
 
     def bind(self, variable: str, name: Name) -> str:
-        """The line that binds arrays of the program."""
-        return f"{variable} = {self.name}({', '.join(map(name, self.parameters))})"
+        """The line that binds a variable."""
+        arguments = [*map(name, self.parameters), *self.constants]
+        return f"{variable} = {self.name}({', '.join(arguments)})"
 
     def call(self, variable: str, name: Name) -> str:
-        """The line of a step."""
+        """The line that calls a bound variable."""
         return f"{variable}({', '.join([*map(name, self.inputs), *self.numbers])})"
 
+    def _variable(self, label: str, name: Name) -> str:
+        # Kernels of one name are bound to other arrays.
+        return f"run_{identifier(label)}_{short_hash(self.bind('', name))}"
+
     @cached_property
-    def _arrays(self) -> tuple[Array, ...]:
+    def names(self) -> dict[Array, str]:
+        """The parameter of each array: the last part of its name, without the number there."""
+        found: dict[Array, str] = {}
+        taken = set(self.taken)
+        for array in self.arrays:
+            stem = re.sub(r"(?<=\D)_\d+$", "", identifier(array.name.rpartition("/")[2]))
+            name, count = stem, 1
+            while is_ufunc(name) or {name, f"{name}_rows"} & taken:
+                name, count = f"{stem}_{count}", count + 1
+            taken |= {name, f"{name}_rows"}
+            found[array] = name
+        return found
+
+
+@dataclass(frozen=True)
+class KernelFunction(ProgramFunction):
+    """The NumPy form of a loop of LAIR."""
+
+    stem: str
+    text: LoopText
+    numbers: tuple[str, ...]
+    is_flat: bool = False
+
+    @property
+    def taken(self) -> frozenset[str]:
+        return TAKEN | {*self._arguments.values()}
+
+    @cached_property
+    def arrays(self) -> tuple[Array, ...]:
         """Arrays of the program and of scratch, in the order of the calls."""
         text = self.text
         places: list[TilePlace] = []
@@ -94,20 +151,6 @@ class KernelFunction:
         return tuple(dict.fromkeys(text.sized(a) for a in arrays if a not in text.fixed))
 
     @cached_property
-    def _names(self) -> dict[Array, str]:
-        """The parameter of each array: the last part of its name, without the number there."""
-        found: dict[Array, str] = {}
-        taken = {*_TAKEN, *self._arguments.values()}
-        for array in self._arrays:
-            stem = re.sub(r"(?<=\D)_\d+$", "", identifier(array.name.rpartition("/")[2]))
-            name, count = stem, 1
-            while is_ufunc(name) or {name, f"{name}_rows"} & taken:
-                name, count = f"{stem}_{count}", count + 1
-            taken |= {name, f"{name}_rows"}
-            found[array] = name
-        return found
-
-    @cached_property
     def _arguments(self) -> dict[str, str]:
         """The parameter of each number: its text, if that is a name or a field of the step."""
         names = {}
@@ -117,26 +160,23 @@ class KernelFunction:
         return names
 
     @cached_property
-    def _body(self) -> list[str]:
-        name, text = self._variable, _with_numbers(self.text, self._arguments)
-        arguments = [*(self._names[array] for array in self.inputs), *self._arguments.values()]
+    def body(self) -> list[str]:
+        name, text = self.names.__getitem__, _with_numbers(self.text, self._arguments)
+        arguments = [*(self.names[array] for array in self.inputs), *self._arguments.values()]
         return [
             *(self._cut() if self.is_flat else text.prepare(name)),
             "",
             f"def run({', '.join(arguments)}):",
-            *_indented(text.emit(name)),
+            *indented(text.emit(name)),
             "",
             "return run",
         ]
-
-    def _variable(self, array: Array) -> str:
-        return self._names[array]
 
     def _cut(self) -> list[str]:
         """Tiles of arrays whose length the function is told."""
         text = self.text
         assert not text.fixed, "formulas of updates need none"
-        names = {a: self._names[text.sized(a)] for a in (*text.tiled, *text.own)}
+        names = {a: self.names[text.sized(a)] for a in (*text.tiled, *text.own)}
         arrays, tiles = (", ".join(names[a] for a in each) for each in (text.tiled, text.own))
         rows = f"len({names[text.tiled[0]]})"
         return [f"{text.pieces} = row_tiles({rows}, {text.tile}, [{arrays}], [{tiles}])"]
@@ -153,5 +193,5 @@ def _with_numbers(text: LoopText, names: Mapping[str, str]) -> LoopText:
     return replace(text, lines=tuple(lines))
 
 
-def _indented(lines: Sequence[str] | Iterable[str]) -> list[str]:
+def indented(lines: Sequence[str] | Iterable[str]) -> list[str]:
     return [f"    {line}" if line else "" for line in lines]

@@ -20,7 +20,7 @@ from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators, rows
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.lair.functions import FORMULAS, Extra, NumpyCalls, call_of, calls_of
-from csrun.compiler.lair.kernel_function import KernelFunction, short_hash
+from csrun.compiler.lair.kernel_function import KernelFunction
 from csrun.compiler.lair.scratch import ScratchNames
 from csrun.compiler.lair.text import Line, LoopText, TilePlace
 from csrun.executable import nbytes_of
@@ -99,15 +99,11 @@ class KernelLoop:
 
     def prepare(self, name: Name) -> list[str]:
         """The line that binds its arrays."""
-        return [self._function.bind(self._variable(name), name)]
+        return self._function.prepare(self.name, name)
 
     def emit(self, name: Name) -> list[str]:
         """The call."""
-        return [self._function.call(self._variable(name), name)]
-
-    def _variable(self, name: Name) -> str:
-        """The variable of the bound function: loops of one name are bound to other arrays."""
-        return f"run_{identifier(self.name)}_{short_hash(self._function.bind('', name))}"
+        return self._function.emit(self.name, name)
 
     @property
     def scratch(self) -> tuple[Array, ...]:

@@ -93,7 +93,10 @@ class CpuProgram:
         plan = self.plan = executable.plan
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
-        program = executable.update_program(store, memory.runtime)
+        threads = executable.threads(threads_of(plan, memory.threads))
+        runtime = replace(memory.runtime, threads=threads.kernels)
+        self._blas_threads = threads.blas
+        program = executable.update_program(store, runtime)
         numbers = numbers_view(plan, store)
         updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
         weights: Weights = ResidentWeights(updates)
@@ -106,11 +109,10 @@ class CpuProgram:
         watched = timed(weights, recorder, plan.store_in_arena)
         is_watched = recorder.steps or not plan.store_in_arena  # else there is nothing to wait for
         reached = watched if is_watched else weights
-        compute = make_compute(executable, arena, store, memory.runtime, reached)
+        compute = make_compute(executable, arena, store, runtime, reached)
         self._engine = Engine(plan, compute, fed.source, watched, self._results)
         self._weights, self._turns = weights, memory.turns
         self._recorder, self._number = memory.recorder, len(memory.plans)
-        self._threads = threads_of(plan, memory.threads)
         memory.plans.append(plan)
 
     def begin(self, first: int = 0, last: int | None = None, told: bytes = b"") -> None:
@@ -127,7 +129,7 @@ class CpuProgram:
         self._turns.take(self._weights)
         self._recorder.program = self._number
         # BLAS divides its sums by threads: with another number of them the bits would be others.
-        with _thread_pools().limit(limits=self._threads, user_api="blas"):
+        with _thread_pools().limit(limits=self._blas_threads, user_api="blas"):
             return self._engine.run(steps)
 
     def order(self, steps: StepOrder) -> CpuOrder:

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -70,13 +70,13 @@ def serve(control: Channel) -> Results:
 
 @dataclass(frozen=True)
 class _LoadedProgram:
-    """A loaded one. resources: what it works with, its batches aside. threads: of its products."""
+    """A loaded one. resources: what it works with, its batches aside."""
 
     plan: Plan
     engine: Engine
     weights: Weights
     resources: ExitStack
-    threads: int
+    blas_threads: int
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Wafer:
     def _run(self, order: messages.RunSteps) -> messages.StepsDone:
         program = self._programs[order.program]
         if self._turns.take(program.weights):
-            self._use_threads(program.threads)
+            self._use_blas_threads(program.blas_threads)
         self._recorder.program = order.program
         return program.engine.run(order.steps)
 
@@ -138,7 +138,7 @@ class _Wafer:
         is_first = not self._loaded
         if is_first:
             self._recorder = shared_recorder(request.trace_steps, self._control)
-            self._use_threads(request.threads)
+            self._use_blas_threads(executable.threads(request.threads).blas)
             self._memory = _WaferMemory(
                 executable.plan,
                 request,
@@ -162,7 +162,7 @@ class _Wafer:
         ready = messages.WaferReady(perf_counter() - started)
         self._control.send(ready, [*arena, slots.descriptor])
 
-    def _use_threads(self, threads: int) -> None:
+    def _use_blas_threads(self, threads: int) -> None:
         if threads != self._blas_threads:
             threadpool_limits(threads, user_api="blas")
             self._blas_threads = threads
@@ -176,7 +176,9 @@ class _Wafer:
         resources: ExitStack,
     ) -> _LoadedProgram:
         plan, memory = executable.plan, self._memory
-        weights = self._weights(executable, request.system, store_parts, resources)
+        threads = executable.threads(request.threads)
+        runtime = replace(memory.runtime, threads=threads.kernels)
+        weights = self._weights(executable, request.system, runtime, store_parts, resources)
         batches = self._batches(plan, request)
         arena = memory.arena.bytes
         # The trace is of the training's steps; an evaluation between them has steps of its own.
@@ -186,10 +188,10 @@ class _Wafer:
         reached = watched if is_watched else weights
         system, results = request.system, ResultSlots(plan, slots.bytes)
         verdict = self._verdict(plan, system, weights, watched)
-        compute = make_compute(executable, arena, memory.store, memory.runtime, reached, verdict)
+        compute = make_compute(executable, arena, memory.store, runtime, reached, verdict)
         share = SystemShare(batches, plan, system) if plan.systems > 1 else batches
         engine = Engine(plan, compute, share, watched, results, system, verdict)
-        return _LoadedProgram(plan, engine, weights, resources, request.threads)
+        return _LoadedProgram(plan, engine, weights, resources, threads.blas)
 
     def _verdict(self, plan: Plan, system: int, weights: Weights, watched: TimedWeights) -> Verdict:
         """The wafer's own, or in a training of several systems its hand in that of all."""
@@ -208,7 +210,12 @@ class _Wafer:
         return Vote(ballots, system, partial(watched.wait, awaited))
 
     def _weights(
-        self, executable: Executable, system: int, store_parts: list[int], resources: ExitStack
+        self,
+        executable: Executable,
+        system: int,
+        runtime: Runtime,
+        store_parts: list[int],
+        resources: ExitStack,
     ) -> Weights:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
@@ -216,7 +223,7 @@ class _Wafer:
             server_of = memory.server_of(plan)
             return memory.remote.weights(plan, arena, server_of, self._loaded)
         if plan.store_in_arena:
-            program = executable.update_program(memory.resident, memory.runtime)
+            program = executable.update_program(memory.resident, runtime)
             numbers = numbers_view(plan, memory.resident)
             return ResidentWeights(Updates(plan, program, gate=memory.gate, numbers=numbers))
         slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))

@@ -1,15 +1,19 @@
 """The machine code of a program: a module of LLVM IR with a function for each distinct kernel."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.ends import EndWriter
 from csrun.compiler.emit.llvm.function import FunctionWriter
 from csrun.compiler.emit.llvm.late import late_stages
+from csrun.compiler.emit.llvm.products import CALLED, product_code
 from csrun.compiler.emit.llvm.stages import KernelStages
+from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import dialect as lair
+from csrun.executable.products import Tile
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,24 @@ def function_text(name: str, arguments: str, lines: Iterable[str]) -> str:
 
 
 def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
-    """The module; each kernel with its text in LAIR, as comments."""
+    """The module of kernels, each with its source as comments."""
     declared: dict[str, str] = {}
     parts = []
     for code, source in kernels.values():
         declared |= code.declared
+        declared |= {name: text for name, text in CALLED.items() if f"@{name}(" in code.text}
         comments = "\n".join(f"; {line}".rstrip() for line in source.splitlines())
         parts.append(f"{comments}\n{code.text}")
-    return "\n\n".join([*parts, "\n".join(declared[name] for name in sorted(declared))]) + "\n"
+    return _module(parts, declared)
+
+
+@cache
+def common_text(tile: Tile) -> str:
+    """The module that programs for one CPU have in common: products, and the team of threads."""
+    products = product_code(tile)
+    return _module([products.text, TEAM_CODE], products.declared | DECLARED)
+
+
+def _module(parts: Sequence[str], declared: Mapping[str, str]) -> str:
+    declarations = "\n".join(declared[name] for name in sorted(declared))
+    return "\n\n".join([*parts, declarations]) + "\n"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TileWriter
-from csrun.executable.products import BLOCK_K, BLOCK_ROWS, Tile
+from csrun.executable.products import BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
 
 #: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
 #: would take longer than what it saves.
@@ -36,6 +36,17 @@ _TILE = (
 )
 
 
+def _types(parameters: str) -> str:
+    return ", ".join(each.split()[0] for each in parameters.split(","))
+
+
+#: Functions that kernels call, each with its declaration.
+CALLED = {
+    name: f"declare void @{name}({_types(parameters)})"
+    for name, parameters in zip(EXPORTED, (_PACK, _ROWS), strict=True)
+}
+
+
 @dataclass(frozen=True)
 class ProductCode:
     """Functions of all products of a program, and the intrinsics that they call."""
@@ -51,9 +62,9 @@ def product_code(tile: Tile) -> ProductCode:
         ("internal void @product.pack_a", _PACK, PanelWriter(tile.rows).write),
         ("internal void @product.tile", _TILE, TileWriter(tile, vectors=2).write),
         ("internal void @product.half_tile", _TILE, TileWriter(tile, vectors=1).write),
-        ("internal void @product.pack_b", _PACK, lambda code: _pack_b(code, tile)),
+        ("void @product.pack_b", _PACK, lambda code: _pack_b(code, tile)),
         ("internal void @product.part", _PART, lambda code: _PartWriter(code, tile).write()),
-        ("internal void @product.rows", _ROWS, _rows),
+        ("void @product.rows", _ROWS, _rows),
         ("void @product.pack", _JOB, lambda code: _pack(code, tile)),
         ("void @product.multiply", _JOB, _multiply),
         ("void @product.batch", _JOB, _batch),

@@ -11,7 +11,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.attention_code import build
 from support.machine_code import Guarded, array_over
 
-from csrun.compiler.emit.llvm.attention import code_of
+from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Phase
 from csrun.compiler.kernels.attention import Attention, WeightDropout
@@ -128,7 +128,7 @@ class Machine:
 
     def __init__(self, names=tuple(CASES), tile=None):
         self.codes = {
-            name: [code_of(k, f"case{n}.{k.phase.name}", tile) for k in CASES[name].kernels]
+            name: [attention_code(k, f"case{n}.{k.phase.name}", tile) for k in CASES[name].kernels]
             for n, name in enumerate(names)
         }
         self._code = build([*chain(*self.codes.values())], tile)
@@ -247,4 +247,4 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_attention_has_no_machine_code(name):
-    assert [code_of(kernel, "test") for kernel in OTHERS[name].kernels] == [None, None]
+    assert [attention_code(kernel, "test") for kernel in OTHERS[name].kernels] == [None, None]

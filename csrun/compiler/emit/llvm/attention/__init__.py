@@ -14,7 +14,7 @@ from csrun.executable import machine_code
 from csrun.executable.products import BLOCK_K, Tile, tile_of
 
 
-def code_of(kernel: Attention, name: str, tile: Tile | None = None) -> KernelCode | None:
+def attention_code(kernel: Attention, name: str, tile: Tile | None = None) -> KernelCode | None:
     """The machine code of a kernel, under this name; None where it has no such form.
 
     tile: that of the products, the host's if none is given

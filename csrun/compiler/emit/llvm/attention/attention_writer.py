@@ -30,7 +30,8 @@ class AttentionWriter(ABC):
     def __init__(self, kernel: Attention, columns: int) -> None:
         self.code = Code()
         self.parameters = (*kernel.reads, *kernel.results)
-        self.numbers = NUMBERS if kernel.dropout is not None else ()
+        dropout = kernel.dropout
+        self.numbers = () if dropout is None else (*NUMBERS, str(dropout.stream))
         self._kernel = kernel
         self._sizes = AttentionSizes.of(kernel)
         count = len(self.parameters)
@@ -65,7 +66,7 @@ class AttentionWriter(ABC):
             return None
         place = argument(code, arguments)
         numbers = {}
-        for n, text in enumerate(NUMBERS):
+        for n, text in enumerate(self.numbers):
             number = code.load(code.offset(place, "float64", index(n)), Kind("float64"))
             numbers[text] = code.convert("fptoui", number, "int64")
         stride = kept_stride(sizes.all_keys)

@@ -91,7 +91,7 @@ class WeightDraw:
         numbers = ", ".join(f"i64 {n}" for n in range(COUNTERS))
         counters = Counters(
             code.op("add", code.splat(counter, COUNTERS), LaneValue(f"<{numbers}>", WORDS)),
-            code.constant(self._dropout.stream, WORDS),
+            code.splat(self._numbers[str(self._dropout.stream)], COUNTERS),
             code.splat(sample, COUNTERS),
             code.splat(self._numbers["step.draw"], COUNTERS),
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
 from csrun.compiler.emit.llvm.library.dropout import mask_code
@@ -17,6 +18,7 @@ from csrun.compiler.emit.llvm.library.rotary import rotary_code
 from csrun.compiler.emit.llvm.library.softmax import softmax_code
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.kernel import Kernel
+from csrun.compiler.kernels.attention import Attention
 from csrun.compiler.kernels.batch_norm import BatchNorm
 from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
@@ -28,6 +30,7 @@ from csrun.compiler.kernels.vocab_shards import LookupPart, LookupPartBackward
 
 #: The builder of each class of kernels.
 BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
+    Attention: attention_code,
     Norm: norm_code,
     Softmax: softmax_code,
     Lookup: lookup_code,

@@ -34,7 +34,7 @@ class _MaskWriter:
     """
 
     def __init__(self, kernel: DropoutMask) -> None:
-        self.function = LibraryFunction((kernel.mask,), (*SEED, *OF_STEP))
+        self.function = LibraryFunction((kernel.mask,), (*SEED, *OF_STEP, str(kernel.stream)))
         self.samples, self._columns = kernel.matrix.shape
         self._kernel = kernel
         self._blocks = blocks_of(self._columns)
@@ -84,7 +84,7 @@ class _MaskWriter:
         lanes = LaneValue(f"<{numbers}>", kind)
         counters = Counters(
             code.op("add", code.splat(block, COUNTERS), lanes),
-            code.constant(self._kernel.stream, kind),
+            code.splat(self.function.integer(str(self._kernel.stream)), COUNTERS),
             code.splat(sample, COUNTERS),
             code.splat(self._draw, COUNTERS),
         )

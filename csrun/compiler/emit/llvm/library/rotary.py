@@ -29,10 +29,7 @@ class _RotaryWriter:
 
     def __init__(self, kernel: Rotary) -> None:
         self._kernel = kernel
-        factors = [kernel.factors]
-        if not kernel.is_interleaved:
-            factors = [f"{kernel.factors}[{n}]" for n in range(2)]
-        self.function = LibraryFunction((kernel.x, kernel.out), constants=factors)
+        self.function = LibraryFunction((kernel.x, kernel.out), constants=kernel.constants)
         self._code = self.function.code
         self._kind = Kind(kernel.x.dtype, LANES)
 

@@ -1,0 +1,109 @@
+"""Kernels in machine code, bound to arrays: jobs for the threads, and what each call changes."""
+
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_double, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from csrun.executable.bind import Array
+from csrun.executable.kernel_signature import KernelSignature
+from csrun.executable.machine_code import MachineCode
+from csrun.executable.products import Tile
+from csrun.executable.team import Job, Team, bind_jobs, empty
+
+CHUNKS = 4  # of a kernel's rows, for each thread: one that is late has others take over its share
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Code, threads and memory that the kernels of a program have in common.
+
+    scratch: of each thread. packed: an operand of a product, packed for all of them. tile: of the
+    products' code.
+    """
+
+    code: MachineCode
+    team: Team | None
+    scratch: Sequence[Array]
+    packed: Array
+    tile: Tile
+
+
+@dataclass(frozen=True)
+class KernelBinder:
+    """A function of the program in machine code; of arrays that lie otherwise, that of NumPy."""
+
+    workspace: Workspace
+    signature: KernelSignature
+    numpy_form: Callable[..., Callable[..., None]]
+
+    def __call__(self, *arrays: Any) -> Callable[..., None]:
+        """Bind arrays, and return what a step calls."""
+        signature = self.signature
+        bound = [each for each in signature.arrays if not each.is_input]
+        if not all(each.fits(arrays[each.argument]) for each in bound):
+            return self.numpy_form(*arrays)
+        constants: list[Array] = []
+        if signature.constants:
+            constants = [*vars(self.numpy_form(*arrays))["constants"]]
+        kernel = BoundKernel(self.workspace, signature, arrays, constants)
+        return kernel if signature.inputs or signature.numbers else kernel.run
+
+
+class BoundKernel:
+    """A kernel over arrays: called with the inputs of a batch and the numbers of a step."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        signature: KernelSignature,
+        arrays: Sequence[Any],
+        constants: Sequence[Array],
+    ) -> None:
+        own = [None if a.is_input else arrays[a.argument] for a in signature.arrays]
+        own += constants
+        self._count = signature.inputs
+        self._inputs = [(n, a) for n, a in enumerate(signature.arrays) if a.is_input]
+        self._numbers = (c_double * max(signature.numbers, 1))()
+        self._values = _values_of(signature, arrays)
+        parts = empty(signature.parts_bytes)
+        addresses = [0 if a is None else a.ctypes.data for a in own]
+        self._arguments = [
+            (c_void_p * (len(own) + 3))(
+                *addresses, addressof(self._numbers), scratch.ctypes.data, parts.ctypes.data
+            )
+            for scratch in workspace.scratch
+        ]
+        rows = signature.rows if signature.rows is not None else len(arrays[0])
+        jobs = self._jobs(workspace.code, signature, rows)
+        memory = own, workspace, parts, self._numbers, self._arguments
+        self.run = bind_jobs(workspace.code, workspace.team, jobs, memory)
+
+    def _jobs(self, code: MachineCode, signature: KernelSignature, rows: int) -> list[Job]:
+        places = [addressof(arguments) for arguments in self._arguments]
+        cut = signature.cut
+        chunk = -(-rows // (CHUNKS * len(places) * cut)) * cut
+        jobs = [Job(code.address(signature.function), places, rows, chunk)]
+        if signature.has_end:
+            jobs.append(Job(code.address(f"{signature.function}.end"), places, 1, 1))
+        return jobs
+
+    def __call__(self, *values: Any) -> None:
+        """Compute all rows."""
+        for place, array in self._inputs:
+            own = values[array.argument]
+            own = own if array.fits(own) else array.copied(own)
+            for arguments in self._arguments:
+                arguments[place] = own.ctypes.data
+        numbers = values[self._count :]
+        self._numbers[:] = list(self._values(*numbers))
+        self.run()
+
+
+def _values_of(signature: KernelSignature, arrays: Sequence[Any]) -> Callable[..., Sequence[float]]:
+    """The numbers of a call: as they come, or of its step, and of the run that is bound last."""
+    if signature.texts:
+        text = f"lambda step=None: ({', '.join(signature.texts)},)"
+        found: Callable[..., Sequence[float]] = eval(text, {"runtime": arrays[-1]})
+        return found
+    return (lambda *numbers: numbers) if signature.numbers else lambda: (0.0,)

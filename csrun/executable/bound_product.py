@@ -1,0 +1,83 @@
+"""Matrix products in machine code, bound to arrays."""
+
+from collections.abc import Callable
+from ctypes import addressof, c_int64
+from dataclasses import dataclass
+from typing import Any
+
+from csrun.executable.bind import Array
+from csrun.executable.bound_kernel import Workspace
+from csrun.executable.kernel_signature import KernelArray, ProductSignature
+from csrun.executable.products import ProductOperand, ProductPlan, plan_product
+from csrun.executable.team import BoundCall, Job, bind_jobs
+
+_MOST_KEPT = 64  # calls for inputs at so many addresses
+
+
+@dataclass(frozen=True)
+class ProductBinder:
+    """A function of the program that multiplies; arrays without machine code are left to NumPy."""
+
+    workspace: Workspace
+    signature: ProductSignature
+    numpy_form: Callable[..., Callable[..., None]]
+
+    def __call__(self, *arrays: Any) -> Callable[..., None]:
+        """Bind arrays, and return what a step calls."""
+        signature = self.signature
+        operands = (signature.a, signature.b, signature.out)
+        if any(operand.is_input for operand in operands):
+            return InputProduct(self, operands, arrays, self.numpy_form(*arrays))
+        return self.bind(*(arrays[o.argument] for o in operands)) or self.numpy_form(*arrays)
+
+    def bind(self, a: Array, b: Array, out: Array) -> BoundCall | None:
+        """The call for these arrays; None where they have no machine code."""
+        workspace = self.workspace
+        left, right, result = map(ProductOperand.of, (a, b, out))
+        packed, threads = workspace.packed.ctypes.data, len(workspace.scratch)
+        plan = plan_product(
+            left, right, result, self.signature.adds, packed, workspace.tile, threads
+        )
+        return None if plan is None else _bound(workspace, plan, (a, b, out))
+
+
+def _bound(workspace: Workspace, plan: ProductPlan, arrays: object) -> BoundCall:
+    jobs, words = [], []
+    for step in plan.steps:
+        own = [
+            (c_int64 * len(step.words))(scratch.ctypes.data, *step.words[1:])
+            for scratch in workspace.scratch
+        ]
+        words.append(own)
+        places = [addressof(each) for each in own]
+        jobs.append(Job(workspace.code.address(step.function), places, step.rows, step.chunk))
+    return bind_jobs(workspace.code, workspace.team, jobs, (workspace, words, arrays))
+
+
+class InputProduct:
+    """A product with inputs of the batch, which lie where few other batches lie."""
+
+    def __init__(
+        self,
+        binder: ProductBinder,
+        operands: tuple[KernelArray, ...],
+        arrays: tuple[Array, ...],
+        numpy_form: Callable[..., None],
+    ) -> None:
+        self._binder, self._operands, self._arrays = binder, operands, arrays
+        self._numpy_form = numpy_form
+        self._calls: dict[tuple[object, ...], Callable[[], None] | None] = {}
+
+    def __call__(self, *inputs: Array) -> None:
+        """Multiply."""
+        key = tuple((a.__array_interface__["data"], a.shape, a.strides, a.dtype) for a in inputs)
+        if key not in self._calls:
+            if len(self._calls) == _MOST_KEPT:
+                self._calls.clear()
+            own = ((inputs if o.is_input else self._arrays)[o.argument] for o in self._operands)
+            self._calls[key] = self._binder.bind(*own)
+        call = self._calls[key]
+        if call is None:
+            self._numpy_form(*inputs)
+        else:
+            call()

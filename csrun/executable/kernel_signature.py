@@ -1,0 +1,88 @@
+"""Arguments of machine code, as they stand in the manifest of a compile."""
+
+import msgspec
+import numpy as np
+
+from csrun.executable.bind import Array
+
+
+class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array that machine code works on: which argument of the program's function it is.
+
+    is_input: an argument of each call, else the function is bound to it. strides: in elements.
+    Without a shape it is flat, and as long as it comes.
+    """
+
+    argument: int
+    is_input: bool
+    dtype: str
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+    def fits(self, array: Array) -> bool:
+        """Return whether an array lies as the machine code expects."""
+        if self.shape is None:
+            return array.ndim == 1 and array.flags.c_contiguous and array.dtype == self.dtype
+        return (
+            array.shape == self.shape
+            and array.dtype == self.dtype
+            and all(
+                n == 1 or own == stride * array.itemsize
+                for n, own, stride in zip(
+                    array.shape, array.strides, self.strides or (), strict=True
+                )
+            )
+        )
+
+    def copied(self, array: Array) -> Array:
+        """A copy that lies as the machine code expects."""
+        assert self.shape is not None, "inputs are not flat"
+        assert self.strides is not None, "inputs are not flat"
+        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        whole = np.empty(last + 1, self.dtype)
+        steps = tuple(stride * whole.itemsize for stride in self.strides)
+        copy = np.lib.stride_tricks.as_strided(whole, self.shape, steps)
+        copy[...] = array
+        return copy
+
+
+class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of a kernel's machine code, which is the function of this name.
+
+    rows: None for as many as the first array has. inputs, numbers: how many come with each call.
+    texts: of numbers, where a call brings the step. constants: arrays that the NumPy form makes,
+    after those of the program. cut: rows that stay together where several threads share a call.
+    """
+
+    function: str
+    arrays: tuple[KernelArray, ...]
+    rows: int | None
+    inputs: int
+    numbers: int
+    texts: tuple[str, ...] = ()
+    constants: int = 0
+    scratch_bytes: int = 0
+    parts_bytes: int = 0
+    cut: int = 1
+    has_end: bool = False
+
+
+class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arrays of a matrix product out = a b, or out += a b."""
+
+    a: KernelArray
+    b: KernelArray
+    out: KernelArray
+    adds: bool = False
+
+
+class KernelManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Machine code in the manifest of a compile.
+
+    target: the CPU that its object is for. share: of the program's FLOPs that it computes.
+    """
+
+    target: str
+    kernels: dict[str, KernelSignature]
+    products: dict[str, ProductSignature]
+    share: float
