@@ -90,9 +90,11 @@ class BoundKernel:
 
     def __call__(self, *values: Any) -> None:
         """Compute all rows."""
-        for place, array in self._inputs:
-            own = values[array.argument]
-            own = own if array.fits(own) else array.copied(own)
+        inputs = [
+            own if array.fits(own := values[array.argument]) else array.copied(own)
+            for _, array in self._inputs
+        ]
+        for (place, _), own in zip(self._inputs, inputs, strict=True):
             for arguments in self._arguments:
                 arguments[place] = own.ctypes.data
         numbers = values[self._count :]

@@ -1,6 +1,6 @@
 """Matrix products in machine code, bound to arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_int64
 from dataclasses import dataclass
 from typing import Any
@@ -28,20 +28,24 @@ class ProductBinder:
         operands = (signature.a, signature.b, signature.out)
         if any(operand.is_input for operand in operands):
             return InputProduct(self, operands, arrays, self.numpy_form(*arrays))
-        return self.bind(*(arrays[o.argument] for o in operands)) or self.numpy_form(*arrays)
+        call = self.bind([arrays[o.argument] for o in operands], arrays)
+        return call or self.numpy_form(*arrays)
 
-    def bind(self, a: Array, b: Array, out: Array) -> BoundCall | None:
-        """The call for these arrays; None where they have no machine code."""
+    def bind(self, operands: Sequence[Array], kept: object) -> BoundCall | None:
+        """The call for a, b and out; None where they have no machine code.
+
+        kept: arrays that live as long as the call
+        """
         workspace = self.workspace
-        left, right, result = map(ProductOperand.of, (a, b, out))
+        left, right, result = map(ProductOperand.of, operands)
         packed, threads = workspace.packed.ctypes.data, len(workspace.scratch)
         plan = plan_product(
             left, right, result, self.signature.adds, packed, workspace.tile, threads
         )
-        return None if plan is None else _bound(workspace, plan, (a, b, out))
+        return None if plan is None else _bound(workspace, plan, kept)
 
 
-def _bound(workspace: Workspace, plan: ProductPlan, arrays: object) -> BoundCall:
+def _bound(workspace: Workspace, plan: ProductPlan, kept: object) -> BoundCall:
     jobs, words = [], []
     for step in plan.steps:
         own = [
@@ -51,7 +55,7 @@ def _bound(workspace: Workspace, plan: ProductPlan, arrays: object) -> BoundCall
         words.append(own)
         places = [addressof(each) for each in own]
         jobs.append(Job(workspace.code.address(step.function), places, step.rows, step.chunk))
-    return bind_jobs(workspace.code, workspace.team, jobs, (workspace, words, arrays))
+    return bind_jobs(workspace.code, workspace.team, jobs, (workspace, words, kept))
 
 
 class InputProduct:
@@ -74,8 +78,9 @@ class InputProduct:
         if key not in self._calls:
             if len(self._calls) == _MOST_KEPT:
                 self._calls.clear()
-            own = ((inputs if o.is_input else self._arrays)[o.argument] for o in self._operands)
-            self._calls[key] = self._binder.bind(*own)
+            own = [(inputs if o.is_input else self._arrays)[o.argument] for o in self._operands]
+            # Of inputs only the addresses are kept: batches must not stay in memory.
+            self._calls[key] = self._binder.bind(own, self._arrays)
         call = self._calls[key]
         if call is None:
             self._numpy_form(*inputs)

@@ -1,7 +1,7 @@
 """A team of threads that computes the kernels of a program, and the calls that run on it.
 
 The threads run machine code alone: how they share rows, spin and sleep is the program's own code
-(`team.run` and `team.work` in kernels.ll). They belong to the process that first needs them; a
+(`team.run` and `team.work` in common.ll). They belong to the process that first needs them; a
 forked child has none, and computes in its own thread until it needs some.
 """
 
@@ -18,8 +18,9 @@ import numpy as np
 from csrun.executable.bind import ALIGNMENT_BYTES, Array
 from csrun.executable.machine_code import MachineCode
 
-TEAM_BYTES, SYSTEM = 512, 448  # of a team's memory: all of it, and where functions of libc stand
-WORDS = 4  # of a job
+#: Places in a team's memory, in bytes; what different threads write is in cache lines apart.
+TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
+TEAM_BYTES = 512
 _JOIN_S = 1.0
 
 

@@ -1,5 +1,7 @@
 """Products of a program in machine code: on several threads, with inputs, and left to NumPy."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -101,3 +103,13 @@ def test_other_types_are_left_to_numpy(workspace):
     run = own(A.astype(np.float64), B.astype(np.float64), EXACT.copy())
     assert not isinstance(run, BoundCall)
     assert run == left.append
+
+
+def test_batches_that_were_multiplied_are_let_go(workspace):
+    out = np.zeros((M, N), np.float32)
+    run = binder(workspace, A, B, out, inputs="a")(B, out)
+    batch = A.copy()
+    let_go = weakref.ref(batch)
+    run(batch)
+    del batch
+    assert let_go() is None

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 
-from csrun.compiler.emit.llvm.team import DECLARED, SLEEPERS, SYSTEM, TEAM_BYTES, TEAM_CODE
+from csrun.compiler.emit.llvm.team import DECLARED, TEAM_CODE
 from csrun.executable import machine_code, team
 
 #: Counts each row that it computes, and adds up how often it was called.
@@ -79,10 +79,6 @@ class Counted:
         self.run = team.bind_jobs(code, threads, jobs)
 
 
-def test_the_team_has_the_memory_that_its_code_expects():
-    assert (team.TEAM_BYTES, team.SYSTEM) == (TEAM_BYTES, SYSTEM)
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_each_row_is_computed_once(code, threads, chunk):
     sizes = [1, 7, 0, 64, 129]
@@ -97,7 +93,7 @@ def test_each_row_is_computed_once(code, threads, chunk):
 def test_helpers_that_sleep_are_woken(code):
     found = team.Team(code, 2)
     counted = Counted(code, found, [64], 1)
-    sleepers = found._memory[SLEEPERS : SLEEPERS + 4].view(np.int32)
+    sleepers = found._memory[team.SLEEPERS :][:4].view(np.int32)
     for _ in range(5):
         wait_until(lambda: sleepers[0] == 1)
         counted.run()

@@ -43,7 +43,7 @@ class LinesFunction(ProgramFunction):
     all_arrays: tuple[Array, ...]
     words: frozenset[str]
     numbers: tuple[str, ...]
-    constants: tuple[str, ...]
+    bound_names: tuple[str, ...]
 
     @classmethod
     def of(cls, stem: str, kernel: Kernel) -> Self | None:

@@ -40,13 +40,13 @@ class ProgramFunction(ABC):
     """A function of the program: its stem and a hash of what it computes are its name.
 
     numbers: texts of what comes with each call besides inputs. is_flat: whether its arrays are of
-    any length. constants: names of what it is bound to besides arrays.
+    any length. bound_names: what it is bound to besides arrays.
     """
 
     stem: str
     numbers: tuple[str, ...]
     is_flat: bool = False
-    constants: tuple[str, ...] = ()
+    bound_names: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -86,7 +86,7 @@ class ProgramFunction(ABC):
 
     def lines(self) -> list[str]:
         """Its text."""
-        parameters = [*(self.names[array] for array in self.parameters), *self.constants]
+        parameters = [*(self.names[array] for array in self.parameters), *self.bound_names]
         return [f"def {self.name}({', '.join(parameters)}):", *indented(self.body)]
 
     def prepare(self, label: str, name: Name) -> list[str]:
@@ -99,7 +99,7 @@ class ProgramFunction(ABC):
 
     def bind(self, variable: str, name: Name) -> str:
         """The line that binds a variable."""
-        arguments = [*map(name, self.parameters), *self.constants]
+        arguments = [*map(name, self.parameters), *self.bound_names]
         return f"{variable} = {self.name}({', '.join(arguments)})"
 
     def call(self, variable: str, name: Name) -> str:

@@ -74,3 +74,16 @@ def test_a_product_of_an_input_is_called_with_it(tmp_path):
     machine.train(second)
     assert any((machine.state[name] != value).any() for name, value in before.items())
     assert all(np.isfinite(value).all() for value in machine.state.values())
+
+
+def test_inputs_that_are_copied_live_until_the_kernel_has_read_them(tmp_path):
+    rows, columns = 512, 4096  # copies are mapped, and unmapped when nobody has them any more
+    with Tracer("float32") as tracer:
+        x, y = (tracer.input(name, (rows, columns), "float32") for name in "xy")
+        module = tracer.finish(RunMode.PREDICT, None, None, [("z", x * y)])
+    options = options_of(run_mode=RunMode.PREDICT, kernels="llvm")
+    machine = Machine(compile_model(module, tmp_path, options).executable, {})
+    random = np.random.default_rng(1)
+    x, y = (random.standard_normal((columns, rows)).astype(np.float32).T for _ in range(2))
+    machine.predict((x, y))
+    np.testing.assert_array_equal(machine.output("z"), x * y)

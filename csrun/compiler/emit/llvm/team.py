@@ -9,9 +9,7 @@ Between jobs helpers spin for about a millisecond, then sleep until the next one
 Source: the wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3
 """
 
-#: Places in the team's memory, in bytes; what different threads write is in cache lines apart.
-TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
-TEAM_BYTES = 512
+from csrun.executable.team import BUSY, DONE, GENERATION, JOB, SLEEPERS, STOP, SYSTEM, TICKET
 
 SPINS = 20_000  # pauses before a helper sleeps: 0.4 to 1.2 ms
 PATIENCE = 200  # pauses before the caller offers its CPU to a helper that has not finished

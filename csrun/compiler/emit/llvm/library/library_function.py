@@ -1,6 +1,7 @@
 """Functions that are written instruction by instruction: arguments, rows, vectors of a row."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from csrun.compiler.emit.llvm.code import INDEX, LANES, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.module import KernelCode, function_text
@@ -103,7 +104,4 @@ def as_rows(array: Array) -> Array | None:
     shape = array.shape[1:]
     if array.strides[1:] != contiguous(shape):
         return None
-    size = 1
-    for count in shape:
-        size *= count
-    return array.reshaped((array.shape[0], size))
+    return array.reshaped((array.shape[0], prod(shape)))

@@ -4,6 +4,7 @@ A window's pixels are seen row by row; those outside of the image are passed ove
 windows of a row at once, backward one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class _Pixel:
     inside: LaneValue | None = None
 
 
-class _PoolingWriter:
+class _PoolingWriter(ABC):
     """Writes loops over planes, their windows, and the pixels of these."""
 
     def __init__(self, kernel: Pooling) -> None:
@@ -87,13 +88,13 @@ class _PoolingWriter:
             with code.loop(index(0), index(self._places[0])) as row:
                 self._write_row(row)
 
+    @abstractmethod
     def forward(self, windows: _WindowLanes) -> None:
         """Store results of the pixels of windows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def backward(self, window: _WindowLanes) -> None:
         """Add to the gradients of a window's pixels."""
-        raise NotImplementedError
 
     def _write_row(self, row: LaneValue) -> None:
         write = self.forward if self._is_forward else self.backward
