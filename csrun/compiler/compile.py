@@ -136,6 +136,8 @@ def _back_end(
     code = None
     if options.kernels == LLVM:
         code = program.kernels.kernel_files(options.products == "own")
+    if code is not None:
+        plan = msgspec.structs.replace(plan, machine_code_share=program.kernels.share_of(code))
     watch.begin(REPORT)
     kernels = _listing(placed.layout)
     report = Report(plan, options.system, stages, kernels, program.text, _generated(model.kernels))
@@ -150,7 +152,7 @@ def _back_end(
             report.limit,
             plan.parameters,
             plan.systems,
-            _form_of_kernels(program, code),
+            _form_of_kernels(program, code, plan.machine_code_share),
         ),
     }
     if code is not None:
@@ -159,14 +161,12 @@ def _back_end(
     return files
 
 
-def _form_of_kernels(program: GeneratedProgram, code: KernelFiles | None) -> str:
+def _form_of_kernels(program: GeneratedProgram, code: KernelFiles | None, share: float) -> str:
     """Return a sentence on machine code: what it computes, or what it takes to have some."""
     if code is not None:
-        manifest = code.manifest
-        count = len(manifest.kernels) + len(manifest.products)
         return (
-            f"Machine code: {count} of {len(program.kernels)} kernel functions, "
-            f"{manifest.share:.0%} of the FLOPs."
+            f"Machine code: {len(code.functions)} of {len(program.kernels)} kernel functions, "
+            f"{share:.0%} of the FLOPs."
         )
     if machine_code.is_supported() or not program.kernels:
         return ""

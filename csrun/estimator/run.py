@@ -17,8 +17,9 @@ from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import ModelFunction
 from csrun.executable import Plan
+from csrun.executable.threads import threads_of
 from csrun.records.checkpoints import OPTIMIZER_STATE
-from csrun.runtime.threads import threads_of
+from csrun.runtime.cpus import cpus_of
 from csrun.runtime.wire.rendezvous import RunFolder
 
 
@@ -64,16 +65,16 @@ class EstimatorRun:
     def identity(self, plan: Plan) -> dict[str, str]:
         """Identity of the run in a checkpoint: everything that its bits depend on.
 
-        Another BLAS core or number of threads sums in another order, so the same command gives
-        different last digits (OPENBLAS_CORETYPE selects the core), and so do kernels in machine
-        code. Also names the optimizer's tensors.
+        Another BLAS core or number of BLAS's threads sums in another order, so the same command
+        gives different last digits (OPENBLAS_CORETYPE selects the core), and so do kernels in
+        machine code. Also names the optimizer's tensors.
         """
         return {
             "seed": str(self.config.seed),
             "precision": self.config.precision,
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
-            "threads": str(threads_of(plan, self.config.threads)),
+            "threads": str(threads_of(plan, cpus_of(plan, self.config.threads)).blas),
             "kernels": f"llvm, products {plan.products}" if plan.kernels == "llvm" else "numpy",
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),

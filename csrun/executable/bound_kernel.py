@@ -90,6 +90,12 @@ class BoundKernel:
 
     def __call__(self, *values: Any) -> None:
         """Compute all rows."""
+        kept = self.set_arguments(*values)
+        self.run()
+        del kept
+
+    def set_arguments(self, *values: Any) -> list[Array]:
+        """Set the inputs and numbers of the next run; the arrays returned must live until then."""
         inputs = [
             own if array.fits(own := values[array.argument]) else array.copied(own)
             for _, array in self._inputs
@@ -99,7 +105,7 @@ class BoundKernel:
                 arguments[place] = own.ctypes.data
         numbers = values[self._count :]
         self._numbers[:] = list(self._values(*numbers))
-        self.run()
+        return inputs
 
 
 def _values_of(signature: KernelSignature, arrays: Sequence[Any]) -> Callable[..., Sequence[float]]:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from ast import Module
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
 from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.plan import Plan
 from csrun.executable.shared_store import over_store_of
+from csrun.executable.stretches import JOIN, join_calls, with_stretches
 
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
@@ -46,14 +48,6 @@ class UnreadableError(CsrunError):
 
 class ForeignError(UnreadableError):
     """Folder that another account owns or may write."""
-
-
-@dataclass(frozen=True)
-class Threads:
-    """Threads of a program's machine code, and of the products that BLAS computes for it."""
-
-    kernels: int
-    blas: int
 
 
 @dataclass(frozen=True)
@@ -98,17 +92,18 @@ class Executable:
         """This one with the gradients where the system of this number has its own."""
         return replace(self, plan=of_system(self.plan, system))
 
-    def threads(self, count: int) -> "Threads":
-        """The use of so many threads: by machine code, or by BLAS if that computes more."""
-        if self.kernels is None or not machine_code.is_supported():
-            return Threads(1, count)
-        return Threads(count, 1) if self.kernels.manifest.share >= 0.5 else Threads(1, count)
-
     def _namespace(self, threads: int = 1) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)
         # Compiled under the name of its file, so that a traceback and a profiler show its lines.
-        code: CodeType = compile(self.program, path, "exec")
-        namespace: dict[str, Any] = {"__name__": "csrun_program", "__file__": path}
+        program: str | Module = self.program
+        if self.kernels is not None and machine_code.is_supported():
+            program = with_stretches(self.program, self.kernels.functions)
+        code: CodeType = compile(program, path, "exec")
+        namespace: dict[str, Any] = {
+            "__name__": "csrun_program",
+            "__file__": path,
+            JOIN: join_calls,
+        }
         exec(code, namespace)
         if self.kernels is not None:
             self.kernels.replace_functions(namespace, self.directory, threads)

@@ -45,10 +45,9 @@ class KernelFiles:
         texts: tuple[str, ...],
         kernels: Mapping[str, KernelSignature],
         products: Mapping[str, ProductSignature],
-        share: float,
     ) -> "KernelFiles":
         """Build the objects for this host."""
-        manifest = KernelManifest(machine_code.host(), dict(kernels), dict(products), share)
+        manifest = KernelManifest(machine_code.host(), dict(kernels), dict(products))
         return cls(manifest, texts, tuple(map(_build, texts)))
 
     @classmethod
@@ -72,6 +71,11 @@ class KernelFiles:
             assert image is not None, "it was built"
             found |= {f"{module}.ll": text, f"{module}.o": image}
         return found
+
+    @property
+    def functions(self) -> set[str]:
+        """Names of the functions that have machine code."""
+        return {*self.manifest.kernels, *self.manifest.products}
 
     def replace_functions(self, namespace: dict[str, Any], directory: Path, threads: int) -> None:
         """Put machine code in the place of a program's NumPy functions, if this host can run it."""

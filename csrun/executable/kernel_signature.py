@@ -79,10 +79,9 @@ class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KernelManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Machine code in the manifest of a compile.
 
-    target: the CPU that its object is for. share: of the program's FLOPs that it computes.
+    target: the CPU that its object is for
     """
 
     target: str
     kernels: dict[str, KernelSignature]
     products: dict[str, ProductSignature]
-    share: float

@@ -328,7 +328,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     would count: such batches are refused (None: they count nowhere).
 
     One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
-    numbers.
+    numbers. `machine_code_share`: of the FLOPs, what machine code computes.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -370,6 +370,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     marks: tuple[str, ...] = ()
+    machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
 

@@ -98,6 +98,9 @@ os.register_at_fork(after_in_child=_teams.clear)
 class BoundCall(partial[None]):
     """A call that runs jobs, one after the other; memory: what they point to."""
 
+    jobs: tuple[Job, ...]
+    code: MachineCode
+    team: Team | None
     memory: object
 
 
@@ -113,5 +116,12 @@ def bind_jobs(
     address = team.address if team is not None else None
     run = code.function("team.run", c_void_p, c_void_p, c_int64)
     call = BoundCall(run, address, addressof(own), len(jobs))
-    call.memory = code, team, tables, own, memory
+    call.jobs, call.code, call.team = tuple(jobs), code, team
+    call.memory = tables, own, memory
     return call
+
+
+def joined_jobs(calls: Sequence[BoundCall]) -> BoundCall:
+    """One call that runs the jobs of several, which have one team."""
+    first, jobs = calls[0], [job for call in calls for job in call.jobs]
+    return bind_jobs(first.code, first.team, jobs, calls)

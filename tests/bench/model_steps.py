@@ -87,10 +87,11 @@ class Training:
         from threadpoolctl import threadpool_limits
 
         from csrun.executable import Runtime
+        from csrun.executable.threads import threads_of
         from csrun.runtime.step.updates import Updates
 
         executable = self.by_numpy if by_numpy else self.executable
-        plan, batch, count = executable.plan, self.flat, executable.threads(threads)
+        plan, batch, count = executable.plan, self.flat, threads_of(executable.plan, threads)
         machine = Machine(executable, self.weights)
         runtime = Runtime(seed=0, threads=count.kernels)
         visits = executable.wafer_program(machine.arena, machine.store, runtime).visits

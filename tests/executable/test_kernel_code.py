@@ -20,7 +20,6 @@ from csrun.executable import (
     machine_code,
     team,
 )
-from csrun.executable.executable import Threads
 
 NETWORK = Network()
 
@@ -91,16 +90,6 @@ def test_products_are_left_to_blas_on_demand(compiled, tmp_path):
     found, wanted = trained(by_blas), trained(compiled)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-def test_threads_are_for_machine_code_or_for_blas_whichever_computes_more(compiled, monkeypatch):
-    assert compiled.threads(4) == Threads(kernels=4, blas=1)
-    manifest = msgspec.structs.replace(compiled.kernels.manifest, share=0.3)
-    few = replace(compiled, kernels=replace(compiled.kernels, manifest=manifest))
-    assert few.threads(4) == Threads(kernels=1, blas=4)
-    assert replace(compiled, kernels=None).threads(4) == Threads(kernels=1, blas=4)
-    monkeypatch.setattr(machine_code, "is_supported", lambda: False)
-    assert compiled.threads(4) == Threads(kernels=1, blas=4)
 
 
 def test_a_damaged_object_is_built_again(compiled, lines):

@@ -99,9 +99,12 @@ class KernelFunctions:
         if not signatures and not products:
             return None
         modules = common_text(tile_of(machine_code.host())), module_text(texts)
-        flops = sum(self._flops[name] for name in (*signatures, *products))
-        share = flops / max(self._flops.total(), 1)
-        return KernelFiles.build(modules, signatures, products, share)
+        return KernelFiles.build(modules, signatures, products)
+
+    def share_of(self, files: KernelFiles) -> float:
+        """The share of the program's FLOPs that machine code computes."""
+        flops = sum(self._flops[name] for name in files.functions)
+        return flops / max(self._flops.total(), 1)
 
     def _add(self, form: _FunctionForm) -> _FunctionForm:
         first = self._forms.setdefault(form.function.name, form)

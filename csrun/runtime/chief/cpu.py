@@ -13,7 +13,9 @@ from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
 from csrun.executable.bind import Batch, Bytes, store_of
+from csrun.executable.threads import threads_of
 from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
+from csrun.runtime.cpus import cpus_of, own_threads
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.pushed import PushedSource
@@ -31,7 +33,6 @@ from csrun.runtime.step.weights import (
     Weights,
 )
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.threads import own_threads, threads_of
 from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
@@ -93,7 +94,7 @@ class CpuProgram:
         plan = self.plan = executable.plan
         self.fed, self.feeding = fed, fed.feeding
         arena, store = memory.arena, memory.store
-        threads = executable.threads(threads_of(plan, memory.threads))
+        threads = threads_of(plan, cpus_of(plan, memory.threads))
         runtime = replace(memory.runtime, threads=threads.kernels)
         self._blas_threads = threads.blas
         program = executable.update_program(store, runtime)

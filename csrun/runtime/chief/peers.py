@@ -20,12 +20,12 @@ from csrun.runtime.chief.pushed_ring import RINGS, PushedRing
 from csrun.runtime.chief.streamer_clients import ChiefStreamers
 from csrun.runtime.chief.swarmx_client import Lanes, connect_wafers
 from csrun.runtime.chief.wafer_clients import Wafers
+from csrun.runtime.cpus import cpus_of, own_threads
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import result_slots
 from csrun.runtime.step.source import RingSource
 from csrun.runtime.step.trace import Spans
 from csrun.runtime.store.first_values import initialize
-from csrun.runtime.threads import own_threads, threads_of
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.rendezvous import MEMORYX, RunFolder, wafer_name
 from csrun.runtime.wire.ring import RingReader, ahead_of, ring_slots_for
@@ -318,7 +318,7 @@ class RunPeers:
             batches_of=batches_of,
             disks=self._stores.disks if self._stores else (),
             trace_steps=self._request.settings.trace_steps,
-            threads=threads_of(plan, self._request.settings.threads),
+            cpus=cpus_of(plan, self._request.settings.threads),
         )
 
     def _add_rings(self, plan: Plan, source: int, is_pushed: bool = False) -> None:

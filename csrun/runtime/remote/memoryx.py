@@ -13,6 +13,7 @@ import numpy as np
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Runtime, StepState, flat_views, load, numbers_view
 from csrun.executable.bind import Bytes
+from csrun.runtime.cpus import own_threads
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
 from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, StoreRequest
@@ -23,7 +24,6 @@ from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.backing import Store, StoreShare, make_store
 from csrun.runtime.store.store_mailbox import squares_of
-from csrun.runtime.threads import own_threads
 from csrun.runtime.wire import messages
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.shared import EndedByChief

@@ -19,6 +19,7 @@ from csrun.executable import (
     numbers_view,
 )
 from csrun.executable.bind import Bytes
+from csrun.runtime.cpus import own_threads
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.swarmx import Ballot, SystemGradientSum
 from csrun.runtime.step.timed import applied, updated
@@ -28,7 +29,6 @@ from csrun.runtime.step.update_threads import UpdateThreads
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.backing import StoreShare, make_store
 from csrun.runtime.store.store_mailbox import Notes
-from csrun.runtime.threads import own_threads
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import (
     HoldUpdates,

@@ -19,6 +19,7 @@ from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.bind import AnyStore, Bytes, ShardedStore, numbers_view, store_of
 from csrun.executable.shards import StoreShards
+from csrun.executable.threads import threads_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
@@ -138,7 +139,7 @@ class _Wafer:
         is_first = not self._loaded
         if is_first:
             self._recorder = shared_recorder(request.trace_steps, self._control)
-            self._use_blas_threads(executable.threads(request.threads).blas)
+            self._use_blas_threads(threads_of(executable.plan, request.cpus).blas)
             self._memory = _WaferMemory(
                 executable.plan,
                 request,
@@ -176,7 +177,7 @@ class _Wafer:
         resources: ExitStack,
     ) -> _LoadedProgram:
         plan, memory = executable.plan, self._memory
-        threads = executable.threads(request.threads)
+        threads = threads_of(plan, request.cpus)
         runtime = replace(memory.runtime, threads=threads.kernels)
         weights = self._weights(executable, request.system, runtime, store_parts, resources)
         batches = self._batches(plan, request)

@@ -15,6 +15,7 @@ from csrun.base.run_config import RunSettings
 from csrun.base.sizes import bytes_in
 from csrun.executable import Plan, state_layout, state_views
 from csrun.executable.shards import Own, StoreShards
+from csrun.runtime.cpus import own_threads
 from csrun.runtime.store.first_values import AHEAD, initialize
 from csrun.runtime.store.pages import FilePages, StorePages
 from csrun.runtime.store.residency import (
@@ -24,7 +25,6 @@ from csrun.runtime.store.residency import (
     shares,
     store_bytes,
 )
-from csrun.runtime.threads import own_threads
 from csrun.runtime.wire.messages import CheckpointSpace, LoadStore, StoreOnDisk
 from csrun.runtime.wire.shared import SharedMemory, reserve
 

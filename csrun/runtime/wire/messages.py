@@ -213,7 +213,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     descriptors are the counters of its gradients and weights and its notes, if there are any.
     `batches_of`: the program whose batches it takes, if not those of rings of its own. disks: of
     stores on this machine, those that lie in a file. system: the wafer's place among the systems.
-    threads: of its products.
+    cpus: for its kernels.
     """
 
     directory: str
@@ -229,7 +229,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     disks: tuple[StoreOnDisk | None, ...] = ()
     trace_steps: TraceSteps | None = None
     system: int = 0
-    threads: int = 1
+    cpus: int = 1
 
 
 class AddRing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):

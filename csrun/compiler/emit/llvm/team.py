@@ -4,14 +4,14 @@ A job is (function, arguments of each thread, rows, chunk), a call is a list of 
 other. The caller publishes a job; it and its helpers take chunks of rows until none is left. A
 helper that gets no CPU takes none, and keeps nobody waiting: others compute its share.
 
-Between jobs helpers spin for about a millisecond, then sleep until the next one.
+Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 
 Source: the wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3
 """
 
 from csrun.executable.team import BUSY, DONE, GENERATION, JOB, SLEEPERS, STOP, SYSTEM, TICKET
 
-SPINS = 20_000  # pauses before a helper sleeps: 0.4 to 1.2 ms
+SPINS = 2000  # pauses before a helper sleeps: 0.04 to 0.12 ms, so that streamers get its CPU
 PATIENCE = 200  # pauses before the caller offers its CPU to a helper that has not finished
 FUTEX, WAIT, WAKE, ALL = 202, 128, 129, 2**31 - 1  # Linux on x86-64; waits of this process alone
 

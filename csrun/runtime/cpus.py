@@ -1,0 +1,19 @@
+"""CPUs that a task computes on."""
+
+import os
+
+from csrun.executable import Plan
+
+
+def own_threads() -> int:
+    """Thread count: the CPUs of this task."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpus_of(plan: Plan, most: int | None = None) -> int:
+    """CPUs of one system of a plan: systems divide those of this process.
+
+    most: the limit that the user has set (`runconfig.threads`)
+    """
+    cpus = max(1, own_threads() // plan.systems)
+    return cpus if most is None else min(most, cpus)
