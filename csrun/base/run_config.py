@@ -78,8 +78,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     `auto`: all of them, or the largest part whose activations fit the system.
     recompute: `auto`: in weight streaming, have activations that do not fit made again before the
     backward pass, where that is estimated to be faster than smaller micro-batches; `none`: never.
-    multireplica: place as many replicas of a model as fit the wafer and pay, each with a share of
-    the batch; a step is that of the whole batch.
+    multireplica: place as many replicas of a model as fit the wafer and pay in a training, each
+    with a share of the batch; a step is that of the whole batch. A job has a streamer for each.
     max_group_bytes: a larger matrix of weights comes to the wafer in parts, as bytes or 8MiB; None
     cuts, in weight streaming, what takes more than an eighth of the wafer's memory.
     warm_start: part of another training's weights, for a training that starts at step 0.
@@ -87,7 +87,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     weight_store, weight_store_dir, weight_store_memory: where weight streaming has the weights, in
     memory or on disk, and how much memory a store on disk takes.
     threads: the most that compute a step on the wafer, None for every CPU of its task; a step of
-    less than 1 GFLOP takes one. In NumPy another number of threads changes the last bits.
+    less than 0.1 GFLOP takes one. Of products that BLAS computes another number of threads changes
+    the last bits.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: arithmetic of the whole run; float64 is for checking against other programs.

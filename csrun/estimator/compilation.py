@@ -38,6 +38,7 @@ from csrun.compiler.report.text_report import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level
 from csrun.data import Dataset
 from csrun.estimator.input_report import describe, readers
+from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
 from csrun.estimator.model_trace import TracedModel, share_of, trace_model
 from csrun.estimator.progress import Begin, compile_display
@@ -70,8 +71,10 @@ def compile_run(
     check_batch_bytes(run.dataset)
     options = run_options(run, run_mode, target)
     traced = trace_run(run, options)
-    if run.config.multireplica:
+    if run.config.multireplica and run_mode is RunMode.TRAIN:
         options = with_replicas(traced.module, options, run.model_dir)
+        if runs:
+            require_streamers(options.replicas, target)
         if options.replicas > 1:
             traced = _traced(run, options)
     if run.params is not None:
@@ -354,6 +357,19 @@ def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) ->
         replicas = plan.replicas
         log.info(f"Multireplica: {_replicas(replicas)}, as chosen by the cached compile")
     return msgspec.structs.replace(options, replicas=replicas, chosen_for=(question,))
+
+
+def require_streamers(replicas: int, target: Target) -> None:
+    """Raise UsageError for a job with fewer streamers than replicas of the model."""
+    if target.context is None or target.site is None:
+        return
+    streamers = len(target.context.streamers)
+    if streamers < replicas:
+        layout = LayoutAdvice.of(target.context.job, target.site.nodes)
+        raise UsageError(
+            f"multireplica: {_replicas(replicas)} need a streamer each, the job has {streamers}: "
+            f"run it with {layout.options_for(replicas)}, or leave --multireplica out"
+        )
 
 
 def _replicas(count: int) -> str:

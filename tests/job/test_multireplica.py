@@ -13,7 +13,8 @@ from support.sites import slowly_linked_site
 
 from csrun.executable import Plan
 
-PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
+ONE_STREAMER = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
+MANY_STREAMERS = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
 CHOSEN = r"INFO:csrun:Multireplica: (\d+) replicas of the model, estimated [\d.]+x as fast as one"
 SMALL = {
     "model__hidden_sizes": [8],
@@ -55,7 +56,7 @@ def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> N
 def test_a_job_trains_in_replicas_as_without_them(
     place: FcMnist, site: Path, alone: dict[str, np.ndarray]
 ) -> None:
-    layout = ("--site", str(site), *PIPELINED)
+    layout = ("--site", str(site), *MANY_STREAMERS)
     done = place.wse("--multireplica", layout=layout, interpreter="python")
     assert done.returncode == 0, done.stderr
     (replicas,) = map(int, re.findall(CHOSEN, done.stdout))
@@ -73,6 +74,19 @@ def test_a_job_trains_in_replicas_as_without_them(
     assert_same(state(place, 20), alone)
 
 
+def test_a_job_with_too_few_streamers_is_refused(place: FcMnist, site: Path) -> None:
+    layout = ("--site", str(site), *ONE_STREAMER)
+    done = place.wse("--multireplica", layout=layout, interpreter="python")
+    text = done.stdout + done.stderr
+    assert done.returncode == 2, text
+    assert re.search(
+        r"error: multireplica: \d+ replicas of the model need a streamer each, the job has 1: "
+        r"run it with --tasks-per-node \d+, or leave --multireplica out",
+        text,
+    )
+    assert not place.checkpoint(0).exists()
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_either_way_resumes_the_other(
     place: FcMnist, site: Path, alone: dict[str, np.ndarray], first: bool
@@ -88,7 +102,7 @@ def test_either_way_resumes_the_other(
     assert_same(state(place, 20), alone)
 
 
-def test_the_params_file_asks_for_it_as_well_and_evaluations_have_replicas(
+def test_the_params_file_asks_for_it_as_well_and_evaluations_have_none(
     place: FcMnist, site: Path
 ) -> None:
     place.configure(
@@ -100,7 +114,7 @@ def test_the_params_file_asks_for_it_as_well_and_evaluations_have_replicas(
     )
     done = place.cpu("--mode", "train_and_eval")
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(CHOSEN, done.stderr)) == 2
+    assert len(re.findall(CHOSEN, done.stderr)) == 1
     assert "multireplica: true" in (place.model_dir / "train" / "params_train.yaml").read_text()
     (accuracy,) = re.findall(r"global step 20: (accuracy = [\d.]+)", done.stderr)
     place.configure(model__hidden_sizes=[8])
