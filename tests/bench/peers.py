@@ -1,11 +1,22 @@
-"""The peers: PyTorch, eager and compiled, on batches that lie ready in memory."""
+"""The peers: PyTorch, eager and compiled, on batches that lie ready in memory.
 
+    $ OMP_WAIT_POLICY=passive python peers.py PARAMS THREADS eager|compiled STEPS
+
+prints steps a second.
+"""
+
+import sys
 import time
 from collections.abc import Callable
-from itertools import cycle, pairwise
+from itertools import cycle, islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
+from workloads import MODEL
+
+BATCHES = 40
+WARM_UP = 20
 
 
 def make_step(params: Any, compiled: bool) -> Callable[[Any, Any], None]:
@@ -51,5 +62,26 @@ def _optimizer(model: torch.nn.Module, options: Any) -> torch.optim.Optimizer:
     kinds = {
         "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
         "adam": lambda: torch.optim.Adam(model.parameters(), lr=1e-3),
+        "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=1e-3),
     }
     return kinds[type(options).__struct_config__.tag]()
+
+
+def main(path: str, threads: str, form: str, steps: str) -> None:
+    """Measure a peer."""
+    sys.path.insert(0, str(MODEL))
+    from data import train_input_fn
+    from params import Params
+
+    from csrun.params import load
+
+    params = load(Params, Path(path))
+    torch.set_num_threads(int(threads))
+    batches = tensors(list(islice(train_input_fn(params).batches(), BATCHES)))
+    step = make_step(params, form == "compiled")
+    steps_per_second(step, batches, min(WARM_UP, int(steps)))
+    sys.stdout.write(f"{steps_per_second(step, batches, int(steps))}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
