@@ -45,6 +45,7 @@ from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.executable import Executable, Plan, RunMode, machine_code, nbytes_of
+from csrun.executable.kernel_code import cache_objects
 from csrun.records import log_lines, model_dir
 
 LARGE_BYTES = 10**9  # of a batch
@@ -416,6 +417,7 @@ def compile_traced(
     """
     started = perf_counter()
     private = _private_cache()
+    cache_objects(cache_dir() / "objects")
     result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory

@@ -9,7 +9,7 @@ program's NumPy functions run.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from csrun.executable.bound_kernel import KernelBinder, Workspace
 from csrun.executable.bound_product import ProductBinder
 from csrun.executable.kernel_signature import KernelManifest, KernelSignature, ProductSignature
 from csrun.executable.machine_code import MachineCode
+from csrun.executable.object_cache import ObjectCache
 from csrun.executable.products import EXPORTED, PACKED_BYTES, SCRATCH_BYTES, tile_of
 from csrun.executable.team import Team, empty, team_of
 
@@ -26,6 +27,8 @@ MACHINE_CODE_FILES = tuple(f"{module}.{kind}" for module in MODULES for kind in 
 NUMPY, LLVM = "numpy", "llvm"  # forms of kernels
 
 log = logging.getLogger("csrun")
+
+_objects: ObjectCache | None = None
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,19 @@ def _load(images: tuple[bytes, ...]) -> MachineCode:
     return MachineCode(images, EXPORTED)
 
 
+def cache_objects(folder: Path) -> None:
+    """Keep what this process builds from now on in a folder, for later processes."""
+    global _objects
+    _objects = ObjectCache(folder)
+
+
 # Programs have a module in common, and those of a loop many kernels.
 @lru_cache(maxsize=16)
 def _build(text: str) -> bytes:
-    return machine_code.build(text)
+    build = partial(machine_code.build, text)
+    if _objects is None:
+        return build()
+    return _objects.built(f"{machine_code.builder()}\n{text}", build)
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 
 REQUIRED = ("fma", "avx2")  # without them a fused multiply-add is a call of a library
+SPEED_LEVEL = 2
+LEFT_OUT = ("loop_vectorization", "slp_vectorization", "loop_unrolling")
 
 
 class MachineCode:
@@ -62,6 +64,13 @@ def host() -> str:
     return f"{binding.get_host_cpu_name()} {_features(binding)}"
 
 
+def builder() -> str:
+    """Inputs of a build beside the text: LLVM, its options, the host."""
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__} {SPEED_LEVEL} without {LEFT_OUT} {host()}"
+
+
 @cache
 def is_supported() -> bool:
     """Return whether machine code may run here: llvmlite is there, and the CPU has FMA and AVX2."""
@@ -86,10 +95,9 @@ def build(text: str) -> bytes:
     binding, machine = _target()
     module = binding.parse_assembly(text)
     module.verify()
-    options = binding.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
+    options = binding.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    for name in LEFT_OUT:
+        setattr(options, name, False)
     passes = binding.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     image: bytes = machine.emit_object(module)
@@ -101,7 +109,11 @@ def _target() -> tuple[Any, Any]:
     binding = _binding()
     target = binding.Target.from_default_triple()
     machine = target.create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=_features(binding), opt=2, reloc="pic", jit=True
+        cpu=binding.get_host_cpu_name(),
+        features=_features(binding),
+        opt=SPEED_LEVEL,
+        reloc="pic",
+        jit=True,
     )
     return binding, machine
 
