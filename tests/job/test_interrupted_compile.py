@@ -14,7 +14,7 @@ DEEP = [8] * 100  # layers: start and compile take about as long
 LONGEST_S = 2.0
 HOW = (signal.SIGKILL, signal.SIGINT)
 HOW_NAMES = [how.name for how in HOW]
-MOMENTS = [round(random.Random(number).uniform(0.3, LONGEST_S), 2) for number in range(20)]
+MOMENTS = [round(random.Random(number).uniform(0.3, LONGEST_S), 2) for number in range(10)]
 
 
 @pytest.mark.parametrize("how", HOW, ids=HOW_NAMES)

@@ -58,7 +58,7 @@ PIPELINED = Mode(
         "wafer-cs2-01": f"csrun_wse: error: wafer of cs2-01 (for rank 0 on node1) {KILL}",
     },
 )
-MANY = 5
+MANY = 3  # tests/chaos kills the same processes, with more in between
 
 
 def moments(mode: Mode, numbers: range) -> list[tuple[Mode, str, float]]:

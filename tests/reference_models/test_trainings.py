@@ -23,7 +23,7 @@ from support.reference_models import (
     traced,
     weights_of,
 )
-from support.trainings import beside, text_of, trigram_nats
+from support.trainings import beside, pair_nats, text_of
 
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
@@ -34,7 +34,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FOLLOWED, BATCH = 100, 16  # steps beside PyTorch, of so many samples at most
-WINDOWS = 2000  # of the validation text
+WINDOWS = 500  # of the validation text
+STEPS, MARGIN = 600, 0.1  # a table of pairs has 2.45 nats, 600 steps lead to 2.29
 
 
 @pytest.fixture(autouse=True)
@@ -82,19 +83,18 @@ def test_the_curve_is_pytorchs_and_so_is_the_step_behind_it(tmp_path, model, lib
     assert_same_step(machine, peer, last, 1e-5, 1e-4)
 
 
-def test_the_tiny_gpt2_knows_more_than_a_table_of_triples(own_folder, gpt2, library):
+def test_the_tiny_gpt2_knows_more_than_a_table_of_pairs(own_folder, gpt2, library):
+    """It looks further back than one byte: a model that does not is at best such a table."""
     from data import eval_input_fn, train_input_fn
     from model import model_fn
 
     params = changed(shipped(SMALL_MODELS["gpt2"], library), "eval_input", batch_size=20)
     config = msgspec.structs.replace(
-        params.runconfig, save_checkpoints_steps=3000, log_steps=500, threads=1
+        params.runconfig, save_checkpoints_steps=STEPS, log_steps=STEPS, threads=1
     )
     estimator = CerebrasEstimator(model_fn, own_folder / "model_dir", config=config, params=params)
-    estimator.train(train_input_fn, max_steps=300)
-    assert estimator.evaluate(eval_input_fn, WINDOWS // 20)["loss"] < 2.6
-    estimator.train(train_input_fn, max_steps=3000)
+    estimator.train(train_input_fn, max_steps=STEPS)
     loss = estimator.evaluate(eval_input_fn, WINDOWS // 20)["loss"]
     length = WINDOWS * params.model.sequence_length
     text = text_of(library / "validation.bin")[: length + 1]
-    assert loss < trigram_nats(text_of(library / "train.bin"), text)
+    assert loss < pair_nats(text_of(library / "train.bin"), text) - MARGIN

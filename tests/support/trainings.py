@@ -53,16 +53,11 @@ def byte_nats(text: np.ndarray) -> float:
     return -float(np.sum(shares * np.log(shares)))
 
 
-def counted(text: np.ndarray) -> np.ndarray:
-    """How often each byte follows each pair. Shapes: -> [65536, 256]"""
-    triples = (text[:-2] * BYTES + text[1:-1]) * BYTES + text[2:]
-    return np.bincount(triples, minlength=BYTES**3).reshape(-1, BYTES)
-
-
-def trigram_nats(train: np.ndarray, text: np.ndarray) -> float:
-    """Of a byte, by the best of some tables of triples: each count raised by some constant."""
-    counts, pairs, followers = counted(train), text[:-2] * BYTES + text[1:-1], text[2:]
-    found, totals = counts[pairs, followers], counts.sum(axis=1)[pairs]
+def pair_nats(train: np.ndarray, text: np.ndarray) -> float:
+    """Of a byte, by the best of some tables of pairs: each count raised by some constant."""
+    counts = np.bincount(train[:-1] * BYTES + train[1:], minlength=BYTES**2)
+    counts = counts.reshape(BYTES, BYTES)
+    found, totals = counts[text[:-1], text[1:]], counts.sum(axis=1)[text[:-1]]
     raised = (0.01, 0.03, 0.1, 0.3, 1.0)
     return min(-float(np.mean(np.log((found + a) / (totals + BYTES * a)))) for a in raised)
 
