@@ -1,9 +1,16 @@
 """HTML pages of reports, each self-contained in one file."""
 
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from csrun.base.files import find, write_whole
+
+if TYPE_CHECKING:
+    from jinja2.bccache import BytecodeCache
 
 TEMPLATE = "page.html"
 Filter = Callable[..., str]
@@ -21,6 +28,7 @@ def _template(folder: Path, filters: tuple[tuple[str, Filter], ...]) -> Any:
 
     environment = Environment(
         loader=FileSystemLoader(folder),
+        bytecode_cache=_bytecode_cache(folder / "__pycache__"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -28,3 +36,25 @@ def _template(folder: Path, filters: tuple[tuple[str, Filter], ...]) -> Any:
     )
     environment.filters.update(filters)
     return environment.get_template(TEMPLATE)
+
+
+def _bytecode_cache(folder: Path) -> "BytecodeCache":
+    """Bytecode of templates, where Python keeps that of modules beside them, if it may."""
+    from jinja2.bccache import Bucket, BytecodeCache
+
+    class Cache(BytecodeCache):
+        def load_bytecode(self, bucket: Bucket) -> None:
+            with suppress(Exception):  # a damaged one may raise anything: compiled again
+                bucket.bytecode_from_string(find(self._path(bucket)).data)
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if sys.dont_write_bytecode:
+                return
+            with suppress(OSError):
+                folder.mkdir(exist_ok=True)
+                write_whole(self._path(bucket), bucket.bytecode_to_string(), durable=False)
+
+        def _path(self, bucket: Bucket) -> Path:
+            return folder / f"{bucket.key}.{sys.implementation.cache_tag}.jinja"
+
+    return Cache()

@@ -11,7 +11,7 @@ from csrun.cirh.dialect import (
     precision_of,
     run_mode_of,
 )
-from csrun.cirh.printer import print_module
+from csrun.cirh.printer import print_module, print_module_of
 
 __all__ = [
     "Builder",
@@ -19,5 +19,6 @@ __all__ = [
     "parse_module",
     "precision_of",
     "print_module",
+    "print_module_of",
     "run_mode_of",
 ]

@@ -27,6 +27,19 @@ def print_module(module: ModuleOp) -> str:
     return stream.getvalue() + "\n"
 
 
+def print_module_of(operators: Iterable[Operation]) -> str:
+    """Text of a module that has these operators, which need not be in any."""
+    stream = StringIO()
+    printer = _Printer(stream)
+    printer.print_string("builtin.module {")
+    with printer.indented():
+        for operator in operators:
+            printer.print_string("\n")
+            printer.print_op(operator)
+    printer.print_string("\n}\n")
+    return stream.getvalue()
+
+
 class _Printer(Printer):
     """xDSL's printer, without columns, with attributes that keep their text."""
 

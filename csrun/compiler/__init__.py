@@ -6,7 +6,7 @@ from csrun.compiler.compile_directory import chosen_before, is_compiled, questio
 from csrun.compiler.errors import CompileError, TooLargeError
 from csrun.compiler.matching import validate_model
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Stage, Watch
+from csrun.compiler.passes import Stage, Verification, Watch
 from csrun.compiler.passes.pass_manager import STAGES
 from csrun.compiler.replicas import ReplicaChoice, choose_replicas
 
@@ -18,6 +18,7 @@ __all__ = [
     "ReplicaChoice",
     "Stage",
     "TooLargeError",
+    "Verification",
     "Watch",
     "choose_replicas",
     "chosen_before",

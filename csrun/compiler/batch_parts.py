@@ -8,7 +8,7 @@ from csrun.cirh.ops.batch_norm import NativeBatchNormOp
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.options import CompileOptions
-from csrun.compiler.passes import Watch, run_passes
+from csrun.compiler.passes import Verification, Watch, run_passes
 from csrun.compiler.passes.rebatching import Rebatching
 from csrun.compiler.passes.rewrite import Canonicalization, ConstantFolding, DeadCode
 
@@ -25,7 +25,7 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
     assert samples % options.parts == 0, "checked by the caller"
     part = Rebatching(samples // options.parts, _in_parts(options))
     passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
-    run_passes(module, passes, Watch(verify=False))
+    run_passes(module, passes, Watch(verify=Verification.NONE))
     # Once, after all passes: after each of them it would cost as much as they do.
     module.verify()
 

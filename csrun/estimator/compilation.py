@@ -25,6 +25,7 @@ from csrun.compiler import (
     ReplicaChoice,
     Stage,
     TooLargeError,
+    Verification,
     Watch,
     choose_replicas,
     chosen_before,
@@ -351,7 +352,7 @@ def with_replicas(module: ModuleOp, options: CompileOptions, model_dir: Path) ->
     question = question_of(module, options)
     plan = chosen_before(question, model_dir, _private_cache())
     if plan is None:
-        choice = choose_replicas(module, options, Watch(verify=verifies()))
+        choice = choose_replicas(module, options, Watch(verify=verification()))
         log.info(f"Multireplica: {_choice_text(choice)}")
         replicas = choice.replicas
     else:
@@ -399,12 +400,12 @@ def show_stage(stage: Stage) -> None:
 def watch_of(begin: Begin) -> Watch:
     """Return the Watch of a compile, by CSRUN_DEBUG; `begin` is called as each stage begins."""
     level = debug_level()
-    return Watch(show_stage, begin, verifies(), texts=level >= DebugLevel.STAGES)
+    return Watch(show_stage, begin, verification(), texts=level >= DebugLevel.STAGES)
 
 
-def verifies() -> bool:
-    """True if modules are verified after each pass, to debug passes."""
-    return debug_level() >= DebugLevel.PASSES
+def verification() -> Verification:
+    """When modules are verified: after each pass, to debug passes, or never."""
+    return Verification.EACH if debug_level() >= DebugLevel.PASSES else Verification.NONE
 
 
 def compile_traced(

@@ -10,7 +10,7 @@ from csrun import nn
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import Watch, compile_model
 from csrun.compiler.matching import match_kernels
-from csrun.compiler.passes import run_passes
+from csrun.compiler.passes import Verification, run_passes
 from csrun.nn.tracer import Tracer
 
 STREAMING = ExecutionMode.WEIGHT_STREAMING
@@ -36,7 +36,7 @@ def calls_of(work: Callable[[], Any]) -> int:
 def test_three_times_the_layers_cost_about_three_times_the_calls(tmp_path):
     def calls_of_compiling(layers: int) -> int:
         module = Network(sizes=(6, *[4] * layers, 3), batch=2).trace()
-        options, watch = options_of(STREAMING, group_bytes=1), Watch(verify=False)
+        options, watch = options_of(STREAMING, group_bytes=1), Watch(verify=Verification.NONE)
         return calls_of(lambda: compile_model(module, tmp_path, options, watch))
 
     calls_of_compiling(2)  # what is made once

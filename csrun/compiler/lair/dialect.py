@@ -25,7 +25,7 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.traits import IsolatedFromAbove, IsTerminator, NoTerminator
 
-from csrun.cirh import print_module
+from csrun.cirh import print_module_of
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.array import Array
 
@@ -176,7 +176,7 @@ def block(arguments: Sequence[Attribute] = ()) -> Region:
 
 def print_kernels(kernels: Sequence[KernelOp]) -> str:
     """Kernels as text; `parse_kernels` reads it back."""
-    return print_module(builtin.ModuleOp([kernel.clone() for kernel in kernels]))
+    return print_module_of(kernels)
 
 
 def parse_kernels(text: str, name: str = "<text>") -> list[KernelOp]:

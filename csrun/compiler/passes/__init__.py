@@ -5,9 +5,19 @@ from csrun.compiler.passes.pass_manager import (
     PASSES,
     Stage,
     Stages,
+    Verification,
     Watch,
     passes_for,
     run_passes,
 )
 
-__all__ = ["NOBODY", "PASSES", "Stage", "Stages", "Watch", "passes_for", "run_passes"]
+__all__ = [
+    "NOBODY",
+    "PASSES",
+    "Stage",
+    "Stages",
+    "Verification",
+    "Watch",
+    "passes_for",
+    "run_passes",
+]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from time import perf_counter
 
 from xdsl.dialects.builtin import ModuleOp
@@ -64,18 +65,25 @@ def nobody_told(name: str) -> None:
     """Nobody wants to know which stage begins."""
 
 
+class Verification(Enum):
+    """When a module is verified, which finds bugs of the passes."""
+
+    NONE = auto()
+    END = auto()  # after the last pass
+    EACH = auto()  # after each that changed it, which names the pass, and costs as much as they do
+
+
 @dataclass(frozen=True)
 class Watch:
     """Observer of a compile.
 
-    show: gets each stage as soon as it is. begin: gets the name of each stage that begins. verify:
-    whether the module is verified after each pass that changed it, which finds bugs of the passes
-    and costs as much as they do. texts: whether stages have texts where none would be kept.
+    show: gets each stage as soon as it is. begin: gets the name of each stage that begins.
+    texts: whether stages have texts where none would be kept.
     """
 
     show: Callable[[Stage], None] = nobody_shown
     begin: Callable[[str], None] = nobody_told
-    verify: bool = True
+    verify: Verification = Verification.END
     texts: bool = False
 
 
@@ -122,6 +130,8 @@ def run_passes(
         watch.begin(step.name)
         stages.append(_run(step, module, watch))
         watch.show(stages[-1])
+    if watch.verify is Verification.END:
+        module.verify()
     return Stages(tuple(stages))
 
 
@@ -129,7 +139,7 @@ def _run(step: rewrite.Pass, module: ModuleOp, watch: Watch) -> Stage:
     started = perf_counter()
     done = step.apply(module)
     milliseconds = (perf_counter() - started) * 1000
-    if watch.verify and done.changed:
+    if watch.verify is Verification.EACH and done.changed:
         module.verify()
     # A module that a pass has left as it was has the text of the stage before.
     text = print_module(module) if done.changed and watch.texts else None

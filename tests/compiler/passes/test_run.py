@@ -12,7 +12,7 @@ from csrun.cirh import print_module
 from csrun.cirh.ops.products import AddmmOp
 from csrun.cirh.types import tensor_type
 from csrun.compiler import compile_model
-from csrun.compiler.passes import Watch, run_passes
+from csrun.compiler.passes import Verification, Watch, run_passes
 from csrun.compiler.passes.pass_manager import PASSES
 from csrun.compiler.passes.rewrite import Done, Fusion, Pass, Rewrite, Splitting
 from csrun.compiler.passes.rewrite_rules import Rule, replace_by_operator
@@ -39,15 +39,17 @@ def test_a_pass_that_leaves_an_invalid_module_is_caught():
             op.results[0]._type = tensor_type((1, 1), "float32")
             return Done(True)
 
-    with pytest.raises(VerifyException):
-        run_passes(Network().trace(), (Wrong(),))
-    run_passes(Network().trace(), (Wrong(),), Watch(verify=False))
+    for when in (Verification.EACH, Verification.END):
+        with pytest.raises(VerifyException):
+            run_passes(Network().trace(), (Wrong(),), Watch(verify=when))
+    run_passes(Network().trace(), (Wrong(),), Watch(verify=Verification.NONE))
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_a_run_verifies_between_passes_for_who_looks_at_them(monkeypatch, level):
     monkeypatch.setenv("CSRUN_DEBUG", level)
-    assert watch_of(lambda name: None).verify == (level == "1")
+    expected = Verification.EACH if level == "1" else Verification.NONE
+    assert watch_of(lambda name: None).verify is expected
 
 
 def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(tmp_path):
