@@ -12,6 +12,7 @@ from csrun.context.environment import (
     preparation,
     site_state_dir,
     state_dir,
+    use_torch_for_keras,
 )
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
@@ -51,4 +52,5 @@ __all__ = [
     "preparation",
     "site_state_dir",
     "state_dir",
+    "use_torch_for_keras",
 ]

@@ -310,3 +310,8 @@ def ssh_login() -> SshLogin:
     except ValueError as error:
         known = ", ".join(LoginRole)
         raise UsageError(f"{ROLE} of this key must be one of {known}, got {role!r}") from error
+
+
+def use_torch_for_keras() -> None:
+    """Have Keras take its PyTorch backend when it is imported, unless the user has set another."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")

@@ -41,7 +41,7 @@ from csrun.data import Dataset
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
-from csrun.estimator.model_trace import TracedModel, share_of, trace_model
+from csrun.estimator.model_trace import TracedModel, share_of
 from csrun.estimator.progress import Begin, compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
@@ -266,14 +266,7 @@ def trace_run(run: EstimatorRun, options: CompileOptions) -> TracedModel:
 
 
 def _traced(run: EstimatorRun, options: CompileOptions) -> TracedModel:
-    return trace_model(
-        run.model_fn,
-        run.dataset,
-        options.run_mode,
-        run.params,
-        run.config.precision,
-        options,
-    )
+    return run.trace(run.dataset, options)
 
 
 def minibatches_in_flight(config: CSRunConfig, mode: ExecutionMode) -> int:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from csrun.advice.measurements import FeedRequest
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
+from csrun.compiler import CompileOptions
 from csrun.context import (
     Preparation,
     Role,
@@ -23,7 +24,7 @@ from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
 from csrun.estimator.input_report import InputReports
-from csrun.estimator.model_trace import ModelFunction
+from csrun.estimator.model_trace import ModelFunction, TracedModel, trace_model
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
 from csrun.records import checkpoints, log_lines
@@ -237,7 +238,7 @@ class CerebrasEstimator:
             return as_dataset(input_fn(self._params))
 
         return EstimatorRun(
-            self._model_fn,
+            self._trace,
             self._model_dir,
             self._config,
             self._params,
@@ -247,6 +248,11 @@ class CerebrasEstimator:
             make(),
             make,
         )
+
+    def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
+        config = self._config
+        mode, precision = options.run_mode, config.precision
+        return trace_model(self._model_fn, dataset, mode, self._params, precision, options)
 
     def _learn(self, find: Callable[[], Results]) -> Results:
         """Distribute a value found by the chief to every task, as a run without a machine."""

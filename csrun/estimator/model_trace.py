@@ -1,7 +1,7 @@
 """Tracing of a model function to CIRH."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from csrun.base.errors import UsageError
 from csrun.cirh.ops.model import StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler import CompileOptions
 from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec
 from csrun.estimator.loss_parts import loss_parts
@@ -21,6 +22,7 @@ from csrun.nn.tracer import Tracer
 from csrun.runtime.step.results import HostCall, Summary
 
 ModelFunction = Callable[..., CSEstimatorSpec]
+Trace = Callable[[Dataset, CompileOptions], "TracedModel"]
 WHOLE = BatchSplit()
 
 
@@ -28,13 +30,15 @@ WHOLE = BatchSplit()
 class TracedModel:
     """CIRH of a model, and the part that runs on the host.
 
-    losses: terms of an evaluation's loss that are means over different labels
+    losses: terms of an evaluation's loss that are means over different labels. first_values: of
+    weights, where a training does not begin with those of their initializers
     """
 
     module: ModuleOp
     host: HostCall | None
     summaries: tuple[Summary, ...] = ()
     losses: HostCall | None = None
+    first_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """Placeholder array of each weight tensor by name, without memory or values."""

@@ -15,7 +15,7 @@ from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.context import TaskContext
 from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
-from csrun.estimator.model_trace import ModelFunction
+from csrun.estimator.model_trace import Trace
 from csrun.executable import Plan
 from csrun.executable.threads import threads_of
 from csrun.records.checkpoints import OPTIMIZER_STATE
@@ -27,13 +27,14 @@ from csrun.runtime.wire.rendezvous import RunFolder
 class EstimatorRun:
     """Inputs of a run; each mode is a function of them.
 
-    context, folder: None without a launcher. reports: Input Function Reports of the estimator.
+    trace: returns the model for a batch of a data set. context, folder: None without a launcher.
+    reports: Input Function Reports of the estimator.
     dataset: result of input_fn; make: calls it again. others: further data sets, for programs
     loaded later. data: index of `dataset` among all data sets, whose order is the same in all
     tasks. is_pushed: the chief makes the first program's batches itself.
     """
 
-    model_fn: ModelFunction
+    trace: Trace
     model_dir: Path
     config: CSRunConfig
     params: Any

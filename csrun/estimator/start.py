@@ -30,30 +30,44 @@ REMEDY = {
 
 
 def load_weights(
-    run: EstimatorRun, machine: Machine, found: Checkpoint | None, warm: "WarmTensors | None"
+    run: EstimatorRun,
+    machine: Machine,
+    found: Checkpoint | None,
+    warm: "WarmTensors | None",
+    first: Mapping[str, Any],
 ) -> None:
-    """Load a machine's state from the checkpoint, or initialize it and apply the warm start."""
+    """Load a machine's state from the checkpoint, or initialize it and apply the warm start.
+
+    first: values that a training begins with, of tensors that are not initialized
+    """
     started = perf_counter()
     if found is not None:
         log.info(log_lines.restoring(found.path))
         if found.manifest.is_converted:
-            _load_converted(run, machine, found)
+            _load_converted(machine, found, first)
             return
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
         return
-    machine.initialize()
+    _initialize(machine, first)
     log.info(log_lines.weights_initialized(perf_counter() - started))
     if warm is not None:
         count = warm.take(machine.state)
         log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
 
 
-def _load_converted(run: EstimatorRun, machine: Machine, found: Checkpoint) -> None:
+def _initialize(machine: Machine, first: Mapping[str, Any]) -> None:
+    """Draw initial values, and set those that are given."""
+    machine.initialize()
+    for name, value in first.items():
+        machine.state[name][...] = value
+
+
+def _load_converted(machine: Machine, found: Checkpoint, first: Mapping[str, Any]) -> None:
     """Load the weights of a converted checkpoint, and initialize those it lacks."""
     started = perf_counter()
-    machine.initialize()
+    _initialize(machine, first)
     found.begin({p.name: machine.state[p.name] for p in tensors_of(machine.plan)})
     log.info(log_lines.weights_loaded(perf_counter() - started))
     log.info(f"{found.name} is a converted checkpoint: the optimizer's state starts from zero")

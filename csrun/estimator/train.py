@@ -66,7 +66,7 @@ def _train(
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     with machine_for(run, compiled.executable, target, first, last) as (machine, show):
-        load_weights(run, machine, found, warm)
+        load_weights(run, machine, found, warm, compiled.traced.first_values)
         options = LoopOptions(
             run.model_dir,
             first,

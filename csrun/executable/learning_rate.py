@@ -111,6 +111,18 @@ class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomi
         )
 
 
+class Exponential(Warming, frozen=True, forbid_unknown_fields=True, tag="exponential"):
+    """The rate times `decay_rate` every `steps` steps, a little less at each."""
+
+    initial_learning_rate: Rate
+    steps: Steps
+    decay_rate: Annotated[float, Meta(gt=0)]
+
+    def after(self, step: int) -> float:
+        """The power of the decay."""
+        return float(self.initial_learning_rate * self.decay_rate ** (step / self.steps))
+
+
 class PiecewiseConstant(Warming, frozen=True, forbid_unknown_fields=True, tag="piecewise_constant"):
     """values[i] from step boundaries[i - 1] on; one value more than there are boundaries."""
 
@@ -145,5 +157,12 @@ class StepNumber(
     index: Count
 
 
-Schedule = Constant | Linear | Cosine | Polynomial | PiecewiseConstant
-SCHEDULES: tuple[type[Schedule], ...] = (Constant, Linear, Cosine, Polynomial, PiecewiseConstant)
+Schedule = Constant | Linear | Cosine | Polynomial | Exponential | PiecewiseConstant
+SCHEDULES: tuple[type[Schedule], ...] = (
+    Constant,
+    Linear,
+    Cosine,
+    Polynomial,
+    Exponential,
+    PiecewiseConstant,
+)

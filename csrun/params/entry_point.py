@@ -59,19 +59,20 @@ def _has_role() -> bool:
 
 
 def main_for(
-    model_fn: ModelFunction,
+    model_fn: ModelFunction | Callable[..., Any],
     train_input_fn: InputFunction,
     eval_input_fn: InputFunction | None = None,
+    estimator_class: type[CerebrasEstimator] = CerebrasEstimator,
 ) -> Main:
     """Return a main function that runs --mode for one model.
 
     The params have a section `runconfig`, a `RunConfig`. Predictions are printed, one line per
-    sample.
+    sample. estimator_class: `csrun.keras.KerasModelToCerebrasEstimator` for a Keras model
     """
 
     def main(arguments: Arguments[Any]) -> None:
         params, config = arguments.params, arguments.params.runconfig
-        estimator = CerebrasEstimator(model_fn, config.model_dir, config, params)
+        estimator = estimator_class(model_fn, config.model_dir, config, params)
         path = config.checkpoint_path
         match arguments.mode, eval_input_fn:
             case Mode.TRAIN, _:

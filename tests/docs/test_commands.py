@@ -81,6 +81,8 @@ SLOW = {
     ),
     "reference_models/fc_mnist/README.md": model("fc_mnist", needs="torch"),
     "reference_models/cnn_mnist/README.md": model("cnn_mnist"),
+    "reference_models/keras_mnist/README.md": model("keras_mnist", needs="keras"),
+    "docs/keras.md": model("keras_mnist", needs="keras"),
     "reference_models/gpt2/README.md": model("gpt2", needs="torch", **CONVERT),
     "reference_models/gptj/README.md": model(
         "gptj", **CONVERT, **{"csrun_wse --total-nodes 14": "98 tasks: tests/launch"}

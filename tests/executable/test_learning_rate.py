@@ -9,6 +9,7 @@ from csrun.executable.learning_rate import (
     SCHEDULES,
     Constant,
     Cosine,
+    Exponential,
     Linear,
     PiecewiseConstant,
     Polynomial,
@@ -25,6 +26,9 @@ PEERS = {
     ),
     Polynomial(initial_learning_rate=0.1, steps=STEPS, power=2.5): lambda lr, o: lr.PolynomialLR(
         o, total_iters=STEPS, power=2.5
+    ),
+    Exponential(initial_learning_rate=0.1, steps=4, decay_rate=0.5): lambda lr, o: lr.ExponentialLR(
+        o, gamma=0.5**0.25
     ),
     PiecewiseConstant(boundaries=(3, 9), values=(0.1, 0.05, 0.025)): lambda lr, o: lr.MultiStepLR(
         o, milestones=[3, 9], gamma=0.5

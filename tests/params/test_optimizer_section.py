@@ -67,7 +67,7 @@ def test_a_section_is_an_optimizer(read, text, optimizer):
         (
             "{optimizer_type: sgd, learning_rate: {scheduler: lin}}",
             "optimizer.learning_rate.scheduler: must be one of constant, linear, cosine, "
-            "polynomial, piecewise_constant, got 'lin'",
+            "polynomial, exponential, piecewise_constant, got 'lin'",
         ),
         (
             "{optimizer_type: sgd, learning_rate: {scheduler: linear, stepz: 3}}",

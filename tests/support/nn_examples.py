@@ -125,6 +125,7 @@ SCHEDULES = {
     "schedules.Cosine": """rate = nn.schedules.Cosine(1e-3, steps=5000, warmup_steps=100)
 optimizer = nn.AdamW(rate)""",
     "schedules.Polynomial": "rate = nn.schedules.Polynomial(1e-3, steps=5000, power=2.0)",
+    "schedules.Exponential": "rate = nn.schedules.Exponential(1e-3, steps=1000, decay_rate=0.5)",
     "schedules.PiecewiseConstant": """values = (0.1, 0.01, 0.001)
 rate = nn.schedules.PiecewiseConstant(boundaries=(1000, 2000), values=values)""",
 }

@@ -31,7 +31,8 @@ class AdagradAttr(Algorithm):
     """Adagrad, as torch.optim.Adagrad computes it.
 
     g = grad + weight_decay w; s = s + g g, at first `initial_accumulator`;
-    w = w - learning_rate / (1 + t lr_decay) g / (sqrt(s) + epsilon), t steps after the first.
+    w = w - learning_rate / (1 + t lr_decay) g / (sqrt(s) + epsilon), t steps after the first;
+    with `epsilon_inside` g / sqrt(s + epsilon), as in Keras.
 
     Source: Duchi et al. 2011, section 1.1, the diagonal form
     """
@@ -44,6 +45,7 @@ class AdagradAttr(Algorithm):
     weight_decay: Decay
     exclude: Patterns
     maximize: builtin.BoolAttr
+    epsilon_inside: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -55,6 +57,7 @@ class AdagradAttr(Algorithm):
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
         maximize: bool = False,
+        epsilon_inside: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -64,6 +67,7 @@ class AdagradAttr(Algorithm):
             decay(weight_decay),
             patterns(exclude),
             flag(maximize),
+            flag(epsilon_inside),
         )
 
     def verify(self) -> None:
@@ -81,7 +85,8 @@ class RmsPropAttr(Algorithm):
 
     g = grad + weight_decay w; s = alpha s + (1 - alpha) g g; a = alpha a + (1 - alpha) g;
     u = g / (sqrt(s) + epsilon), or with `centered` g / (sqrt(s - a a) + epsilon), a difference that
-    rounding does not take below zero; b = momentum b + u; w = w - learning_rate b.
+    rounding does not take below zero; b = momentum b + u; w = w - learning_rate b. With
+    `epsilon_inside` epsilon is added below the root, as in Keras.
 
     Source: Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, equations 38 to 45
     """
@@ -95,6 +100,7 @@ class RmsPropAttr(Algorithm):
     weight_decay: Decay
     exclude: Patterns
     maximize: builtin.BoolAttr
+    epsilon_inside: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -107,6 +113,7 @@ class RmsPropAttr(Algorithm):
         weight_decay: float | StepNumberAttr = 0.0,
         exclude: Sequence[str] = (),
         maximize: bool = False,
+        epsilon_inside: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -117,6 +124,7 @@ class RmsPropAttr(Algorithm):
             decay(weight_decay),
             patterns(exclude),
             flag(maximize),
+            flag(epsilon_inside),
         )
 
     def verify(self) -> None:

@@ -19,6 +19,7 @@ SCHEDULES: Mapping[str, tuple[str, ...]] = {
     "linear": _LINE,
     "cosine": _LINE,
     "polynomial": (*_LINE, "power"),
+    "exponential": ("initial_learning_rate", "decay_rate", "steps", "warmup_steps"),
     "piecewise_constant": ("boundaries", "values", "warmup_steps"),
 }
 

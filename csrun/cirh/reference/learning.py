@@ -78,13 +78,21 @@ def _lamb(algorithm: LambAttr, weights: Any, grad: Any, slots: Slots) -> tuple[A
     return weights - _rate(algorithm.learning_rate) * ratio * update, slots
 
 
+def _root(algorithm: AdagradAttr | RmsPropAttr, squares: Any) -> Any:
+    """The root of squares, with epsilon inside or outside."""
+    epsilon = algorithm.epsilon.value.data
+    if algorithm.epsilon_inside.value.data:
+        return np.sqrt(squares + epsilon)
+    return np.sqrt(squares) + epsilon
+
+
 def _adagrad(algorithm: AdagradAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     grad = grad + _constant(algorithm.weight_decay) * weights
     steps = slots.get("steps", 0)
     first = np.full_like(grad, algorithm.initial_accumulator.value.data)
     squares = slots.get("squares", first) + grad * grad
     rate = _rate(algorithm.learning_rate) / (1 + steps * algorithm.lr_decay.value.data)
-    root = np.sqrt(squares) + algorithm.epsilon.value.data
+    root = _root(algorithm, squares)
     return weights - rate * grad / root, {"steps": steps + 1, "squares": squares}
 
 
@@ -94,7 +102,7 @@ def _rmsprop(algorithm: RmsPropAttr, weights: Any, grad: Any, slots: Slots) -> t
     squares = alpha * slots.get("squares", zeros) + (1 - alpha) * grad * grad
     mean = alpha * slots.get("mean", zeros) + (1 - alpha) * grad
     centered = squares - mean * mean if algorithm.centered.value.data else squares
-    step = grad / (np.sqrt(np.maximum(centered, 0)) + algorithm.epsilon.value.data)
+    step = grad / _root(algorithm, np.maximum(centered, 0))
     step = _constant(algorithm.momentum) * slots.get("momentum", zeros) + step
     slots = {"squares": squares, "mean": mean, "momentum": step}
     return weights - _rate(algorithm.learning_rate) * step, slots

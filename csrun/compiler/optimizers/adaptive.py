@@ -9,7 +9,7 @@ from csrun.executable.learning_rate import StepNumber
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """s = s + g g; w = w - rate g / (sqrt(s) + epsilon).
+    """s = s + g g; w = w - rate g / (sqrt(s) + epsilon), or g / sqrt(s + epsilon).
 
     Source: Duchi et al. 2011, section 1.1, in the form of torch.optim.Adagrad
     """
@@ -17,6 +17,7 @@ class Adagrad(Optimizer):
     lr_decay: float
     initial_accumulator: float
     epsilon: float
+    epsilon_inside: bool
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ class Adagrad(Optimizer):
     def update(self, old: Values) -> Values:
         g = self.decayed(old["gradients"], old["weights"])
         s = old["square_sum"] + g * g
-        u = g / (s.root() + self.epsilon)
+        u = g / ((s + self.epsilon).root() if self.epsilon_inside else s.root() + self.epsilon)
         return {"square_sum": s, "weights": old["weights"] - u * "rate"}
 
 
@@ -40,7 +41,8 @@ class Adagrad(Optimizer):
 class RmsProp(Optimizer):
     """s = alpha s + g g; b = momentum b + g / (sqrt(s) + epsilon); w = w - rate b.
 
-    s is a sum, as Adam's; centered, it is less (1 - alpha) a a, a the sum of the gradients.
+    s is a sum, as Adam's; centered, it is less (1 - alpha) a a, a the sum of the gradients. With
+    epsilon inside the root is that of s + epsilon.
 
     Source: Tieleman and Hinton 2012, lecture 6e; Graves 2013, equations 38 to 45, in the form of
     torch.optim.RMSprop
@@ -50,6 +52,7 @@ class RmsProp(Optimizer):
     epsilon: float
     momentum: float | StepNumber
     centered: bool
+    epsilon_inside: bool
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -72,7 +75,10 @@ class RmsProp(Optimizer):
             found["gradient_sum"] = a
             # The sums are 1 / (1 - alpha) of the means; rounding takes no variance below zero.
             variance = (s - a * a * (1 - self.alpha)).at_least(0)
-        u = g / (variance.root() + self.epsilon * (1 - self.alpha) ** -0.5)
+        if self.epsilon_inside:
+            u = g / (variance + self.epsilon / (1 - self.alpha)).root()
+        else:
+            u = g / (variance.root() + self.epsilon * (1 - self.alpha) ** -0.5)
         if self.momentum:
             u = old["momentum"] * text_of(self.momentum) + u
             found["momentum"] = u

@@ -59,16 +59,18 @@ def module_of(
     algorithms: Mapping[str, Algorithm],
     run_mode: RunMode = RunMode.TRAIN,
     outputs: Sequence[Ref] = (),
+    clip_norm: float | None = None,
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
     algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
     gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
+    clip_norm: of the gradients, where the recording does not clip them.
     Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    return _Importer(recording, run_mode).module_of(algorithms, outputs)
+    return _Importer(recording, run_mode).module_of(algorithms, outputs, clip_norm)
 
 
 def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
@@ -92,7 +94,12 @@ class _Importer:
         self._constants: dict[Ref, GraphLeaf] = {}
         self._script_tensors = 0
 
-    def module_of(self, algorithms: Mapping[str, Algorithm], outputs: Sequence[Ref]) -> ModuleOp:
+    def module_of(
+        self,
+        algorithms: Mapping[str, Algorithm],
+        outputs: Sequence[Ref],
+        clip_norm: float | None,
+    ) -> ModuleOp:
         recording = self._recording
         backward = self.forward()
         self._emit_outputs(outputs)
@@ -103,7 +110,7 @@ class _Importer:
             for number in sorted(backward - self._dead_edits(outputs)):
                 self._emit_operator(number, recording.operators[number])
             self._emit_outputs(outputs)
-            self._emit_updates(algorithms)
+            self._emit_updates(algorithms, clip_norm)
         self._module.verify()
         return self._module
 
@@ -282,7 +289,7 @@ class _Importer:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
                 given.add(output_name(value))
 
-    def _emit_updates(self, algorithms: Mapping[str, Algorithm]) -> None:
+    def _emit_updates(self, algorithms: Mapping[str, Algorithm], clip_norm: float | None) -> None:
         recording = self._recording
         parameters = {leaf.name: leaf for leaf in recording.of(LeafSource.PARAMETER)}
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
@@ -293,7 +300,8 @@ class _Importer:
                 "depend: they are not updated"
             )
         gradients = clipping.gradients if clipping else recording.gradients
-        options = {"clip_norm": clipping.norm} if clipping else {}
+        norm = clipping.norm if clipping else clip_norm
+        options = {} if norm is None else {"clip_norm": norm}
         for name in trained:
             scope = stored_name(name).rpartition("/")[0]
             with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):

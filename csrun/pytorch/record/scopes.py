@@ -1,6 +1,6 @@
 """Layer and source line of recorded operators, in forward and backward."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self
 
@@ -26,6 +26,10 @@ class Scopes:
         self._stack: list[str] = []
         self._nodes: dict[int, tuple[str, str]] = {}
         self._fixed_place: tuple[str, str] | None = None
+
+    def name_modules(self, names: Mapping[torch.nn.Module, str]) -> None:
+        """Name modules that are not in the model."""
+        self._names |= {id(module): name for module, name in names.items()}
 
     def __enter__(self) -> Self:
         self._hooks = [

@@ -348,7 +348,7 @@ class ScriptRun:
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
         is_whole = owner.trains and not (owner.is_one_of_many and kept.keys() < state.keys())
-        load_weights(self.run, machine.machine, found if is_whole else None, None)
+        load_weights(self.run, machine.machine, found if is_whole else None, None, {})
         if not is_whole and found is not None:
             found.take({name: x for name, x in state.items() if name in kept})
             missing = {name: x for name, x in state.items() if name not in kept}

@@ -1,0 +1,53 @@
+"""Metrics of a Keras model's `compile()`, computed on the host from an evaluation's outputs."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from csrun.keras.variables_module import KerasModel
+from csrun.pytorch.lower.to_cirh import output_name
+from csrun.runtime.step.results import HostCall, StepResult
+from csrun.runtime.wire.messages import Results
+
+LOSS = "loss"  # which the run has itself
+
+
+@dataclass
+class KerasMetrics(HostCall):
+    """The metrics over the steps taken.
+
+    outputs: names of labels, sample weights and predictions
+    """
+
+    model: Any = None
+    spec: TreeSpec | None = None
+    taken: int = field(default=0)
+
+    @classmethod
+    def of(cls, model: KerasModel, labels: tuple[Any, ...], outputs: Any) -> Self:
+        """The metrics of a model, whose labels and outputs are these traced tensors."""
+        leaves, spec = tree_flatten((labels, outputs))
+        names = tuple(output_name(leaf.value) for leaf in leaves)
+        return cls(dict, names, model=model.keras, spec=spec)
+
+    def take(self, result: StepResult) -> None:
+        """Update the metrics by one step's outputs."""
+        compiled = self.model._compile_metrics
+        if compiled is None:
+            return
+        assert self.spec is not None, "given with the model"
+        if not self.taken:
+            compiled.reset_state()
+        self.taken += 1
+        arrays = [result.outputs[name] for name in self.outputs]
+        (y, *weights), predictions = tree_unflatten(arrays, self.spec)
+        compiled.update_state(y, predictions, *weights)
+
+    def values(self) -> Results:
+        """The metrics by name, and start again."""
+        if not self.taken:
+            return {}
+        self.taken = 0
+        found = self.model._compile_metrics.result()
+        return {name: float(value) for name, value in found.items() if name != LOSS}

@@ -1,0 +1,115 @@
+"""KerasModelToCerebrasEstimator: training, evaluation and prediction of a compiled Keras model."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.compiler import CompileOptions
+from csrun.context import use_torch_for_keras
+from csrun.data import Dataset
+from csrun.estimator import CerebrasEstimator
+from csrun.estimator.estimator import InputFunction
+from csrun.estimator.model_trace import TracedModel
+from csrun.records import checkpoints
+from csrun.runtime.wire.messages import Results
+
+if TYPE_CHECKING:
+    from csrun.keras.variables_module import KerasModel
+
+log = logging.getLogger("csrun")
+
+
+class KerasModelToCerebrasEstimator(CerebrasEstimator):
+    """An estimator of a Keras model: its loss, optimizer and metrics are those of `compile()`.
+
+    model_fn: a compiled Keras model, or a function that returns one, of `params` or of nothing.
+    model, keras_model: other names of it. In a job a function is called by the chief alone, so that
+    the other tasks do not import Keras. Weights have the names of their Keras variables' paths.
+
+    A training begins with the weights of the model, and returns its own to it.
+
+    Raises: UsageError unless there is one model
+    """
+
+    def __init__(
+        self,
+        model_fn: Any = None,
+        model_dir: str | Path = "model_dir",
+        config: CSRunConfig | None = None,
+        params: Any = None,
+        *,
+        model: Any = None,
+        keras_model: Any = None,
+    ) -> None:
+        given = [each for each in (model_fn, model, keras_model) if each is not None]
+        if len(given) != 1:
+            raise UsageError(
+                "KerasModelToCerebrasEstimator: give one of model_fn, model and keras_model, got "
+                f"{len(given)}"
+            )
+        use_torch_for_keras()  # when it is imported, as the function may do
+        super().__init__(_never_called, model_dir, config, params)
+        self._source = given[0]
+        self._built: KerasModel | None = None
+
+    @property
+    def keras_model(self) -> Any:
+        """The Keras model."""
+        return self._model().keras
+
+    def train(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> Results:
+        """Train as `CerebrasEstimator.train`; the Keras model has the new weights afterwards."""
+        results = super().train(input_fn, steps, max_steps, checkpoint_path)
+        self._give_back()
+        return results
+
+    def fit(
+        self, x: Any, y: Any, batch_size: int = 32, epochs: int = 1, shuffle: bool = True
+    ) -> Results:
+        """Train on arrays for so many epochs, without the samples of an incomplete last batch."""
+        seed = self._config.seed
+
+        def input_fn(params: Any) -> Dataset:
+            samples = Dataset.from_arrays(x, y)
+            ordered = samples.shuffle(seed) if shuffle else samples
+            return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
+
+        return self.train(input_fn)
+
+    def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
+        from csrun.keras.step_recording import example_of, trace_keras
+
+        model = self._model(example_of(dataset)[0])
+        return trace_keras(model, dataset, self._config.precision, options)
+
+    def _model(self, features: Any = None) -> "KerasModel":
+        """The model. features: of a batch, for which it is built if necessary."""
+        if self._built is None:
+            from csrun.keras.variables_module import KerasModel
+
+            self._built = KerasModel.of(self._source, self._params, features)
+        return self._built
+
+    def _give_back(self) -> None:
+        """Give the newest checkpoint's weights to the model, in the task that has built it."""
+        newest = checkpoints.latest(self._model_dir)
+        if self._built is None or newest is None:
+            return
+        values = self._built.values()
+        found = {name: np.empty_like(value) for name, value in values.items()}
+        newest.take(found)
+        self._built.assign(found)
+
+
+def _never_called(*arguments: Any) -> Any:
+    raise AssertionError("a Keras model is traced instead")

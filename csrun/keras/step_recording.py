@@ -1,0 +1,135 @@
+"""Tracing of a Keras model: forward, loss and backward pass, recorded once for each mode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from csrun.base.errors import UsageError
+from csrun.cirh.ops.model import OutputOp
+from csrun.compiler import CompileOptions, rebatch
+from csrun.data import Dataset
+from csrun.estimator.model_trace import TracedModel
+from csrun.executable import RunMode
+from csrun.keras.host_metrics import KerasMetrics
+from csrun.keras.optimizer_rules import KerasLearning, learning_of
+from csrun.keras.torch_backend import keras
+from csrun.keras.variables_module import KerasModel
+from csrun.pytorch.lower.interpret import read_batch
+from csrun.pytorch.lower.to_cirh import module_of, output_name
+from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.recording import Recording, Ref
+
+
+def trace_keras(
+    model: KerasModel, dataset: Dataset, precision: str, options: CompileOptions
+) -> TracedModel:
+    """The program of a mode before the passes, its metrics, and the first values of its weights.
+
+    Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
+    an operator
+    """
+    if precision != "float32":
+        raise UsageError(f"runconfig.precision must be float32 for a Keras model, got {precision}")
+    mode = options.run_mode
+    specs = dataset.element_spec()
+    names = dataset.names(len(specs))
+    learning = learning_of(model) if mode is RunMode.TRAIN else KerasLearning({}, None)
+    step = _Step(model, mode)
+    recording = _with_names(step.record(dataset), names)
+    labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
+    wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
+    module = module_of(recording, learning.algorithms, mode, wanted, learning.clip_norm)
+    metrics = None
+    if mode is RunMode.EVAL:
+        metrics = KerasMetrics.of(model, step.batch[1:], step.outputs)
+    elif mode is RunMode.PREDICT:
+        _name_outputs(module, dict(zip(map(output_name, wanted), step.names, strict=True)))
+    rebatch(module, options, specs[0].shape[0])
+    return TracedModel(module, metrics, first_values=model.values())
+
+
+def example_of(dataset: Dataset) -> tuple[Any, ...]:
+    """A batch of zeros."""
+    specs = dataset.element_spec()
+    return dataset.nested([torch.zeros(spec.shape, dtype=_dtype(spec.dtype)) for spec in specs])
+
+
+class _Step:
+    """A step of a Keras model on traced tensors. batch, outputs: as the model has them."""
+
+    def __init__(self, model: KerasModel, mode: RunMode) -> None:
+        self._model = model
+        self._mode = mode
+        self._recorder = StepRecorder(model.module)
+        self._recorder.may_draw = True
+        read_batch(self._recorder)
+        layers = {layer: layer.path for layer in model.keras._flatten_layers(include_self=False)}
+        self._recorder.scopes.name_modules(layers)
+
+    def record(self, dataset: Dataset) -> Recording:
+        """Record the step."""
+        recorder, trains = self._recorder, self._mode is RunMode.TRAIN
+        self._model.module.train(trains)
+        with recorder:
+            self.batch = recorder.batch(example_of(dataset))
+            loss = recorder.call_model(self._forward, self.batch, {})
+            if loss is not None:
+                loss.backward()
+        return recorder.finish()
+
+    def _forward(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """The loss; None in a prediction."""
+        model, trains = self._model, self._mode is RunMode.TRAIN
+        tensors = [(variable, model.module.tensor(variable)) for variable in model.variables]
+        with keras.StatelessScope(state_mapping=tensors) as scope:
+            self.outputs = model.keras(x, training=trains)
+            if self._mode is RunMode.PREDICT:
+                return None
+            loss = model.keras.compute_loss(
+                x=x, y=y, y_pred=self.outputs, sample_weight=sample_weight, training=trains
+            )
+        if trains:
+            for variable, before in tensors[len(model.trained) :]:
+                new = scope.get_current_value(variable)
+                if new is not None and new is not before:
+                    before.copy_(new.detach())
+        return loss
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the outputs: those of the layers that make them, else numbers."""
+        model, count = self._model.keras, len(tree_leaves(self.outputs))
+        if isinstance(model, keras.Sequential):
+            return [model.layers[-1].name]
+        names = getattr(model, "output_names", [])
+        return names if len(names) == count else [f"output_{n}" for n in range(count)]
+
+
+def _dtype(dtype: Any) -> torch.dtype:
+    """The type of an array on the wafer: floats are those of the model."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return torch.float32
+    return torch.from_numpy(np.empty(0, kind)).dtype
+
+
+def _refs(tree: Any) -> list[Ref]:
+    return [leaf.value for leaf in tree_leaves(tree)]
+
+
+def _with_names(recording: Recording, names: Sequence[str]) -> Recording:
+    """The recording with the names of the data set's arrays."""
+    own = {leaf.value: name for leaf, name in zip(recording.program_inputs, names, strict=True)}
+    leaves = (replace(leaf, name=own.get(leaf.value, leaf.name)) for leaf in recording.leaves)
+    return replace(recording, leaves=tuple(leaves))
+
+
+def _name_outputs(module: ModuleOp, names: Mapping[str, str]) -> None:
+    for op in module.ops:
+        if isinstance(op, OutputOp):
+            op.properties["symbol"] = StringAttr(names[op.symbol.data])

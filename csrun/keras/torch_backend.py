@@ -1,0 +1,30 @@
+"""Keras 3 on its PyTorch backend, which csrun records."""
+
+import importlib
+from typing import Any
+
+from csrun.base.errors import UsageError
+from csrun.context import use_torch_for_keras
+
+
+def _imported() -> Any:
+    """Keras.
+
+    Raises: UsageError without Keras or PyTorch, or for another backend
+    """
+    use_torch_for_keras()
+    try:
+        found = importlib.import_module("keras")
+    except ImportError as error:
+        raise UsageError(
+            f"Keras models need Keras 3 and PyTorch ({error}): pip install 'csrun[keras]'"
+        ) from error
+    if found.config.backend() != "torch":
+        raise UsageError(
+            f"Keras uses the backend {found.config.backend()}, csrun records that of PyTorch: set "
+            "KERAS_BACKEND=torch, or import csrun.keras before keras"
+        )
+    return found
+
+
+keras = _imported()

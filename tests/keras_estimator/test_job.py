@@ -1,0 +1,70 @@
+"""A Keras model in a job: equal losses in all modes, Keras in the chief alone, resuming."""
+
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+from support.jobs import Workplace
+from support.keras_models import keras  # noqa: F401  skips where there is none
+
+SCRIPT = """\
+import sys
+from pathlib import Path
+import numpy as np
+from csrun.context import current
+from csrun.data import Dataset
+from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.params import RunConfig
+
+x = np.random.default_rng(1).standard_normal((64, 20)).astype(np.float32)
+y = (x[:, 0] > 0).astype(np.int32)
+
+
+def build():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((20,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, metrics=["accuracy"])
+    return model
+
+
+def input_fn(params):
+    return Dataset.from_arrays(x, y).repeat().batch(16)
+
+
+config = RunConfig(log_steps=2)
+estimator = KerasModelToCerebrasEstimator(build, sys.argv[1], config)
+estimator.train(input_fn, max_steps=int(sys.argv[2]))
+results = estimator.evaluate(input_fn, steps=4)
+context = current()
+rank = context.rank if context else 0
+Path(f"task_{rank}.txt").write_text(str("keras" in sys.modules))
+"""
+JOB = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return Workplace(tmp_path)
+
+
+def losses(text):
+    return re.findall(r"global_step = (\d+), loss = ([\d.e-]+)", text)
+
+
+def test_only_the_chief_imports_keras_and_modes_and_resumed_runs_have_equal_losses(place):
+    first = place.run(*JOB, "python-ws", "train.py", "streaming", "4")
+    assert first.returncode == 0, first.stdout + first.stderr
+    tasks = sorted(place.path.glob("task_*.txt"))
+    imported = [path.read_text() for path in tasks]
+    assert imported.count("True") == 1, imported
+    resumed = place.run(*JOB, "python-ws", "train.py", "streaming", "8")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    pipelined = place.run(*JOB, "python", "train.py", "pipelined", "8")
+    assert pipelined.returncode == 0, pipelined.stdout + pipelined.stderr
+    assert losses(first.stdout) + losses(resumed.stdout) == losses(pipelined.stdout)

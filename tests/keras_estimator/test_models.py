@@ -1,0 +1,77 @@
+"""Keras models as estimators, beside Keras's own `train_on_batch`, `evaluate` and `predict`."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+
+from support.keras_models import BATCH, MODELS, STEPS, batches
+
+from csrun.base.run_config import CSRunConfig
+from csrun.data import Dataset
+from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.records import checkpoints
+
+# Of Keras's own, where it makes arrays of PyTorch's tensors.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+
+def input_fn(sample):
+    return lambda params: Dataset.from_batches(sample)
+
+
+def weights_of(model):
+    """Weights and statistics, in the order in which layers make them."""
+    return [
+        (v.path, v.value.detach().cpu().numpy().copy())
+        for v in model.variables
+        if "seed_generator" not in v.path
+    ]
+
+
+def own_steps(model, sample):
+    """Losses of Keras's own training steps."""
+    found = []
+    for x, y in sample:
+        model.reset_metrics()
+        found.append(float(np.asarray(model.train_on_batch(x, y)).ravel()[0]))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_weights_and_statistics_are_those_of_keras(tmp_path, name):
+    build, sample = MODELS[name], batches(name)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, CSRunConfig(log_steps=1))
+    ours = [
+        estimator.train(input_fn(sample[:step]), max_steps=step)["loss"]
+        for _, step in pairwise(range(STEPS + 1))
+    ]
+    model = build()
+    np.testing.assert_allclose(ours, own_steps(model, sample), rtol=1e-5)
+    found = weights_of(estimator.keras_model)
+    for (path, value), (_, wanted) in zip(found, weights_of(model), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=path)
+    manifest = checkpoints.latest(tmp_path).manifest
+    assert {path for path, _ in found} <= set(manifest.tensors)
+
+    results = estimator.evaluate(input_fn(sample))
+    x, y = (np.concatenate(each) for each in zip(*map(flat, sample), strict=True))
+    wanted = model.evaluate(unflat(name, x), y, batch_size=BATCH, verbose=0, return_dict=True)
+    for metric, value in wanted.items():
+        assert results[metric] == pytest.approx(value, rel=1e-5, abs=1e-6), metric
+    predicted = estimator.predict(input_fn(sample), steps=1)
+    own = model.predict(sample[0][0], batch_size=BATCH, verbose=0)
+    ours = np.stack([next(iter(each.values())) for each in predicted])
+    np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
+
+
+def flat(batch):
+    x, y = batch
+    return (np.concatenate(x, axis=-1) if isinstance(x, tuple) else x), y
+
+
+def unflat(name, x):
+    return (x[:, :6], x[:, 6:]) if name == "two inputs" else x
