@@ -2,16 +2,18 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
 from support.machine_code import Guarded, array_over, extent
 
 from csrun.compiler.emit.llvm.library import library_code
-from csrun.compiler.emit.llvm.module import module_text
+from csrun.compiler.emit.llvm.module import common_text, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel
 from csrun.executable import machine_code
+from csrun.executable.products import EXPORTED, tile_of
 
 
 class LibraryCase:
@@ -27,7 +29,10 @@ class LibraryCase:
         assert len(constants) == len(code.constants)
         self._values, self._constants = values, constants
         text = module_text({"kernel": (code, "")})
-        self._machine = machine_code.MachineCode([machine_code.build(text)])
+        images = [machine_code.build(text)]
+        if any(f"@{called}(" in code.text for called in EXPORTED):
+            images.insert(0, _products())
+        self._machine = machine_code.MachineCode(images, EXPORTED)
         self._sizes: dict[str, int] = {}
         for array in code.parameters:
             self._sizes[array.name] = max(self._sizes.get(array.name, 0), extent(array))
@@ -75,6 +80,11 @@ class LibraryCase:
         memory = Guarded(whole.nbytes, at_end)
         memory.memory[:] = whole.view(np.uint8)
         return memory
+
+
+@cache
+def _products() -> bytes:
+    return machine_code.build(common_text(tile_of(machine_code.host())))
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import PART_ROWS, AttentionSizes, QueryBlock
-from csrun.compiler.emit.llvm.attention.matrices import (
+from csrun.compiler.emit.llvm.attention.score_rows import ScoreRows
+from csrun.compiler.emit.llvm.attention.weight_draw import NUMBERS, WeightDraw, kept_stride
+from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.matrices import (
     FLOATS,
     Matrix,
     each_vector,
     smaller,
     times,
 )
-from csrun.compiler.emit.llvm.attention.packed_products import Products, ProductSizes, ThreadScratch
-from csrun.compiler.emit.llvm.attention.score_rows import ScoreRows
-from csrun.compiler.emit.llvm.attention.weight_draw import NUMBERS, WeightDraw, kept_stride
-from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.nests import argument
+from csrun.compiler.emit.llvm.packed_products import Products, ProductSizes, ThreadScratch
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.attention import Attention
 

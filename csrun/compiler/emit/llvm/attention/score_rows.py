@@ -7,16 +7,16 @@ are 0.
 import numpy as np
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
-from csrun.compiler.emit.llvm.attention.matrices import (
+from csrun.compiler.emit.llvm.attention.weight_draw import WeightDraw
+from csrun.compiler.emit.llvm.code import LANES, Code, LaneValue, index
+from csrun.compiler.emit.llvm.elementary import Float32
+from csrun.compiler.emit.llvm.matrices import (
     FLOAT,
     FLOATS,
     Matrix,
     each_vector,
     smaller,
 )
-from csrun.compiler.emit.llvm.attention.weight_draw import WeightDraw
-from csrun.compiler.emit.llvm.code import LANES, Code, LaneValue, index
-from csrun.compiler.emit.llvm.elementary import Float32
 from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
 from csrun.compiler.emit.llvm.scalars import call_function
 

@@ -6,8 +6,8 @@ The masks of a block of queries are drawn before they are used, a byte a weight.
 from collections.abc import Mapping
 
 from csrun.compiler.emit.llvm.attention.attention_sizes import AttentionSizes, QueryBlock
-from csrun.compiler.emit.llvm.attention.matrices import Matrix, padded, smaller, times
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
 from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys
 from csrun.compiler.kernels.attention import WeightDropout
 from csrun.kernels.random import blocks_of, threshold_of

@@ -5,6 +5,7 @@ from typing import Any
 
 from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
+from csrun.compiler.emit.llvm.convolution import convolution_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
 from csrun.compiler.emit.llvm.library.dropout import mask_code
 from csrun.compiler.emit.llvm.library.embedding import (
@@ -20,6 +21,11 @@ from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.kernels.attention import Attention
 from csrun.compiler.kernels.batch_norm import BatchNorm
+from csrun.compiler.kernels.convolution import (
+    Convolve,
+    ConvolveBackwardInput,
+    ConvolveBackwardWeight,
+)
 from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.normalization import Norm
@@ -42,6 +48,9 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
     BatchNorm: batch_norm_code,
     MaxPool: max_pool_code,
     AveragePool: average_pool_code,
+    Convolve: convolution_code,
+    ConvolveBackwardInput: convolution_code,
+    ConvolveBackwardWeight: convolution_code,
 }
 
 

@@ -1,0 +1,52 @@
+"""Machine code of convolutions and their gradients, as matrix products over blocks of windows.
+
+What windows see is written as columns of a matrix a block at a time, in the scratch of a thread;
+products are functions of `csrun.compiler.emit.llvm.products`.
+"""
+
+from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
+from csrun.compiler.emit.llvm.convolution.forward import ForwardWriter
+from csrun.compiler.emit.llvm.convolution.gradients import (
+    InputGradientWriter,
+    WeightGradientWriter,
+)
+from csrun.compiler.emit.llvm.module import KernelCode
+from csrun.compiler.graph.array import contiguous
+from csrun.compiler.kernels.convolution import (
+    Convolution,
+    Convolve,
+    ConvolveBackwardInput,
+    ConvolveBackwardWeight,
+)
+from csrun.executable import machine_code
+from csrun.executable.products import BLOCK_K, Tile, tile_of
+
+_WRITERS: dict[type[Convolution], type[ConvolutionWriter]] = {
+    Convolve: ForwardWriter,
+    ConvolveBackwardInput: InputGradientWriter,
+    ConvolveBackwardWeight: WeightGradientWriter,
+}
+
+
+def convolution_code(kernel: Convolution, name: str, tile: Tile | None = None) -> KernelCode | None:
+    """The machine code of a kernel, under this name; None where it has no such form.
+
+    tile: that of the products, the host's if none is given
+    """
+    if not _has_form(kernel):
+        return None
+    panel = (tile or tile_of(machine_code.host())).columns
+    return _WRITERS[type(kernel)](kernel, panel).finished(name)
+
+
+def _has_form(kernel: Convolution) -> bool:
+    """Return whether all is float32 with contiguous images, and what a window sees is one block."""
+    arrays = (*kernel.reads, *kernel.writes)
+    planes = [(a.strides[2:], a.shape[2:]) for a in (kernel.images, kernel.maps)]
+    weight = kernel.weight
+    return (
+        all(array.dtype == "float32" for array in arrays)
+        and all(strides == contiguous(shape) for strides, shape in planes)
+        and weight.strides[1:] == contiguous(weight.shape[1:])
+        and kernel.windows.size[0] * kernel.windows.size[1] <= BLOCK_K
+    )
