@@ -64,20 +64,20 @@ def backward_input(grad: Array, weight: Array, out: Array, columns: Array, taps:
             np.add(seen, columns[: len(own), :, i, j, below, behind], out=seen)
 
 
-def backward_turned(
-    grad: Array, weight: Array, out: Array, columns: Array, turned: Array, taps: Taps
+def backward_flipped(
+    grad: Array, weight: Array, out: Array, columns: Array, flipped: Array, taps: Taps
 ) -> None:
     """As `backward_input`, where windows lie at every pixel: the gradient's convolution with the
     flipped weight. That copies where `backward_input` adds up: 0.25 to 1.1 of its time, the less
     the fewer maps there are.
 
     Shapes: grad [N, O, H', W'], weight [O, C/G, KH, KW], out [N, G, C/G, H W], columns
-    [T, O, KH, KW, H, W], turned [G, C/G, O/G, KH, KW]
+    [T, O, KH, KW, H, W], flipped [G, C/G, O/G, KH, KW]
     """
-    groups, inputs, outputs, *size = turned.shape
+    groups, inputs, outputs, *size = flipped.shape
     by_group = weight.reshape(groups, outputs, inputs, *size)
-    turned[...] = by_group.swapaxes(1, 2)[..., ::-1, ::-1]
-    convolve(grad, turned.reshape(groups, inputs, -1), None, out, columns, taps)
+    flipped[...] = by_group.swapaxes(1, 2)[..., ::-1, ::-1]
+    convolve(grad, flipped.reshape(groups, inputs, -1), None, out, columns, taps)
 
 
 def backward_pixels(grad: Array, weight: Array, out: Array) -> None:

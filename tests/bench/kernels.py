@@ -182,12 +182,12 @@ def convolution_calls(
         normal(min(samples, max(1, COLUMN_BYTES // (36 * n * size**2))), n, 3, 3, size, size)
         for n in (channels, maps)
     )
-    turned, images = normal(1, channels, maps, 3, 3), grad.reshape(samples, maps, size, size)
+    flipped, images = normal(1, channels, maps, 3, 3), grad.reshape(samples, maps, size, size)
     of_group, of_pixels = weight.reshape(1, maps, -1), dx.reshape(samples, 1, channels, size**2)
 
     def ours() -> None:
         convolution.convolve(x, of_group, None, out, columns, around)
-        convolution.backward_turned(images, weight, of_pixels, back, turned, around)
+        convolution.backward_flipped(images, weight, of_pixels, back, flipped, around)
         convolution.backward_weight(grad, x, dw, columns, part, around)
 
     leaves, slope = [torch.from_numpy(a).requires_grad_() for a in (x, weight)], images

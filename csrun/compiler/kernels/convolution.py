@@ -143,16 +143,17 @@ class ConvolveBackwardInput(Convolution):
     @property
     def scratch(self) -> tuple[Array, ...]:
         """The columns, and the flipped weight."""
-        return (*super().scratch, *([self._turned] if self._is_turned else []))
+        return (*super().scratch, *([self._flipped] if self.is_flipped else []))
 
     @property
-    def _is_turned(self) -> bool:
-        fits = all(padding >= 0 for padding in self._turned_padding)
+    def is_flipped(self) -> bool:
+        """Return whether it is the convolution of the maps with the flipped weight."""
+        fits = all(padding >= 0 for padding in self.flipped_padding)
         is_dense = self.windows.stride == (1, 1) and self.images.is_contiguous
         return is_dense and fits and not self._sees_pixels
 
     @property
-    def _turned_padding(self) -> tuple[int, int]:
+    def flipped_padding(self) -> tuple[int, int]:
         """Padding of the feature maps, for windows at every pixel of the images."""
         w = self.windows
         rows, columns = (
@@ -161,22 +162,22 @@ class ConvolveBackwardInput(Convolution):
         return rows, columns
 
     @property
-    def _turned(self) -> Array:
+    def _flipped(self) -> Array:
         groups, outputs, _ = self._shape
         inputs, *size = self.weight.shape[1:]
-        return self._own("turned", (groups, inputs, outputs, *size))
+        return self._own("flipped", (groups, inputs, outputs, *size))
 
     @property
     def _sample_columns(self) -> Shape:
-        if not self._is_turned:
+        if not self.is_flipped:
             return super()._sample_columns
         return (self.maps.shape[1], *self.windows.size, *self.images.shape[2:])
 
     def _where(self) -> str:
-        if not self._is_turned:
+        if not self.is_flipped:
             return super()._where()
         w, image, maps = self.windows, self.images.shape[2:], self.maps.shape[2:]
-        return f"{maps}, {image}, {w.size}, (1, 1), {self._turned_padding}, {w.dilation}"
+        return f"{maps}, {image}, {w.size}, (1, 1), {self.flipped_padding}, {w.dilation}"
 
     @property
     def reads(self) -> tuple[Array, ...]:
@@ -191,10 +192,10 @@ class ConvolveBackwardInput(Convolution):
         arrays = name(self._of_groups(self.maps)), name(self._matrices())
         if self._sees_pixels:
             return self._call("backward_pixels", *arrays, name(self._of_groups(self.images)))
-        if self._is_turned:
+        if self.is_flipped:
             operands = name(self.maps), name(self.weight), name(self._of_groups(self.images))
             own = (*map(name, self.scratch), self._taps(name))
-            return self._call("backward_turned", *operands, *own)
+            return self._call("backward_flipped", *operands, *own)
         own = name(self._columns), self._taps(name)
         return self._call("backward_input", *arrays, name(self.images), *own)
 

@@ -1,11 +1,11 @@
 """One number of the lanes of a vector: in a fixed order, halves upon halves."""
 
-from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
 from csrun.compiler.emit.llvm.scalars import call_function
 
 
 def add_lanes(code: Code, value: LaneValue) -> LaneValue:
-    """The sum of the lanes: lane 0 and 8, 1 and 9 ..., then 0 and 4 ..."""
+    """The sum of the lanes: of 16 lane 0 and 8, 1 and 9 ..., then 0 and 4 ..."""
     return _folded(code, value, "add")
 
 
@@ -15,7 +15,7 @@ def largest_lane(code: Code, value: LaneValue) -> LaneValue:
 
 
 def _folded(code: Code, value: LaneValue, how: str) -> LaneValue:
-    lanes = LANES
+    lanes = value.kind.lanes
     while lanes > 1:
         lanes //= 2
         halves = [_half(code, value, start, lanes) for start in (0, lanes)]

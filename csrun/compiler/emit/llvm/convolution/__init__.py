@@ -4,6 +4,11 @@ What windows see is written as columns of a matrix a block at a time, in the scr
 products are functions of `csrun.compiler.emit.llvm.products`.
 """
 
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from csrun.compiler.emit.llvm.convolution import depthwise
 from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
 from csrun.compiler.emit.llvm.convolution.forward import ForwardWriter
 from csrun.compiler.emit.llvm.convolution.gradients import (
@@ -21,10 +26,16 @@ from csrun.compiler.kernels.convolution import (
 from csrun.executable import machine_code
 from csrun.executable.products import BLOCK_K, Tile, tile_of
 
-_WRITERS: dict[type[Convolution], type[ConvolutionWriter]] = {
+_Writer = Callable[[Any, int], ConvolutionWriter]
+_BY_PRODUCTS: dict[type[Convolution], _Writer] = {
     Convolve: ForwardWriter,
     ConvolveBackwardInput: InputGradientWriter,
     ConvolveBackwardWeight: WeightGradientWriter,
+}
+_BY_CHANNEL: dict[type[Convolution], _Writer] = {
+    Convolve: depthwise.ForwardWriter,
+    ConvolveBackwardInput: depthwise.InputGradientWriter,
+    ConvolveBackwardWeight: depthwise.WeightGradientWriter,
 }
 
 
@@ -36,7 +47,18 @@ def convolution_code(kernel: Convolution, name: str, tile: Tile | None = None) -
     if not _has_form(kernel):
         return None
     panel = (tile or tile_of(machine_code.host())).columns
-    return _WRITERS[type(kernel)](kernel, panel).finished(name)
+    return _writer_of(kernel)(kernel, panel).finished(name)
+
+
+def _writer_of(kernel: Convolution) -> _Writer:
+    """The writer of a kernel's function."""
+    outputs, inputs, *size = kernel.weight.shape
+    is_depthwise = inputs == 1 and outputs == kernel.groups
+    if not is_depthwise or prod(size) > depthwise.MOST_TAPS:
+        return _BY_PRODUCTS[type(kernel)]
+    if isinstance(kernel, ConvolveBackwardInput) and kernel.is_flipped:
+        return depthwise.FlippedWriter
+    return _BY_CHANNEL[type(kernel)]
 
 
 def _has_form(kernel: Convolution) -> bool:

@@ -2,14 +2,14 @@
 
 from csrun.compiler.emit.llvm.code import Kind, LaneValue, index
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS, WindowBlock
-from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
+from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
 from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector, smaller, times
 from csrun.compiler.emit.llvm.packed_products import ProductSizes
 from csrun.compiler.kernels.convolution import Convolve
 from csrun.executable.products import BLOCK_K, BLOCK_ROWS
 
 
-class ForwardWriter(ConvolutionWriter):
+class ForwardWriter(ProductWriter):
     """Writes the function of a convolution: a row is a block of windows and some of the maps."""
 
     def __init__(self, kernel: Convolve, panel: int) -> None:

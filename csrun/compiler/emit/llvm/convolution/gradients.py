@@ -4,8 +4,8 @@ from functools import partial, reduce
 
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS, WindowBlock
-from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
-from csrun.compiler.emit.llvm.convolution.pieces import each_piece
+from csrun.compiler.emit.llvm.convolution.pieces import clear_image, each_piece
+from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
 from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
 from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.emit.llvm.packed_products import ProductSizes
@@ -17,7 +17,7 @@ SMALL_WEIGHT = 1 << 16  # floats; its partial sums are added up in the end
 MOST_PARTS_BYTES = 4 << 20
 
 
-class InputGradientWriter(ConvolutionWriter):
+class InputGradientWriter(ProductWriter):
     """Writes the function of the images' gradient: a row is some samples and some channels.
 
     The transposed weight times the maps' gradient is what each pixel of windows is given; these
@@ -85,7 +85,7 @@ class InputGradientWriter(ConvolutionWriter):
             )
             return
         with code.when(code.compare("eq", block.row, index(0))):
-            self._clear(image)
+            clear_image(code, image, sizes.image)
         self.plane.clear()
         with self.each_tap() as (tap, i, j), code.loop(index(0), block.rows) as row:
             source = columns.at(code, tap).pointer
@@ -100,20 +100,8 @@ class InputGradientWriter(ConvolutionWriter):
             each_piece(code, sizes.places[1], add)
         self.plane.add_to(image, block.row, block.rows)
 
-    def _clear(self, image: Matrix) -> None:
-        code = self.code
-        with code.loop(index(0), index(self.sizes.image[0])) as row:
-            target = image.at(code, row).pointer
-            each_piece(
-                code,
-                self.sizes.image[1],
-                lambda at, kind: code.store(
-                    code.constant(0.0, kind), code.offset(target, "float32", at)
-                ),
-            )
 
-
-class WeightGradientWriter(ConvolutionWriter):
+class WeightGradientWriter(ProductWriter):
     """Writes the function of the weight's gradient: a row is some channels and some blocks.
 
     Columns times the transposed gradient of the maps, [K, O], is added up over the blocks, which
@@ -225,13 +213,13 @@ class WeightGradientWriter(ConvolutionWriter):
                 total = reduce(partial(code.op, "fadd"), [code.load(p, kind) for p in places])
                 for lane in range(kind.lanes):
                     value = _lane(code, total, lane)
-                    terms = index(lane * step), row
-                    place = reduce(lambda p, n: code.offset(p, "float32", n), terms, target.pointer)
+                    start = code.offset(target.pointer, "float32", index(lane * step))
+                    place = code.offset(start, "float32", row)
                     if self._adds:
                         value = code.op("fadd", code.load(place, value.kind), value)
                     code.store(value, place)
 
-        each_piece(code, sizes.outputs, store)
+        each_piece(code, sizes.outputs, store, most=1)
 
 
 def _lane(code: Code, value: LaneValue, lane: int) -> LaneValue:

@@ -63,6 +63,12 @@ class PaddedPlane:
         row = times(code, i, self._windows.dilation[0] * self._pitch)
         return code.offset(self._pointer, "float32", code.op("add", row, place))
 
+    def fixed_tap(self, i: int, j: int) -> str:
+        """As `tap`, for a known pixel."""
+        place, part = divmod(j * self._windows.dilation[1], self._windows.stride[1])
+        row = i * self._windows.dilation[0] * self._pitch
+        return self._code.offset(self._pointer, "float32", index(row + part * self._part + place))
+
     def clear(self) -> None:
         """Set all to zero."""
         clear_floats(self._code, self._pointer, self._floats)

@@ -3,16 +3,20 @@
 from collections.abc import Callable
 
 from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.matrices import Matrix
 
 #: A place in a row, and the type of the numbers there.
 PieceBody = Callable[[LaneValue, Kind], None]
 MOST_PIECES = 8  # that stand one after the other in the code; more are a loop
 
 
-def each_piece(code: Code, size: int, body: PieceBody) -> None:
-    """Instructions for vectors of 16 numbers, then of 8, 4, 2 and 1."""
+def each_piece(code: Code, size: int, body: PieceBody, most: int = MOST_PIECES) -> None:
+    """Instructions for vectors of 16 numbers, then of 8, 4, 2 and 1.
+
+    most: vectors of 16 that are no loop
+    """
     full, at, lanes = size // LANES * LANES, 0, LANES
-    if full // LANES > MOST_PIECES:
+    if full // LANES > most:
         with code.loop(index(0), index(full), LANES) as place:
             body(place, Kind("float32", LANES))
         at = full
@@ -21,6 +25,11 @@ def each_piece(code: Code, size: int, body: PieceBody) -> None:
             lanes //= 2
         body(index(at), Kind("float32", lanes))
         at += lanes
+
+
+def lanes_of(width: int) -> int:
+    """Lanes of vectors for rows of so many numbers: those that hold a row, or 16."""
+    return min(1 << (width - 1).bit_length(), LANES)
 
 
 def store_first(code: Code, value: LaneValue, pointer: str, count: int) -> None:
@@ -40,3 +49,20 @@ def store_first(code: Code, value: LaneValue, pointer: str, count: int) -> None:
         code.store(piece, code.offset(pointer, "float32", at))
 
     each_piece(code, count, store)
+
+
+def first_lanes(count: int, lanes: int) -> LaneValue:
+    """A mask with so many true lanes."""
+    texts = ", ".join(f"i1 {str(n < count).lower()}" for n in range(lanes))
+    return LaneValue(f"<{texts}>", Kind("bool", lanes))
+
+
+def clear_image(code: Code, image: Matrix, size: tuple[int, int]) -> None:
+    """Zeros in an image, rows and columns."""
+    with code.loop(index(0), index(size[0])) as row:
+        start = image.at(code, row).pointer
+
+        def clear(at: LaneValue, kind: Kind) -> None:
+            code.store(code.constant(0.0, kind), code.offset(start, "float32", at))
+
+        each_piece(code, size[1], clear)
