@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
@@ -16,6 +17,7 @@ from csrun.compiler.emit.llvm.library.library_function import (
     LAST,
     LibraryFunction,
     each_vector,
+    first_lanes,
 )
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.emit.llvm.scalars import call_function, convert
@@ -24,6 +26,7 @@ from csrun.compiler.kernels.pooling import AveragePool, MaxPool, Pooling
 
 #: Windows in a row from which vectors are worth it, and the stride up to which.
 LEAST_WINDOWS, MOST_STRIDE = 4, 3
+MOST_PIXELS = 16  # of a window that stand one after the other in the code
 
 
 def max_pool_code(kernel: MaxPool, name: str) -> KernelCode | None:
@@ -40,12 +43,13 @@ def average_pool_code(kernel: AveragePool, name: str) -> KernelCode | None:
 class _WindowLanes:
     """A window, or one in each lane: number in the plane and first pixel of the first one.
 
-    mask: lanes that have a window
+    mask: lanes that have a window, as many as `count`
     """
 
     number: LaneValue
     row: LaneValue
     column: LaneValue
+    count: int
     mask: LaneValue | None = None
 
 
@@ -53,12 +57,13 @@ class _WindowLanes:
 class _Pixel:
     """A pixel of windows: its number in them, and its place in the image of the first one.
 
-    inside: the lanes in which it is in the image
+    windows: how many there are. inside: the lanes in which it is in the image, None for all
     """
 
     number: LaneValue
     place: LaneValue
     column: LaneValue
+    windows: int
     inside: LaneValue | None = None
 
 
@@ -75,6 +80,7 @@ class _PoolingWriter(ABC):
         self._stride = kernel.windows.stride[1]
         is_wide = self._places[1] >= LEAST_WINDOWS and self._stride <= MOST_STRIDE
         self._kind = Kind(images.dtype, LANES if self._is_forward and is_wide else 1)
+        self._is_padded = kernel.windows.padding != (0, 0)
         self._starts: list[str] = []
 
     def write(self) -> None:
@@ -115,7 +121,8 @@ class _PoolingWriter(ABC):
             code.op("sub", code.op("mul", place, index(stride)), index(padding))
             for place, stride, padding in zip((row, column), w.stride, w.padding, strict=True)
         )
-        return _WindowLanes(number, down, right, mask)
+        count = self._kind.lanes if mask is None else self._places[1] % LANES
+        return _WindowLanes(number, down, right, count, mask)
 
     def _clear(self) -> None:
         code, kind = self._code, Kind(self._kind.dtype, LANES)
@@ -131,6 +138,11 @@ class _PoolingWriter(ABC):
     def _each_pixel(self, windows: _WindowLanes, write: Callable[[_Pixel], None]) -> None:
         """Instructions for the pixels that are in the image."""
         code, (rows, columns) = self._code, self.kernel.windows.size
+        if not self._is_padded and rows * columns <= MOST_PIXELS:
+            for i, j in product(range(rows), range(columns)):
+                with self._pixel(windows, index(i * columns + j), index(i), index(j)) as pixel:
+                    write(pixel)
+            return
         with code.loop(index(0), index(rows)) as i, code.loop(index(0), index(columns)) as j:
             number = code.op("add", code.op("mul", i, index(columns)), j)
             with self._pixel(windows, number, i, j) as pixel:
@@ -146,6 +158,9 @@ class _PoolingWriter(ABC):
         row = code.op("add", windows.row, code.op("mul", i, index(down)))
         column = code.op("add", windows.column, code.op("mul", j, index(right)))
         place = code.op("add", code.op("mul", row, index(width)), column)
+        if not self._is_padded:
+            yield _Pixel(number, place, column, windows.count)
+            return
         is_inside, inside = code.compare("ult", row, index(height)), None
         if self._kind.lanes > 1:
             inside = self._inside(column, LANES, self._stride)
@@ -153,7 +168,7 @@ class _PoolingWriter(ABC):
             is_column = code.compare("ult", column, index(width))
             is_inside = code.op("and", is_inside, is_column)
         with code.when(is_inside):
-            yield _Pixel(number, place, column, inside)
+            yield _Pixel(number, place, column, windows.count, inside)
 
     def _inside(self, column: LaneValue, lanes: int, step: int) -> LaneValue:
         """The lanes whose column is in the image: the first one's, and so many steps after it."""
@@ -171,7 +186,11 @@ class _PoolingWriter(ABC):
         # All that is between them is loaded, too: a gather is a load of each lane.
         whole = Kind(self._kind.dtype, LANES * stride)
         start = code.offset(self._starts[0], whole.dtype, pixel.place)
-        values = code.load(start, whole, self._inside(pixel.column, whole.lanes, 1))
+        if self._is_padded:
+            mask = self._inside(pixel.column, whole.lanes, 1)
+        else:
+            mask = first_lanes(code, (pixel.windows - 1) * stride + 1, whole.lanes)
+        values = code.load(start, whole, mask)
         lanes = ", ".join(f"i32 {n * stride}" for n in range(LANES))
         order = f"<{LANES} x i32> <{lanes}>"
         return code.make(self._kind, f"shufflevector {values}, {whole.ir} poison, {order}")
