@@ -199,7 +199,7 @@ class Training:
 
 def _weights(plan: Any, peer: Any) -> dict[str, np.ndarray]:
     """PyTorch's first weights by csrun's names: both sides make them in the order of the layers."""
-    values = [value.detach().numpy() for value in peer.parameters()]
+    values = [value.detach().numpy().copy() for value in peer.parameters()]
     trained = [p for p in plan.parameters if "running" not in p.name]
     found = {
         p.name: np.ascontiguousarray(value.T if "dense" in p.name else value)
