@@ -81,9 +81,12 @@ class BoundKernel:
 
     def _jobs(self, code: MachineCode, signature: KernelSignature, rows: int) -> list[Job]:
         places = [addressof(arguments) for arguments in self._arguments]
-        cut = signature.cut
-        chunk = -(-rows // (CHUNKS * len(places) * cut)) * cut
+        cut, chunks = signature.cut, CHUNKS * len(places)
+        chunk = -(-rows // (chunks * cut)) * cut
         jobs = [Job(code.address(signature.function), places, rows, chunk)]
+        if before := signature.begin_rows:
+            begin = code.address(f"{signature.function}.begin")
+            jobs.insert(0, Job(begin, places, before, -(-before // chunks)))
         if signature.has_end:
             jobs.append(Job(code.address(f"{signature.function}.end"), places, 1, 1))
         return jobs

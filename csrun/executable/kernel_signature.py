@@ -52,6 +52,7 @@ class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: None for as many as the first array has. inputs, numbers: how many come with each call.
     texts: of numbers, where a call brings the step. constants: arrays that the NumPy form makes,
     after those of the program. cut: rows that stay together where several threads share a call.
+    begin_rows: of the function `<function>.begin`, which is called before; 0 if there is none.
     """
 
     function: str
@@ -65,6 +66,7 @@ class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts_bytes: int = 0
     cut: int = 1
     has_end: bool = False
+    begin_rows: int = 0
 
 
 class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,6 +53,11 @@ class LibraryCase:
         addresses = (ctypes.c_void_p * len(places))(*(place.ctypes.data for place in places))
         argument = ctypes.addressof(addresses)
         run = self._machine.function("kernel", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        if code.begin_rows:
+            begin = self._machine.function(
+                "kernel.begin", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+            )
+            begin(argument, 0, code.begin_rows)
         for first, last in pairwise((0, self.rows) if bounds is None else bounds):
             run(argument, first, last)
         if code.has_end:

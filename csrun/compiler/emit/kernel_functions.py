@@ -162,6 +162,7 @@ def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSigna
         code.parts_bytes,
         code.cut,
         code.has_end,
+        code.begin_rows,
     )
 
 

@@ -24,6 +24,7 @@ class KernelCode:
     call. cut: rows that stay together where several threads share a call. rows: those that a call
     computes, None for those of the kernel's loop. constants: texts of arrays that are made when the
     program is bound, by the kernel's lines for that; their addresses come after the parameters'.
+    begin_rows: of the function `name.begin`, which is called before; 0 if there is none.
     """
 
     name: str
@@ -37,6 +38,7 @@ class KernelCode:
     has_end: bool
     rows: int | None = None
     constants: tuple[str, ...] = ()
+    begin_rows: int = 0
 
 
 def kernel_code(op: lair.KernelOp, writes: Mapping[str, Array], name: str) -> KernelCode | None:

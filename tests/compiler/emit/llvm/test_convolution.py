@@ -79,11 +79,17 @@ CASES = {
 
 def kernels(case, bias=True, adds=False):
     """Convolution, gradient of images, gradient of the weight."""
-    images, weight, maps = array("x", *case.shape), array("w", *case.weight), array("y", *case.places)
+    images, weight, maps = (
+        array("x", *case.shape),
+        array("w", *case.weight),
+        array("y", *case.places),
+    )
     grad, dx, dw = array("dy", *case.places), array("dx", *case.shape), array("dw", *case.weight)
     windows, groups = case.windows, case.groups
     return (
-        Convolve("c", images, weight, maps, windows, groups, array("b", case.maps) if bias else None),
+        Convolve(
+            "c", images, weight, maps, windows, groups, array("b", case.maps) if bias else None
+        ),
         ConvolveBackwardInput("c", dx, weight, grad, windows, groups),
         ConvolveBackwardWeight("c", images, dw, grad, windows, groups, adds),
     )

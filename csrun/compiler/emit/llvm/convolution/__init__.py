@@ -10,7 +10,7 @@ from typing import Any
 
 from csrun.compiler.emit.llvm.convolution import depthwise
 from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
-from csrun.compiler.emit.llvm.convolution.forward import ForwardWriter
+from csrun.compiler.emit.llvm.convolution.forward import ConvolveWriter, FlippedWriter
 from csrun.compiler.emit.llvm.convolution.gradients import (
     InputGradientWriter,
     WeightGradientWriter,
@@ -28,14 +28,14 @@ from csrun.executable.products import BLOCK_K, Tile, tile_of
 
 _Writer = Callable[[Any, int], ConvolutionWriter]
 _BY_PRODUCTS: dict[type[Convolution], _Writer] = {
-    Convolve: ForwardWriter,
+    Convolve: ConvolveWriter,
     ConvolveBackwardInput: InputGradientWriter,
     ConvolveBackwardWeight: WeightGradientWriter,
 }
 _BY_CHANNEL: dict[type[Convolution], _Writer] = {
-    Convolve: depthwise.ForwardWriter,
-    ConvolveBackwardInput: depthwise.InputGradientWriter,
-    ConvolveBackwardWeight: depthwise.WeightGradientWriter,
+    Convolve: depthwise.DepthwiseConvolveWriter,
+    ConvolveBackwardInput: depthwise.DepthwiseInputWriter,
+    ConvolveBackwardWeight: depthwise.DepthwiseWeightWriter,
 }
 
 
@@ -54,11 +54,10 @@ def _writer_of(kernel: Convolution) -> _Writer:
     """The writer of a kernel's function."""
     outputs, inputs, *size = kernel.weight.shape
     is_depthwise = inputs == 1 and outputs == kernel.groups
-    if not is_depthwise or prod(size) > depthwise.MOST_TAPS:
-        return _BY_PRODUCTS[type(kernel)]
+    is_depthwise = is_depthwise and prod(size) <= depthwise.MOST_TAPS
     if isinstance(kernel, ConvolveBackwardInput) and kernel.is_flipped:
-        return depthwise.FlippedWriter
-    return _BY_CHANNEL[type(kernel)]
+        return depthwise.DepthwiseFlippedWriter if is_depthwise else FlippedWriter
+    return (_BY_CHANNEL if is_depthwise else _BY_PRODUCTS)[type(kernel)]
 
 
 def _has_form(kernel: Convolution) -> bool:

@@ -12,6 +12,8 @@ from csrun.compiler.emit.llvm.packed_products import ThreadScratch
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.convolution import Convolution
 
+_ROWS = "ptr %arguments, i64 %first, i64 %last"
+
 
 class ConvolutionWriter(ABC):
     """Writes the function of a kernel, row after row of its job.
@@ -44,6 +46,15 @@ class ConvolutionWriter(ABC):
     def write_row(self, row: LaneValue) -> None:
         """Write the instructions of a row."""
 
+    @property
+    def begin_rows(self) -> int:
+        """Rows of what is done before, 0 if nothing is."""
+        return 0
+
+    def begin_lines(self) -> list[str]:
+        """Return the instructions of rows before all others."""
+        return []
+
     def end_lines(self) -> list[str]:
         """Return the instructions after all rows."""
         return []
@@ -56,7 +67,9 @@ class ConvolutionWriter(ABC):
         with code.loop(LaneValue("%first", INDEX), LaneValue("%last", INDEX)) as row:
             self.write_row(row)
         lines = ["entry:", *code.entry, *code.lines, "  ret void"]
-        texts = [function_text(name, "ptr %arguments, i64 %first, i64 %last", lines)]
+        texts = [function_text(name, _ROWS, lines)]
+        if self.begin_rows:
+            texts.append(function_text(f"{name}.begin", _ROWS, self.begin_lines()))
         if end := self.end_lines():
             texts.append(function_text(f"{name}.end", "ptr %arguments", end))
         return KernelCode(
@@ -70,6 +83,7 @@ class ConvolutionWriter(ABC):
             cut=1,
             has_end=bool(end),
             rows=self.rows,
+            begin_rows=self.begin_rows,
         )
 
     def image(self, sample: LaneValue, channel: LaneValue) -> Matrix:

@@ -91,7 +91,7 @@ class _DepthwiseWriter(ConvolutionWriter, ABC):
         return [self.code.load(self.offset(weight.pointer, (index(n), 1)), FLOAT) for n in taps]
 
 
-class ForwardWriter(_DepthwiseWriter):
+class DepthwiseConvolveWriter(_DepthwiseWriter):
     """Writes the function of a convolution."""
 
     def __init__(self, kernel: Convolve, panel: int) -> None:
@@ -114,7 +114,7 @@ class ForwardWriter(_DepthwiseWriter):
         self._convolver.write(self.numbers(channel), bias, self.map(sample, channel))
 
 
-class FlippedWriter(_DepthwiseWriter):
+class DepthwiseFlippedWriter(_DepthwiseWriter):
     """Writes the function of the images' gradient where windows lie at every pixel."""
 
     def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
@@ -132,7 +132,7 @@ class FlippedWriter(_DepthwiseWriter):
         self._convolver.write(weights, zero, self.image(sample, channel))
 
 
-class InputGradientWriter(_DepthwiseWriter):
+class DepthwiseInputWriter(_DepthwiseWriter):
     """Writes the function of the images' gradient: what each window adds to its pixels."""
 
     def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
@@ -165,7 +165,7 @@ class InputGradientWriter(_DepthwiseWriter):
         plane.add_to(image, index(0), index(places[0]))
 
 
-class WeightGradientWriter(ConvolutionWriter):
+class DepthwiseWeightWriter(ConvolutionWriter):
     """Writes the function of the weight's gradient: a row is a channel, sample after sample."""
 
     def __init__(self, kernel: ConvolveBackwardWeight, panel: int) -> None:

@@ -1,15 +1,24 @@
 """Convolution: the weight times what windows see, for blocks of windows and of channels."""
 
-from csrun.compiler.emit.llvm.code import Kind, LaneValue, index
+from math import gcd, prod
+
+from csrun.cirh.ops.convolution import Windows
+from csrun.compiler.emit.llvm.code import INDEX, LANES, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import LEAST_BLOCKS, WindowBlock
+from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
+from csrun.compiler.emit.llvm.convolution.pieces import each_piece, each_step, reversed_lanes
 from csrun.compiler.emit.llvm.convolution.product_writer import ProductWriter
 from csrun.compiler.emit.llvm.matrices import FLOAT, FLOATS, Matrix, each_vector, smaller, times
+from csrun.compiler.emit.llvm.nests import argument
 from csrun.compiler.emit.llvm.packed_products import ProductSizes
-from csrun.compiler.kernels.convolution import Convolve
+from csrun.compiler.graph.array import Array
+from csrun.compiler.kernels.convolution import Convolve, ConvolveBackwardInput
 from csrun.executable.products import BLOCK_K, BLOCK_ROWS
 
+LEAST_PIECE = 4  # windows that are worth to be written to panels by themselves
 
-class ForwardWriter(ProductWriter):
+
+class ConvolveWriter(ProductWriter):
     """Writes the function of a convolution: a row is a block of windows and some of the maps."""
 
     def __init__(self, kernel: Convolve, panel: int) -> None:
@@ -61,10 +70,51 @@ class ForwardWriter(ProductWriter):
             return
         with code.loop(index(0), channels) as channel:
             own = code.op("add", first, channel)
-            self.write_columns(block, own, self._columns)
-            self._write_panels(block, times(code, channel, sizes.taps), depth)
+            row = times(code, channel, sizes.taps)
+            if self.plane is not None and self._piece >= LEAST_PIECE:
+                self._write_panels(self.plane, block, own, row, depth)
+            else:
+                self.write_columns(block, own, self._columns)
+                self._copy_columns(block, row, depth)
 
-    def _write_panels(self, block: WindowBlock, first: LaneValue, depth: LaneValue) -> None:
+    @property
+    def _piece(self) -> int:
+        """Windows of a row that are never in two panels."""
+        return gcd(self.sizes.places[1], self.panel, LANES)
+
+    def _write_panels(
+        self,
+        plane: PaddedPlane,
+        block: WindowBlock,
+        channel: LaneValue,
+        first: LaneValue,
+        depth: LaneValue,
+    ) -> None:
+        """Write what windows see of a channel to panels, from a row of these on."""
+        code, width, kind = self.code, self.sizes.places[1], Kind("float32", self._piece)
+        with self.each_sample(block) as (sample, start):
+            image = self.image(code.op("add", block.sample, sample), channel)
+            plane.read(image, block.row, block.rows)
+            with self.each_tap() as (tap, i, j), code.loop(index(0), block.rows) as row:
+                seen = Matrix(plane.tap(i, j), plane.row_step).at(code, row)
+                target = self.offset(self._packed, (code.op("add", first, tap), self.panel))
+                column = code.op("add", start, times(code, row, width))
+
+                def copy(at: LaneValue) -> None:
+                    value = code.load(code.offset(seen.pointer, "float32", at), kind)
+                    place = self._place(target, code.op("add", column, at), depth)
+                    code.store(value, place)
+
+                each_step(code, width, kind.lanes, copy)
+
+    def _place(self, row: str, column: LaneValue, depth: LaneValue) -> str:
+        """The address of a column in a row of the panels."""
+        code = self.code
+        panel = code.op("mul", code.op("and", column, index(-self.panel)), depth)
+        lane = code.op("and", column, index(self.panel - 1))
+        return self.offset(row, (panel, 1), (lane, 1))
+
+    def _copy_columns(self, block: WindowBlock, first: LaneValue, depth: LaneValue) -> None:
         """Copy rows of columns to panels, from a row of these on."""
         code, kind = self.code, Kind("float32", self.panel)
         with code.loop(index(0), block.count, self.panel) as column:
@@ -95,3 +145,58 @@ class ForwardWriter(ProductWriter):
                 Matrix(target.pointer, 0).store(code, value, at, mask)
 
             each_vector(code, count, store)
+
+
+class FlippedWriter(ConvolveWriter):
+    """Writes the function of the images' gradient where windows lie at every pixel.
+
+    It is the convolution of the maps with the flipped weight [G C, O, KH, KW], which is written
+    before all rows.
+    """
+
+    def __init__(self, kernel: ConvolveBackwardInput, panel: int) -> None:
+        weight, groups = kernel.weight, kernel.groups
+        outputs, inputs, *size = weight.shape
+        shape = groups * inputs, outputs // groups, *size
+        flipped = Array("flipped", shape, weight.dtype)
+        w = kernel.windows
+        windows = Windows(w.size, w.stride, kernel.flipped_padding, w.dilation)
+        arrays = kernel.maps, flipped, kernel.images
+        super().__init__(Convolve(kernel.layer, *arrays, windows, groups, None), panel)
+        self._weight = weight
+        self.parameters = kernel.maps, weight, kernel.images
+        self.bases[flipped] = self.parts
+
+    @property
+    def parts_bytes(self) -> int:
+        return 4 * prod(self.kernel.weight.shape)
+
+    @property
+    def begin_rows(self) -> int:
+        return self.kernel.weight.shape[0]
+
+    def begin_lines(self) -> list[str]:
+        """A row is a channel of the images."""
+        code, sizes, step = Code(), self.sizes, self._weight.strides[0]
+        source, target = argument(code, 1), argument(code, len(self.parameters) + 2)
+        with (
+            code.loop(LaneValue("%first", INDEX), LaneValue("%last", INDEX)) as row,
+            code.loop(index(0), index(sizes.inputs)) as n,
+        ):
+            # The inputs of this convolution are the maps of the other.
+            group, channel = (code.op(how, row, index(sizes.outputs)) for how in ("udiv", "urem"))
+            output = code.op("add", times(code, group, sizes.inputs), n)
+            read = Matrix(source, step).at(code, output)
+            read = Matrix(read.pointer, sizes.taps).at(code, channel)
+            written = Matrix(target, sizes.depth).at(code, row)
+            written = Matrix(written.pointer, sizes.taps).at(code, n)
+
+            def flip(at: LaneValue, kind: Kind) -> None:
+                behind = code.op("sub", index(sizes.taps - kind.lanes), at)
+                value = code.load(code.offset(read.pointer, "float32", behind), kind)
+                place = code.offset(written.pointer, "float32", at)
+                code.store(reversed_lanes(code, value), place)
+
+            each_piece(code, sizes.taps, flip)
+        self.code.declared |= code.declared
+        return ["entry:", *code.entry, *code.lines, "  ret void"]

@@ -27,6 +27,16 @@ def each_piece(code: Code, size: int, body: PieceBody, most: int = MOST_PIECES) 
         at += lanes
 
 
+def each_step(code: Code, size: int, lanes: int, body: Callable[[LaneValue], None]) -> None:
+    """Instructions for places of a row, each so many numbers after the one before."""
+    if size <= lanes * MOST_PIECES:
+        for at in range(0, size, lanes):
+            body(index(at))
+        return
+    with code.loop(index(0), index(size), lanes) as place:
+        body(place)
+
+
 def lanes_of(width: int) -> int:
     """Lanes of vectors for rows of so many numbers: those that hold a row, or 16."""
     return min(1 << (width - 1).bit_length(), LANES)
@@ -66,3 +76,13 @@ def clear_image(code: Code, image: Matrix, size: tuple[int, int]) -> None:
             code.store(code.constant(0.0, kind), code.offset(start, "float32", at))
 
         each_piece(code, size[1], clear)
+
+
+def reversed_lanes(code: Code, value: LaneValue) -> LaneValue:
+    """The last lane first."""
+    kind = value.kind
+    if kind.lanes == 1:
+        return value
+    numbers = ", ".join(f"i32 {n}" for n in reversed(range(kind.lanes)))
+    order = f"<{kind.lanes} x i32> <{numbers}>"
+    return code.make(kind, f"shufflevector {value}, {kind.ir} poison, {order}")

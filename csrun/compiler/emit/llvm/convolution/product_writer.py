@@ -10,7 +10,7 @@ from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.convolution.convolution_sizes import WindowBlock
 from csrun.compiler.emit.llvm.convolution.convolution_writer import ConvolutionWriter
 from csrun.compiler.emit.llvm.convolution.padded_plane import PaddedPlane
-from csrun.compiler.emit.llvm.convolution.pieces import MOST_PIECES, lanes_of
+from csrun.compiler.emit.llvm.convolution.pieces import each_step, lanes_of
 from csrun.compiler.emit.llvm.matrices import Matrix, each_vector, padded, times
 from csrun.compiler.emit.llvm.packed_products import Products
 from csrun.compiler.kernels.convolution import Convolution
@@ -59,7 +59,7 @@ class ProductWriter(ConvolutionWriter, ABC):
             yield sample, times(self.code, sample, prod(self.sizes.places))
 
     def write_columns(self, block: WindowBlock, channel: LaneValue, target: str) -> None:
-        """What the windows of a block see of a channel."""
+        """Write what the windows of a block see of a channel."""
         code = self.code
         with self.each_sample(block) as (sample, first):
             image = self.image(code.op("add", block.sample, sample), channel)
@@ -94,12 +94,7 @@ class ProductWriter(ConvolutionWriter, ABC):
             code.store(value, own.at(code, row, at).pointer)
 
         with code.loop(index(0), rows) as row:
-            if width <= LANES * MOST_PIECES:
-                for at in range(0, width, kind.lanes):
-                    copy(index(at))
-            else:
-                with code.loop(index(0), index(width), kind.lanes) as place:
-                    copy(place)
+            each_step(code, width, kind.lanes, copy)
 
     def map_matrix(self, block: WindowBlock, first: LaneValue) -> Matrix:
         """Maps of a group as rows with the columns of a block."""

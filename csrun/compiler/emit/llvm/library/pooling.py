@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 from csrun.compiler.emit.llvm.code import LANES, Kind, LaneValue, index
@@ -139,8 +138,9 @@ class _PoolingWriter(ABC):
         """Instructions for the pixels that are in the image."""
         code, (rows, columns) = self._code, self.kernel.windows.size
         if not self._is_padded and rows * columns <= MOST_PIXELS:
-            for i, j in product(range(rows), range(columns)):
-                with self._pixel(windows, index(i * columns + j), index(i), index(j)) as pixel:
+            for n in range(rows * columns):
+                place = index(n // columns), index(n % columns)
+                with self._pixel(windows, index(n), *place) as pixel:
                     write(pixel)
             return
         with code.loop(index(0), index(rows)) as i, code.loop(index(0), index(columns)) as j:
