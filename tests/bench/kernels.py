@@ -24,13 +24,11 @@ from threadpoolctl import threadpool_limits
 from csrun.cirh.ops.gelu import CUBE, INNER
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
-from csrun.compiler.kernels.convolution import TILE_BYTES as COLUMN_BYTES
 from csrun.compiler.kernels.normalization import TILE_BYTES
 from csrun.compiler.kernels.softmax import TILE_BYTES as SOFTMAX_TILE_BYTES
 from csrun.compiler.kernels.softmax_cross_entropy import LossOperands, WideBackward, WideForward
 from csrun.compiler.lair.functions import calls_of
-from csrun.kernels import attention, convolution, normalization, softmax, special
-from csrun.kernels.windows import taps
+from csrun.kernels import attention, normalization, softmax, special
 
 ROUNDS = 21
 LEAST_ROWS = 32  # of three arrays of 1536 or 3072 columns: what is best of 8 to 64
@@ -169,36 +167,6 @@ def softmax_calls(torch: Any, name: str, rows: int, classes: int) -> dict[str, C
     return {"csrun": ours, "PyTorch eager": theirs}
 
 
-def convolution_calls(
-    torch: Any, samples: int, channels: int, size: int, maps: int
-) -> dict[str, Call]:
-    """Convolution by windows of 3 by 3 at every pixel, and its gradients."""
-    x, weight = normal(samples, channels, size, size), normal(maps, channels, 3, 3)
-    around = taps((size, size), (size, size), (3, 3), (1, 1), (1, 1), (1, 1))
-    out, grad = np.empty((2, samples, 1, maps, size * size), "float32")
-    grad[...] = normal(*grad.shape)
-    dx, dw, part = np.empty_like(x), np.empty_like(weight), normal(1, maps, channels * 9)
-    columns, back = (
-        normal(min(samples, max(1, COLUMN_BYTES // (36 * n * size**2))), n, 3, 3, size, size)
-        for n in (channels, maps)
-    )
-    flipped, images = normal(1, channels, maps, 3, 3), grad.reshape(samples, maps, size, size)
-    of_group, of_pixels = weight.reshape(1, maps, -1), dx.reshape(samples, 1, channels, size**2)
-
-    def ours() -> None:
-        convolution.convolve(x, of_group, None, out, columns, around)
-        convolution.backward_flipped(images, weight, of_pixels, back, flipped, around)
-        convolution.backward_weight(grad, x, dw, columns, part, around)
-
-    leaves, slope = [torch.from_numpy(a).requires_grad_() for a in (x, weight)], images
-
-    def theirs() -> None:
-        y = torch.nn.functional.conv2d(*leaves, padding=1)
-        torch.autograd.grad(y, leaves, torch.from_numpy(slope))
-
-    return {"csrun": ours, "PyTorch eager": theirs}
-
-
 def gelu_calls(count: int = 1 << 15) -> dict[str, Call]:
     """Exact gelu and its form by tanh, forward and backward, over a tile that the cache holds."""
     x = normal(count)
@@ -317,9 +285,6 @@ def measure(settings: str) -> None:
             report(workload, "csrun", "PyTorch eager", softmax_calls(torch, name, rows, size))
             calls = softmax_calls(torch, f"log_{name}", rows, size)
             report(f"log-{workload}", "csrun", "PyTorch eager", calls)
-        for shape in ((32, 16, 28, 32), (32, 64, 7, 64), (16, 64, 28, 64)):
-            workload = f"convolution {list(shape[:3])} to {shape[3]} maps, {settings}"
-            report(workload, "csrun", "PyTorch eager", convolution_calls(torch, *shape))
         measure_attention(torch, settings)
         measure_library(torch)
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)

@@ -14,21 +14,42 @@ import numpy as np
 from result import Result, interleaved
 from support.kernels import bound
 
+from csrun.cirh.ops.convolution import Windows
 from csrun.compiler.emit.llvm.library import library_code
-from csrun.compiler.emit.llvm.module import module_text
+from csrun.compiler.emit.llvm.module import common_text, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel, Phase
+from csrun.compiler.kernels.convolution import (
+    Convolve,
+    ConvolveBackwardInput,
+    ConvolveBackwardWeight,
+)
 from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.normalization import BACKWARD, FORWARD, Norm
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
 from csrun.executable import StepState, machine_code
+from csrun.executable.products import EXPORTED, tile_of
+from csrun.executable.team import empty
 from csrun.kernels import random, rotary
 
 ROUNDS, SECONDS = 15, 0.02  # of a side in each round
 VOCABULARY, TOKENS = 50257, 1024
 SIDE, NUMPY, PEER = "machine code", "NumPy form", "PyTorch eager"
+#: Images, maps, and what is not 3 by 3 windows at every pixel.
+CONVOLUTIONS: tuple[tuple[tuple[int, int, int, int], int, dict[str, int]], ...] = (
+    ((32, 3, 32, 32), 64, {}),
+    ((32, 64, 32, 32), 64, {}),
+    ((32, 128, 16, 16), 128, {}),
+    ((32, 512, 4, 4), 512, {}),
+    ((32, 64, 7, 7), 64, {}),
+    ((32, 64, 32, 32), 128, {"stride": 2}),
+    ((32, 64, 16, 16), 128, {"size": 1}),
+    ((32, 256, 4, 4), 512, {"size": 1}),
+    ((32, 128, 16, 16), 128, {"groups": 128}),
+    ((32, 128, 16, 16), 128, {"groups": 128, "stride": 2}),
+)
 Call = Callable[[], Any]
 
 
@@ -42,6 +63,8 @@ def measure_library(torch: Any) -> None:
     measure_embedding(torch, size)
     measure_dropout(torch, 4, 256, size)
     measure_rotary()
+    for shape, maps, options in CONVOLUTIONS:
+        measure_convolution(torch, shape, maps, **options)
 
 
 def measure_norm(torch: Any, name: str, rows: int, size: int) -> None:
@@ -127,6 +150,41 @@ def measure_dropout(torch: Any, *shape: int) -> None:
     )
 
 
+def measure_convolution(
+    torch: Any,
+    shape: tuple[int, int, int, int],
+    maps: int,
+    size: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+) -> None:
+    """Print a convolution without bias and its two gradients."""
+    windows = Windows((size, size), (stride, stride), (size // 2, size // 2))
+    places = shape[0], maps, *windows.over(shape[2:])
+    x, dx, y, dy = _array("x", *shape), _array("dx", *shape), *_arrays(("y", "dy"), *places)
+    w, dw = _arrays(("w", "dw"), maps, shape[1] // groups, size, size)
+    values = {a.name: _normal(*a.shape) for a in (x, w, dy)}
+    images, weight, slope = (torch.from_numpy(values[a.name]) for a in (x, w, dy))
+    options = [stride] * 2, [size // 2] * 2, [1, 1], False, [0, 0], groups
+
+    def gradient(*wanted: bool) -> Call:
+        operator = torch.ops.aten.convolution_backward
+        return lambda: operator(slope, images, weight, None, *options, wanted)
+
+    function = torch.nn.functional.conv2d
+    title = f"convolution {list(shape)} by {list(w.shape)}, stride {stride}"
+    report(
+        title,
+        Convolve("conv", x, w, y, windows, groups, None),
+        values,
+        lambda: function(images, weight, None, *options[:3], groups),
+    )
+    of_images = ConvolveBackwardInput("conv", dx, w, dy, windows, groups)
+    report(f"{title}, gradient of images", of_images, values, gradient(True, False, False))
+    of_weight = ConvolveBackwardWeight("conv", x, dw, dy, windows, groups)
+    report(f"{title}, gradient of the weight", of_weight, values, gradient(False, True, False))
+
+
 def measure_rotary() -> None:
     """Print rotations of heads in a joined projection; PyTorch has no operator for them."""
     batch, length, heads, size = 4, 256, 16, 64
@@ -172,14 +230,15 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
     code = library_code(kernel, "kernel")
     assert code is not None, "it has machine code"
     text = module_text({"kernel": (code, "")})
-    machine = machine_code.MachineCode([machine_code.build(text)])
+    products = machine_code.build(common_text(tile_of(machine_code.host())))
+    machine = machine_code.MachineCode([products, machine_code.build(text)], EXPORTED)
     memory = {a.name: np.zeros(a.whole, a.dtype) for a in code.parameters}
     for name, value in values.items():
         if name in memory:
             memory[name][...] = value
     scope = {"step": step, "runtime": SimpleNamespace(seed=7)}
     numbers = np.array([*(eval(text, scope) for text in code.numbers), 0.0])
-    scratch, parts = (np.zeros(n + 64, np.uint8) for n in (code.scratch_bytes, code.parts_bytes))
+    scratch, parts = (empty(n + 64) for n in (code.scratch_bytes, code.parts_bytes))
     constants = _constants(kernel) if isinstance(kernel, Rotary) else ()
     addresses = [
         *(
@@ -191,10 +250,15 @@ def machine_call(kernel: Kernel, values: Mapping[str, Any], step: StepState | No
     arguments = (ctypes.c_void_p * len(addresses))(*addresses)
     place, rows = ctypes.addressof(arguments), code.rows
     run = machine.function("kernel", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    begin, before = None, code.begin_rows
+    if before:
+        begin = machine.function("kernel.begin", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     end = machine.function("kernel.end", ctypes.c_void_p) if code.has_end else None
     owned = (machine, arguments, memory, numbers, scratch, parts, constants)
 
     def call(_: Any = owned) -> None:
+        if begin is not None:
+            begin(place, 0, before)
         run(place, 0, rows)
         if end is not None:
             end(place)

@@ -7,14 +7,19 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 from support.library_code import LibraryCase, array, normal, wide
+from support.programs import Machine, options_of
 
+from csrun import nn
+from csrun.base.mode import RunMode
 from csrun.cirh.ops.convolution import Windows
+from csrun.compiler import compile_model
 from csrun.compiler.emit.llvm.library import library_code
 from csrun.compiler.kernels.convolution import (
     Convolve,
     ConvolveBackwardInput,
     ConvolveBackwardWeight,
 )
+from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
 
@@ -145,11 +150,36 @@ def test_what_is_not_finite_stays_in_its_windows():
     np.testing.assert_array_equal(np.isfinite(found), ~seen)
 
 
+def test_threads_change_no_bit(tmp_path):
+    """Three steps of a network with all kinds of convolutions."""
+    with Tracer("float32") as tracer:
+        x = tracer.input("images", (6, 3, 20, 20), "float32")
+        labels = tracer.input("labels", (6,), "int32")
+        x = nn.relu(nn.Conv2D(16, 3, padding=1)(x))
+        x = nn.relu(nn.Conv2D(16, 3, padding=1, groups=16)(x))
+        x = nn.relu(nn.Conv2D(32, 3, stride=2, groups=4)(nn.Conv2D(24, 1)(x)))
+        loss = nn.softmax_cross_entropy(nn.Dense(5)(nn.flatten(x)), labels)
+        train_op = nn.SGD(0.01).minimize(loss)
+        module = tracer.finish(RunMode.TRAIN, loss, train_op, [])
+    executable = compile_model(module, tmp_path, options_of(kernels="llvm")).executable
+    machine_coded = [name for name in executable.kernels.manifest.kernels if "conv" in name]
+    assert len(machine_coded) == 11  # the first one has no gradient of images
+    batch = normal(6, 3, 20, 20), np.arange(6, dtype="int32") % 5
+    found = []
+    for threads in (1, 2, 3):
+        machine = Machine(executable, {}, threads)
+        found.append([machine.train(batch)[0] for _ in range(3)] + [machine.store.tobytes()])
+    assert found[0] == found[1] == found[2]
+
+
 def test_what_has_no_machine_code():
     case = CASES["plain"]
     windows, groups = case.windows, case.groups
     arrays = [array("x", *case.shape), array("w", *case.weight), array("y", *case.places)]
     doubles = [array(a.name, *a.shape, dtype="float64") for a in arrays]
     assert library_code(Convolve("c", *doubles, windows, groups, None), "kernel") is None
+    wide_rows = [array("x", 1, 1, 1, 5000), array("w", 1, 1, 1, 3), array("y", 1, 1, 1, 4998)]
+    kernel = Convolve("c", *wide_rows, Windows((1, 3), (1, 1), (0, 0)), 1, None)
+    assert library_code(kernel, "kernel") is None
     turned = array("x", 3, 7, 6, 2).permuted((0, 3, 1, 2))
     assert library_code(Convolve("c", turned, *arrays[1:], windows, groups, None), "kernel") is None

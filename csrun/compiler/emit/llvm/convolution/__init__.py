@@ -26,6 +26,8 @@ from csrun.compiler.kernels.convolution import (
 from csrun.executable import machine_code
 from csrun.executable.products import BLOCK_K, Tile, tile_of
 
+MOST_WINDOWS = 4096  # in a row of windows, all of which scratch has a place for
+
 _Writer = Callable[[Any, int], ConvolutionWriter]
 _BY_PRODUCTS: dict[type[Convolution], _Writer] = {
     Convolve: ConvolveWriter,
@@ -61,7 +63,7 @@ def _writer_of(kernel: Convolution) -> _Writer:
 
 
 def _has_form(kernel: Convolution) -> bool:
-    """Return whether all is float32 with contiguous images, and what a window sees is one block."""
+    """Return whether all is float32 with contiguous images, neither too wide for scratch."""
     arrays = (*kernel.reads, *kernel.writes)
     planes = [(a.strides[2:], a.shape[2:]) for a in (kernel.images, kernel.maps)]
     weight = kernel.weight
@@ -69,5 +71,6 @@ def _has_form(kernel: Convolution) -> bool:
         all(array.dtype == "float32" for array in arrays)
         and all(strides == contiguous(shape) for strides, shape in planes)
         and weight.strides[1:] == contiguous(weight.shape[1:])
-        and kernel.windows.size[0] * kernel.windows.size[1] <= BLOCK_K
+        and prod(kernel.windows.size) <= BLOCK_K
+        and max(kernel.images.shape[3], kernel.maps.shape[3]) <= MOST_WINDOWS
     )
