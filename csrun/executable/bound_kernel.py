@@ -9,7 +9,7 @@ from csrun.executable.bind import Array
 from csrun.executable.kernel_signature import KernelSignature
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.products import Tile
-from csrun.executable.team import Job, Team, bind_jobs, empty
+from csrun.executable.team import Job, Team, bind_jobs
 
 CHUNKS = 4  # of a kernel's rows, for each thread: one that is late has others take over its share
 
@@ -18,13 +18,14 @@ CHUNKS = 4  # of a kernel's rows, for each thread: one that is late has others t
 class Workspace:
     """Code, threads and memory that the kernels of a program have in common.
 
-    scratch: of each thread. packed: an operand of a product, packed for all of them. tile: of the
-    products' code.
+    scratch: of each thread. parts: what threads leave to each other in a call. packed: an operand
+    of a product, packed for all of them. tile: of the products' code.
     """
 
     code: MachineCode
     team: Team | None
     scratch: Sequence[Array]
+    parts: Array
     packed: Array
     tile: Tile
 
@@ -66,17 +67,19 @@ class BoundKernel:
         self._inputs = [(n, a) for n, a in enumerate(signature.arrays) if a.is_input]
         self._numbers = (c_double * max(signature.numbers, 1))()
         self._values = _values_of(signature, arrays)
-        parts = empty(signature.parts_bytes)
         addresses = [0 if a is None else a.ctypes.data for a in own]
         self._arguments = [
             (c_void_p * (len(own) + 3))(
-                *addresses, addressof(self._numbers), scratch.ctypes.data, parts.ctypes.data
+                *addresses,
+                addressof(self._numbers),
+                scratch.ctypes.data,
+                workspace.parts.ctypes.data,
             )
             for scratch in workspace.scratch
         ]
         rows = signature.rows if signature.rows is not None else len(arrays[0])
         jobs = self._jobs(workspace.code, signature, rows)
-        memory = own, workspace, parts, self._numbers, self._arguments
+        memory = own, workspace, self._numbers, self._arguments
         self.run = bind_jobs(workspace.code, workspace.team, jobs, memory)
 
     def _jobs(self, code: MachineCode, signature: KernelSignature, rows: int) -> list[Job]:

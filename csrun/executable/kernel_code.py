@@ -94,11 +94,13 @@ class KernelFiles:
 
     def _workspace(self, code: MachineCode, team: Team | None) -> Workspace:
         products = bool(self.manifest.products)
-        own = [signature.scratch_bytes for signature in self.manifest.kernels.values()]
+        kernels = self.manifest.kernels.values()
+        own = [signature.scratch_bytes for signature in kernels]
         nbytes = max([*own, SCRATCH_BYTES if products else 0])
         scratch = [empty(nbytes) for _ in range(1 if team is None else team.threads)]
+        parts = empty(max((signature.parts_bytes for signature in kernels), default=0))
         packed = empty(PACKED_BYTES if products else 0)
-        return Workspace(code, team, scratch, packed, tile_of(self.manifest.target))
+        return Workspace(code, team, scratch, parts, packed, tile_of(self.manifest.target))
 
     def _loaded(self, directory: Path) -> MachineCode:
         is_of_host = self.manifest.target == machine_code.host()

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from image_nets import NETWORKS, Step, Training
 from result import Result, interleaved
 
-ROUNDS, ROUND_S = 7, 0.3  # seconds of a side in a round, at least a step
+ROUNDS, ROUND_S = 5, 0.3  # seconds of a side in a round, at least a step
 BASELINE, COMPILED = "PyTorch eager", "torch.compile"
 AT_LEAST = 1.0
 

@@ -30,7 +30,7 @@ def code():
 def workspace(code, request):
     team = Team(code, request.param) if request.param > 1 else None
     scratch = [empty(SCRATCH_BYTES) for _ in range(request.param)]
-    yield Workspace(code, team, scratch, empty(PACKED_BYTES), AVX2)
+    yield Workspace(code, team, scratch, empty(0), empty(PACKED_BYTES), AVX2)
     if team is not None:
         team.close()
 

@@ -13,7 +13,7 @@ from csrun.compiler.emit.llvm.module import common_text, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.kernel import Kernel
 from csrun.executable import machine_code
-from csrun.executable.products import EXPORTED, tile_of
+from csrun.executable.products import EXPORTED, Tile, tile_of
 
 
 class LibraryCase:
@@ -31,7 +31,7 @@ class LibraryCase:
         text = module_text({"kernel": (code, "")})
         images = [machine_code.build(text)]
         if any(f"@{called}(" in code.text for called in EXPORTED):
-            images.insert(0, _products())
+            images.insert(0, _products(tile_of(machine_code.host())))
         self._machine = machine_code.MachineCode(images, EXPORTED)
         self._sizes: dict[str, int] = {}
         for array in code.parameters:
@@ -88,8 +88,8 @@ class LibraryCase:
 
 
 @cache
-def _products() -> bytes:
-    return machine_code.build(common_text(tile_of(machine_code.host())))
+def _products(tile: Tile) -> bytes:
+    return machine_code.build(common_text(tile))
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -19,6 +19,7 @@ from csrun.compiler.kernels.convolution import (
     ConvolveBackwardInput,
     ConvolveBackwardWeight,
 )
+from csrun.executable.products import AVX2, AVX512
 from csrun.nn.tracer import Tracer
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the kernels")
@@ -148,6 +149,19 @@ def test_what_is_not_finite_stays_in_its_windows():
     seen = np.zeros(case.places, bool)
     seen[0, :, 4:7, 4:7] = seen[1, :, 26:, :2] = True
     np.testing.assert_array_equal(np.isfinite(found), ~seen)
+
+
+@pytest.mark.parametrize("name", ["padded", "row_of_16", "stride_of_2", "many_channels", "pixels"])
+def test_tiles_of_products_change_no_bit(name, monkeypatch):
+    case, found = CASES[name], []
+    values = values_of(case)
+    for tile in (AVX2, AVX512):
+        for module in ("csrun.compiler.emit.llvm.convolution", "support.library_code"):
+            monkeypatch.setattr(f"{module}.tile_of", lambda target, tile=tile: tile)
+        found.append([LibraryCase(kernel, values).run() for kernel in kernels(case)])
+    for narrow, wide_one in zip(*found, strict=True):
+        for key, value in narrow.items():
+            np.testing.assert_array_equal(wide_one[key], value)
 
 
 def test_threads_change_no_bit(tmp_path):
