@@ -108,6 +108,7 @@ class RecordedStep:
         with ExitStack() as opened:
             opened.enter_context(self._recorder)
             self.batch = self._recorder.batch(batch)
+            self._batch_refs = tree_map(_ref_of, self.batch)  # before the loop changes its dict
             opened.enter_context(self.calls)
             self._modes = opened.pop_all()
 
@@ -340,8 +341,7 @@ class RecordedStep:
         return variant
 
     def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
-        refs = tree_map(lambda x: x.value if isinstance(x, TracedTensor) else x, self.batch)
-        return LoopShape(self._recording, refs, self.calls.found, inputs)
+        return LoopShape(self._recording, self._batch_refs, self.calls.found, inputs)
 
     def _constants(self, shape: LoopShape) -> list[Constant]:
         """Return the constants whose numbers no call of the loop compares."""
@@ -540,6 +540,10 @@ def _require_evaluation(recording: Recording) -> None:
                 f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
                 "which only training steps write to the run's store: do it if self.training"
             )
+
+
+def _ref_of(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, TracedTensor) else leaf
 
 
 def _refs(tree: Any) -> list[Ref]:

@@ -1,6 +1,7 @@
 """Interpreter of a recording: the values that PyTorch itself computes, to the last bit."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -17,6 +18,7 @@ from csrun.pytorch.record.torch_modes import above_autograd, onednn
 from csrun.pytorch.record.traced import TracedTensor
 
 Numbers = dict[Ref, torch.Tensor]
+_OF_LABELS = ("aten.nll_loss", "aten.gather", "aten.scatter")  # which PyTorch wants in int64
 Masks = Mapping[int, torch.Tensor]
 
 
@@ -70,9 +72,16 @@ def _compute(number: int, op: RecordedOperator, numbers: Numbers, masks: Masks) 
     mask = masks.get(number if op.forward is None else op.forward)
     if mask is not None and op.name in DRAWING:
         keywords["kept"] = mask
+    if op.name.startswith(_OF_LABELS):
+        arguments = tree_map(_widened, arguments)
     found = call_for_user(op.call, arguments, keywords)
     each = found if isinstance(found, tuple | list) else [found]
     numbers.update((ref, x) for ref, x in zip(op.results, each, strict=True) if ref is not None)
+
+
+def _widened(argument: Any) -> Any:
+    is_tensor = isinstance(argument, torch.Tensor)
+    return argument.long() if is_tensor and argument.dtype is torch.int32 else argument
 
 
 def _needed(recording: Recording, wanted: Sequence[Ref], known: Container[Ref]) -> list[int]:

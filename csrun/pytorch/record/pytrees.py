@@ -41,6 +41,9 @@ def _unflatten_dict(kind: type[Any], values: Iterable[Any], keys: Sequence[Any])
     made = base.__new__(kind)
     for key, value in zip(keys, values, strict=True):
         base.__setitem__(made, key, value)
+    if is_dataclass(kind):  # as in an old ModelOutput, whose fields are its items
+        for field in fields(kind):
+            object.__setattr__(made, field.name, made.get(field.name))
     return made
 
 

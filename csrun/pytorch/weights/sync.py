@@ -91,7 +91,7 @@ class WeightSync:
         copies: dict[int, torch.Tensor] = {}
         if not self.is_in_file:
             with unrecorded():
-                for each in self.before:
+                for each in list(self.before):  # a copy may end a step, which adds to them
                     each.keep(copies)
         self.before.clear()
 

@@ -24,6 +24,18 @@ class Named(OrderedDict):
         return self[name]
 
 
+@dataclass
+class OldOutput(OrderedDict):
+    """Dataclass and dict in one, as an early ModelOutput of transformers."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+
+    def __post_init__(self):
+        for name in ("loss", "logits"):
+            super().__setitem__(name, getattr(self, name))
+
+
 class Giving(nn.Module):
     """A network that computes its loss, and gives it by name."""
 
@@ -36,7 +48,7 @@ class Giving(nn.Module):
         return self.kind(loss=f.cross_entropy(logits, y), logits=logits)
 
 
-@pytest.mark.parametrize("kind", [Output, Named, dict], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Output, Named, OldOutput, dict], ids=lambda kind: kind.__name__)
 def test_forward_gives_a_dataclass_or_a_dict_of_its_own(tmp_path, kind):
     def loop(kit):
         found, (model,) = [], kit.model

@@ -8,6 +8,7 @@ from support.torch_loops import Kit  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.weights.sync import WeightSync  # noqa: E402
 
 
 def test_a_norm_that_is_switched_between_passes_is_refused(tmp_path):
@@ -21,3 +22,18 @@ def test_a_norm_that_is_switched_between_passes_is_refused(tmp_path):
                 kit.optimizer.zero_grad()
                 kit.criterion(kit.model(x), y).backward()
                 kit.optimizer.step()
+
+
+def test_weights_are_kept_while_a_step_that_ends_adds_its_own():
+    sync, added = WeightSync(nn.Linear(2, 2), None), []
+
+    class EndsAStep:
+        def keep(self, copies):
+            added.append(EndsAStep())
+            sync.before.add(added[-1])
+
+    first = EndsAStep()
+    sync.before.add(first)
+    sync.keep_weights()
+    assert len(added) == 1
+    assert not sync.before

@@ -1,0 +1,77 @@
+"""Loops that change the dict of a batch, and evaluations that read losses of int32 labels."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as f  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+
+class Named(Dataset):
+    """Samples by name. labels: their type."""
+
+    def __init__(self, labels=torch.int64):
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(48, 6, dtype=torch.float64, generator=generator)
+        self.mask = torch.randint(2, (48,), generator=generator)
+        self.y = torch.randint(4, (48,), generator=generator).to(labels)
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        return {"x": self.x[index], "mask": self.mask[index], "y": self.y[index]}
+
+
+class OfDicts(Kit):
+    def __init__(self):
+        super().__init__()
+        self.train = DataLoader(Named(), 8)
+
+
+def test_a_loop_pops_a_key_of_its_batch_and_adds_another(tmp_path):
+    def loop(kit):
+        losses = []
+        for batch in kit.train:
+            batch["weights"] = batch.pop("mask").double() + 1
+            each = f.cross_entropy(kit.model(batch["x"]), batch["y"], reduction="none")
+            losses.append(kit.update((each * batch["weights"]).mean()))
+        return losses
+
+    beside(loop, tmp_path, kit=OfDicts)
+
+
+class Labelled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+
+    def forward(self, x, y):
+        return f.nll_loss(f.log_softmax(self.inner(x), dim=1), y)
+
+
+class OfInt32(Kit):
+    """Class labels in int32, which plain PyTorch refuses: there they are int64."""
+
+    labels = torch.int64
+
+    def __init__(self):
+        super().__init__(Labelled())
+        self.model.forward = lambda *given: self.model[0](*given)
+        self.val = DataLoader(Named(self.labels), 8)
+
+    def session(self, folder, **options):
+        self.val = DataLoader(Named(torch.int32), 8)
+        return super().session(folder, **options)
+
+
+def test_an_evaluation_reads_losses_of_int32_labels_from_its_first_step_on(tmp_path):
+    def loop(kit):
+        kit.model.eval()
+        with torch.no_grad():
+            return [kit.model(batch["x"], batch["y"]).item() for batch in kit.val]
+
+    beside(loop, tmp_path, kit=OfInt32)
