@@ -21,8 +21,13 @@ SHARED_CLASS_NAMES = {
     "MaxPool": {"nn", "compiler/kernels"},
     # An operator of both dialects.
     "ViewOp": {"cirh/ops", "compiler/lair"},
-    # The name of a schedule is its tag in files.
-    "Constant": {"executable", "pytorch/step"},
+    # The name of a schedule is its tag in files, and scripts of the Model Zoo have it.
+    "Constant": {"executable", "pytorch/framework", "pytorch/step"},
+    "Polynomial": {"executable", "pytorch/framework"},
+    # Names of `cerebras.framework.torch`, as scripts of the Model Zoo have them.
+    "Optimizer": {"compiler/optimizers", "pytorch/framework"},
+    "RateTracker": {"pytorch/framework", "records"},
+    "Session": {"pytorch", "pytorch/framework"},
     # Optimizer state is in slots, as TensorFlow calls them; a token's slot is a place in the loop.
     "Slot": {"executable", "pytorch/step"},
 }

@@ -47,7 +47,7 @@ def test_the_wheel_has_the_files_that_init_copies() -> None:
 
 def test_what_is_packaged_beside_csrun_is_there_and_pytorch_an_extra() -> None:
     top = {name.split(".")[0] for name in SETUP["options.packages.find"]["include"].split()}
-    assert top == {path.parent.name for path in CHECKOUT.glob("c*/__init__.py")}
+    assert top == {"cerebras", *(path.parent.name for path in CHECKOUT.glob("c*/__init__.py"))}
     assert SETUP["options.extras_require"]["torch"].split() == [f"torch=={TESTED}.*"]
     assert "torch" not in SETUP["options"]["install_requires"]
 
@@ -67,6 +67,7 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
     source = tmp_path / "source"
     source.mkdir()
     for name in (
+        "cerebras",
         "cerebras_torch",
         "csrun",
         "reference_models",
@@ -90,6 +91,8 @@ def test_the_wheel_holds_the_license_the_sites_and_the_pages_of_the_reports(
     assert {str(path.relative_to(CHECKOUT)) for path in files} <= held
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in held)
     assert {"cerebras_torch/__init__.py", "csrun/pytorch/__init__.py"} <= held
+    assert "cerebras/framework/torch/__init__.py" in held
+    assert "cerebras/__init__.py" not in held, "other packages may have a part of the namespace"
     unpacked = tmp_path / "unpacked"
     zipfile.ZipFile(built).extractall(unpacked)
     for template in ("image", "fc_mnist"):

@@ -21,7 +21,10 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     """
     if command.script is None:
         return ()
-    found = set(_packages(Path(command.script)))
+    script = Path(command.script)
+    found = set(_packages(script))
+    if any(map(_is_of_torch_scripts, _nodes(script, set()))):
+        found.add("cerebras_torch")  # its modules import it, and PyTorch
     names = [name for name in HEAVY if name in found]
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
 
@@ -110,6 +113,11 @@ def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
             neighbour = script.parent / f"{name}.py"
             if neighbour not in seen and neighbour.is_file():
                 yield from _nodes(neighbour, seen)
+
+
+def _is_of_torch_scripts(node: ast.AST) -> bool:
+    """True for an import from a package's part for PyTorch, as modelzoo.fc_mnist.pytorch.model."""
+    return isinstance(node, ast.ImportFrom) and "pytorch" in (node.module or "").split(".")
 
 
 def _tree(script: Path) -> ast.Module:

@@ -14,7 +14,10 @@ import torch
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.source_folder import SOURCE_FOLDER
 
-_CSRUN = (f"{SOURCE_FOLDER}/", f"{SOURCE_FOLDER.parent / 'cerebras_torch'}/")
+_CSRUN = tuple(
+    f"{folder}/"
+    for folder in (SOURCE_FOLDER, *map(SOURCE_FOLDER.with_name, ("cerebras_torch", "cerebras")))
+)
 _TORCH = f"{Path(torch.__file__).parent}/"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)

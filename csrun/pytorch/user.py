@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Generator, Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -30,6 +30,7 @@ from csrun.records.torch_names import same_stored_name, stored_name
 log = logging.getLogger("csrun")
 _modules: WeakKeyDictionary[torch.nn.Module, Settings] = WeakKeyDictionary()
 loaders: list["SessionLoader"] = []  # of the script, in the order in which every task makes them
+Loader = TypeVar("Loader", bound="SessionLoader")
 active: list["OpenSession"] = []  # the Session whose block runs, if any
 
 
@@ -126,11 +127,17 @@ def only_optimizer(model: torch.nn.Module, line: str) -> torch.optim.Optimizer:
 
 def dataloader(loader: DataLoader[Any]) -> "SessionLoader":
     """Wrap a DataLoader for Sessions; outside a Session's block it iterates as PyTorch's own."""
+    return wrap(loader, SessionLoader)
+
+
+def wrap(loader: DataLoader[Any], kind: type[Loader]) -> Loader:
+    """Wrap a DataLoader for Sessions. kind: the wrapper's class."""
     settings("dataloader")
     check(loader, user_line())
     session_check.expect()
-    loaders.append(SessionLoader(loader))
-    return loaders[-1]
+    made = kind(loader)
+    loaders.append(made)
+    return made
 
 
 @cache  # once per line

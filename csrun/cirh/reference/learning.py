@@ -28,7 +28,11 @@ Slots = dict[str, Any]
 
 def next_values(op: UpdatingOp, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     """A parameter's next value, and its optimizer state, of which there is none at first."""
-    algorithm: Any = op.properties["algorithm"]
+    return updated(op.properties["algorithm"], weights, grad, slots)
+
+
+def updated(algorithm: Any, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
+    """A parameter's next value by an algorithm, and its optimizer state, as of `next_values`."""
     grad = -grad if algorithm.maximize.value.data else grad
     return _UPDATES[type(algorithm)](algorithm, weights, grad, slots)
 

@@ -12,6 +12,7 @@ from csrun.pytorch.loader.dataset_state import (
     snapshot_of,
     text_of,
 )
+from csrun.pytorch.loader.iterated import is_iterated
 from csrun.pytorch.loader.patch import apply_patch, patch_of
 
 LEARNING = 3  # fetches that show which attributes the data set itself writes, such as a cache
@@ -36,6 +37,8 @@ class DataChanges:
 
     @property
     def _roots(self) -> dict[str, Any]:
+        if is_iterated(self._loader):  # which changes as it is walked
+            return {}
         return {"dataset": self._loader.dataset, "collate_fn": self._loader.collate_fn}
 
     def begin(self) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
+from torch.utils.data import DataLoader
 
 from csrun.context import Role, current
 from csrun.data import Dataset
@@ -20,6 +20,8 @@ from csrun.data.indexed import batches_of
 from csrun.data.input_operators import Level
 from csrun.data.samples import Rows
 from csrun.data.structure import Elements
+from csrun.pytorch.half_types import HALF_TYPES, say_widened
+from csrun.pytorch.loader.iterated import IteratedBatches, is_iterated
 from csrun.pytorch.loader.order import PassOrders
 
 log = logging.getLogger("csrun")
@@ -36,12 +38,6 @@ def check(loader: Any, where: str) -> None:
         raise UnusableLoaderError(
             f"{where}: must be a torch.utils.data.DataLoader, got {type(loader).__name__}"
         )
-    if isinstance(loader.dataset, IterableDataset):
-        raise UnusableLoaderError(
-            f"{where}: {type(loader.dataset).__name__} is an IterableDataset, whose batches cannot "
-            "be made by number: give a Dataset with __getitem__ and __len__, or leave "
-            "cbtorch.dataloader out, so that the chief makes the batches"
-        )
     if not _has_length(loader):
         raise UnusableLoaderError(
             f"{where}: the DataLoader has no length: give its sampler, or its dataset, __len__"
@@ -50,6 +46,13 @@ def check(loader: Any, where: str) -> None:
         raise UnusableLoaderError(
             f"{where}: the DataLoader is empty: {len(loader.dataset)} samples give no batch of "
             f"{loader.batch_size}: lower batch_size, or set drop_last=False"
+        )
+    if is_iterated(loader):
+        log.warning(
+            "%s: %s is an IterableDataset: each streamer makes all batches and keeps its own, so "
+            "that more streamers are no faster; a Dataset with __getitem__ is divided among them",
+            where,
+            type(loader.dataset).__name__,
         )
     if loader.num_workers:
         log.warning(
@@ -70,20 +73,43 @@ def _has_length(loader: Any) -> bool:
     return True
 
 
-def batches_by_number(loader: "DataLoader[Any]", orders: PassOrders) -> LoaderBatches:
+def batches_by_number(
+    loader: "DataLoader[Any]", orders: PassOrders
+) -> LoaderBatches | IteratedBatches:
     """Return the loader's batches, made on demand and cached."""
+    if is_iterated(loader):
+        return IteratedBatches(loader, orders.of, widened)
     context = current()
     is_alone = context is not None and context.role is Role.STREAMER
     if is_alone and loader.num_workers and loader.worker_init_fn is not None:
         loader.worker_init_fn(context.streamers.index(context.rank))  # type: ignore[union-attr]
-    return LoaderBatches(loader, orders.of, is_alone)
+    return WidenedBatches(loader, orders.of, is_alone)
+
+
+class WidenedBatches(LoaderBatches):
+    """Batches in which 16-bit floats are float32, as all arithmetic is."""
+
+    def _made(self, number: int) -> Any:
+        return widened(super()._made(number))
+
+
+def widened(batch: Any) -> Any:
+    """Return a batch with float32 in the place of 16-bit floats."""
+    return tree_map(_widened, batch)
+
+
+def _widened(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in HALF_TYPES:
+        return leaf
+    say_widened("a batch")
+    return leaf.float()
 
 
 def dataset_of(
     loader: "DataLoader[Any]",
     orders: PassOrders,
     where: str = "DataLoader",
-    batches: LoaderBatches | None = None,
+    batches: LoaderBatches | IteratedBatches | None = None,
 ) -> Dataset:
     """Return the loader's batches as a Dataset, pass after pass, as far as their order is known.
 

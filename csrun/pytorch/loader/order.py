@@ -22,6 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from csrun.data.adapters.torch_batches import Indices, PassOrder
 from csrun.data.errors import UnusableLoaderError
+from csrun.pytorch.loader.iterated import generator_states, is_iterated, rows_of, seeded_states
 from csrun.pytorch.loader.random_order import RandomOrder
 
 AHEAD = 256  # passes whose seeds are sent at once
@@ -51,7 +52,7 @@ class PassOrders:
 
     def __init__(self, loader: "DataLoader[Any]") -> None:
         self._loader = loader
-        self._seeded = seeded_order_of(loader)
+        self._seeded = None if is_iterated(loader) else seeded_order_of(loader)
         self._samples = 0  # of a pass
         self._known = SentOrder(0, ())
         self._base: int | None = None  # of workers that persist
@@ -82,7 +83,7 @@ class PassOrders:
 
     def _begin_pass(self, number: int, before: Callable[[], None]) -> bool:
         if self._seeded is None:
-            sent = SentOrder(number, (PassSeeds(self._draw_base(), 0),), self._draw_batches())
+            sent = self._iterated(number) if is_iterated(self._loader) else self._drawn(number)
         else:
             self._samples = len(self._seeded.sampler)
             seeds = self._draw_seeds()
@@ -96,6 +97,17 @@ class PassOrders:
         before()
         self._set_known(sent)
         return False
+
+    def _iterated(self, number: int) -> SentOrder:
+        """Return the states that a pass over an iterable begins with."""
+        before = generator_states()
+        base = self._draw_base()
+        states = seeded_states(base) if number else before  # the chief need not walk a pass
+        return SentOrder(number, (PassSeeds(base, 0),), states)
+
+    def _drawn(self, number: int) -> SentOrder:
+        """Return the indices that a sampler yields in a pass."""
+        return SentOrder(number, (PassSeeds(self._draw_base(), 0),), self._draw_batches())
 
     def end(self) -> int:
         """Return the first pass whose order is not known."""
@@ -127,6 +139,8 @@ class PassOrders:
         loader = self._loader
         if loader.batch_sampler is None:
             return None
+        if is_iterated(loader):
+            return rows_of(loader, position)
         if self._seeded is not None:  # known without the pass's order
             return min(self._seeded.size or 1, self._samples - position * (self._seeded.size or 1))
         return len(self.of(number).batches[position])

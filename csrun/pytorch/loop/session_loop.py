@@ -18,10 +18,12 @@ from csrun.pytorch.gradients.deferred import Gradients
 from csrun.pytorch.gradients.edits import Edit, KeptEdits
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.guards import Guards
+from csrun.pytorch.half_types import is_own_cast
 from csrun.pytorch.loop import call_order, mismatch
 from csrun.pytorch.loop.gradient_accumulation import GradientAccumulation
 from csrun.pytorch.loop.host_calls import HostCalls
 from csrun.pytorch.loop.host_eval import later, now
+from csrun.pytorch.loop.late_calls import late_calls
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_after
@@ -86,7 +88,7 @@ class SessionLoop:
         self.watch = WeightGuard(model, self.user)
         sets = self.watch.module_sets
         self._guards = Guards(model, sets.of_forward(forward), sets)
-        self._forward = self._guards.forward
+        self._forward = late_calls.within(self._guards.forward)
         self._modes = Modes(model, self.watch.sets)
         trained = () if optimization is None else optimization.parameters
         self._gradients = Gradients(
@@ -432,6 +434,9 @@ class SessionLoop:
 
     def call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The loop calls the model."""
+        return late_calls.released(self._call_model(args, kwargs))
+
+    def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         step, leaves = self._step, leaves_of(args, kwargs)
         is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
         if is_own and not torch.is_grad_enabled():
@@ -500,6 +505,8 @@ class SessionLoop:
 
     def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """One of PyTorch's functions is called on tokens."""
+        if is_own_cast(func, args, kwargs):
+            return args[0]
         func, args, kwargs = with_padded_targets(func, args, kwargs)
         found = self._called(name_of(func), func, args, kwargs, tuple(kwargs))
         if found is None:

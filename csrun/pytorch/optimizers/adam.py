@@ -1,5 +1,6 @@
 """Rules of torch.optim.Adam and AdamW; a moment is csrun's decayed sum times 1 - beta."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +30,7 @@ class AdamRule(OptimizerRule):
             self.is_decoupled(group),
             each.decay,
             amsgrad=group["amsgrad"],
-            maximize=group["maximize"],
+            maximize=group.get("maximize", False),
         )
 
     def is_decoupled(self, group: Group) -> bool:
@@ -49,6 +50,19 @@ class AdamRule(OptimizerRule):
         if "largest_square_sum" in slots:
             found["max_exp_avg_sq"] = slots["largest_square_sum"] * share
         return found
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        share = 1 - group["betas"][1]
+        found = {**self.first_slot(state, group), "square_sum": state["exp_avg_sq"] / share}
+        if "max_exp_avg_sq" in state:
+            found["largest_square_sum"] = state["max_exp_avg_sq"] / share
+        return found
+
+    def first_slot(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        """Return the slot of the first moment."""
+        if self.cycled_momentum(group) is not None:
+            return {"gradient_mean": state["exp_avg"]}
+        return {"gradient_sum": state["exp_avg"] / (1 - group["betas"][0])}
 
     def first_moment(self, slots: Slots, group: Group) -> torch.Tensor:
         """Return the first moment, a slot of its own where beta1 is cycled."""

@@ -1,5 +1,6 @@
 """Rules of torch.optim.Adamax, NAdam and RAdam, with the moments of Adam."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -26,6 +27,9 @@ class AdamaxRule(AdamRule):
             "exp_avg": self.first_moment(slots, group),
             "exp_inf": slots["infinity_norm"],
         }
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        return {**self.first_slot(state, group), "infinity_norm": state["exp_inf"]}
 
 
 class NAdamRule(AdamRule):

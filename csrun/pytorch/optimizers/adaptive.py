@@ -1,5 +1,6 @@
 """Rules of torch.optim.Adagrad, RMSprop and Adadelta; a mean is csrun's sum times 1 - decay."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class AdagradRule(OptimizerRule):
             first,
             group["eps"],
             each.decay,
-            maximize=group["maximize"],
+            maximize=group.get("maximize", False),
         )
 
     def counts_steps(self, group: Group) -> bool:
@@ -30,6 +31,9 @@ class AdagradRule(OptimizerRule):
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         return {"step": step_tensor(steps), "sum": slots["square_sum"]}
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        return {"square_sum": state["sum"]}
 
 
 class RmsPropRule(OptimizerRule):
@@ -47,7 +51,7 @@ class RmsPropRule(OptimizerRule):
             each.momentum(group),
             group["centered"],
             each.decay,
-            maximize=group["maximize"],
+            maximize=group.get("maximize", False),
         )
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
@@ -57,6 +61,15 @@ class RmsPropRule(OptimizerRule):
             found["momentum_buffer"] = slots["momentum"] * share**-0.5
         if group["centered"]:
             found["grad_avg"] = slots["gradient_sum"] * share
+        return found
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        share = 1 - group["alpha"]
+        found = {"square_sum": state["square_avg"] / share}
+        if group["momentum"]:
+            found["momentum"] = state["momentum_buffer"] * share**0.5
+        if group["centered"]:
+            found["gradient_sum"] = state["grad_avg"] / share
         return found
 
 
@@ -76,6 +89,13 @@ class AdadeltaRule(OptimizerRule):
             "step": step_tensor(steps),
             "square_avg": slots["square_sum"] * share,
             "acc_delta": slots["delta_sum"] * share,
+        }
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        share = 1 - group["rho"]
+        return {
+            "square_sum": state["square_avg"] / share,
+            "delta_sum": state["acc_delta"] / share,
         }
 
 

@@ -70,6 +70,22 @@ class OptimizerRule(ABC):
             found[self.cycled] = group["betas"][1:] if self.cycled == "betas" else None
         return tuple(found.values())
 
+    @abstractmethod
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        """Return a parameter's state in the store's form, from PyTorch's."""
+
+    def steps_of(self, state: Mapping[str, Any], group: Group) -> int:
+        """Return how many steps a parameter's state is of; 0 where no update depends on it."""
+        return int(state.get("step", 0))
+
+    def decay(self, group: Group) -> float:
+        """Return a group's weight decay."""
+        return float(group["weight_decay"])
+
+    def has_begun(self, state: Mapping[str, Any]) -> bool:
+        """True for a parameter's state after steps."""
+        return float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
+
     def counts_steps(self, group: Group) -> bool:
         """True if an update depends on the number of steps."""
         return False

@@ -1,5 +1,6 @@
 """Rule of torch.optim.SGD."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class SgdRule(OptimizerRule):
             group["nesterov"],
             each.decay,
             dampening=group["dampening"],
-            maximize=group["maximize"],
+            maximize=group.get("maximize", False),
         )
 
     def counts_steps(self, group: Group) -> bool:
@@ -30,6 +31,10 @@ class SgdRule(OptimizerRule):
 
     def state(self, slots: Slots, group: Group, steps: int) -> dict[str, Any]:
         return {"momentum_buffer": slots["momentum"]} if "momentum" in slots else {}
+
+    def slots(self, state: Mapping[str, Any], group: Group) -> dict[str, torch.Tensor]:
+        buffer = state.get("momentum_buffer")
+        return {} if buffer is None else {"momentum": buffer}
 
 
 RULES = (SgdRule(),)

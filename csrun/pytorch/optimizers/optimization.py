@@ -15,6 +15,8 @@ from csrun.executable.bind import Array
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.lamb import Lamb
+from csrun.pytorch.optimizers.own_classes import OwnClassRule, rule_of_own_class
+from csrun.pytorch.optimizers.proof import require_rule
 from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
@@ -42,6 +44,8 @@ class Optimization:
         self._rule = self._find_rule()
         self._names: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
         self.check_options()
+        if isinstance(self._rule, OwnClassRule):
+            require_rule(optimizer, self._rule, self._line)
         self._counted: set[str] | None = None
 
     @property
@@ -56,7 +60,7 @@ class Optimization:
             self._rule.check(group, f"{self._line}: param_groups[{number}]")
 
     def _find_rule(self) -> OptimizerRule:
-        rule = RULES.get(type(self.optimizer))
+        rule = RULES.get(type(self.optimizer)) or rule_of_own_class(self.optimizer)
         if rule is None:
             known = ", ".join(kind.__name__ for kind in RULES if kind is not Lamb)
             kind = type(self.optimizer)
@@ -93,7 +97,7 @@ class Optimization:
         rate, decay, cycled = (StepNumberAttr.of(NUMBERS * number + k) for k in range(NUMBERS))
         is_cycled = self._rule.cycled_momentum(group) is not None
         return GroupNumbers(
-            rate, decay if group["weight_decay"] else 0.0, cycled if is_cycled else None
+            rate, decay if self._rule.decay(group) else 0.0, cycled if is_cycled else None
         )
 
     def _name(self, parameter: torch.Tensor, group: int) -> str:
@@ -120,7 +124,7 @@ class Optimization:
         found: list[float] = []
         for group in self._groups:
             momentum = self._rule.cycled_momentum(group) or 0.0
-            found += (float(group["lr"]), float(group["weight_decay"]), momentum)
+            found += (float(group["lr"]), self._rule.decay(group), momentum)
         return tuple(found)
 
     @cached_property
@@ -153,8 +157,8 @@ class Optimization:
         return next(g for g in self._groups if any(p is parameter for p in g["params"]))
 
     def _options(self) -> list[tuple[Any, ...]]:
-        fixed = self._rule.fixed_options
-        return [(len(g["params"]), not g["weight_decay"], *fixed(g)) for g in self._groups]
+        rule = self._rule
+        return [(len(g["params"]), not rule.decay(g), *rule.fixed_options(g)) for g in self._groups]
 
     def _changed_error(self) -> UsageError:
         """Return the error about changed options that are compiled into the program."""
@@ -184,13 +188,26 @@ class Optimization:
         """Raises: UsageError for optimizer state that a new run does not have"""
         for name, parameter in self._parameters():
             state = unwatched_state(self.optimizer).get(parameter, {})
-            began = float(state.get("step", 0)) > 0 or state.get("momentum_buffer") is not None
-            if began:
+            if self._rule.has_begun(state):
                 raise UsageError(
                     f"{self._line}: the optimizer has taken steps already (it has state of {name}) "
                     "and model_dir has no checkpoint of them: use a new optimizer, or the "
                     "model_dir of the run that it comes from"
                 )
+
+    def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
+        """Return the state that the script has loaded, by its names in the store, and its steps."""
+        found: dict[str, torch.Tensor] = {}
+        steps = 0
+        for name, parameter in self._parameters():
+            state = unwatched_state(self.optimizer).get(parameter, {})
+            if not self._rule.has_begun(state):
+                continue
+            group = self._group_of(parameter)
+            slots = self._rule.slots(state, group)
+            steps = max(steps, self._rule.steps_of(state, group))
+            found.update((f"{slot}/{stored_name(name)}", x) for slot, x in slots.items())
+        return found, steps
 
     def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
         """Write the state after so many steps into PyTorch's optimizer, in its own form.

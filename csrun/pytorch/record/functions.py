@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.half_types import without_halves
 from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -64,6 +65,7 @@ class FunctionCapture(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._recorder.is_finished:
             return call_for_user(func, args, kwargs)
+        func, args, kwargs = without_halves(func, args, kwargs, self._recorder.float_type)
         if func is torch.Tensor.backward:
             self._recorder.backward.start(args[0])
             with torch.autograd.set_detect_anomaly(False):  # anomaly detection reads values

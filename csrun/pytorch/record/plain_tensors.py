@@ -48,7 +48,7 @@ class PlainTensors:
         self.buffers: set[Ref] = set()  # leaves of the model's integer buffers
         self._varying: dict[int, torch.Tensor] = {}  # which come with each step
         floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
-        self._float_type = next(floats, None)
+        self.float_type = next(floats, None)
 
     def note_varying(self, tensor: Any) -> None:
         """Note that a tensor is another one in each step."""
@@ -74,7 +74,7 @@ class PlainTensors:
             return False
         if argument.dtype is torch.bool or argument.layout is not torch.strided:
             return False
-        is_of_type = not argument.is_floating_point() or argument.dtype == self._float_type
+        is_of_type = not argument.is_floating_point() or argument.dtype == self.float_type
         return is_of_type and self._recorder.is_constant(argument)
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor:

@@ -472,6 +472,11 @@ class StepRecorder(TorchDispatchMode):
         return CaptureError(f"{self.scopes.line}: {what}")
 
     @property
+    def float_type(self) -> torch.dtype:
+        """Type of the model's floats."""
+        return self.plain.float_type or torch.float32
+
+    @property
     def is_open(self) -> bool:
         """True if the mode is entered."""
         return self._entered is not None

@@ -25,9 +25,14 @@ class Prepared(ScriptRun):
     No system is leased, and no checkpoint is read. Where the launcher analyses the input, the
     program's DataLoader is measured before. In a training, evaluations before the first step are
     prepared as well: the loop gets one batch of each, whose values PyTorch computes.
+
+    waits: a variant is only noted, and the script goes on until it calls `prepare`. noted: the last
+    one
     """
 
     only: Preparation = Preparation.COMPILE_ONLY
+    waits: bool = False
+    noted: StepVariant | None = None
     _prepared: set[StepVariant] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -52,22 +57,40 @@ class Prepared(ScriptRun):
         if step.variant not in self._prepared:
             self.compile(step.variant)
 
+    def prepare(self, only: Preparation) -> None:
+        """Compile the noted variant, or match its kernels; the job's other tasks end.
+
+        Raises: UsageError where no step was made
+        """
+        if self.noted is None:
+            raise UsageError(f"{user_line()}: compile: the loop has made no step")
+        self.only = only
+        self._prepare(self.noted)
+        if self.run.folder is not None:
+            announce_done(self.run.folder, {})
+
     def compile(self, variant: StepVariant) -> None:
         """Compile or validate a variant; exit with code 0 after the training's first one.
 
         Without a training that is an evaluation's.
         """
+        if self.waits:
+            self.noted = variant
+            return
+        self._prepare(variant)
+        if self.users.optimization is not None and not variant.trains:
+            return
+        if self.run.folder is not None:
+            announce_done(self.run.folder, {})
+        sys.exit(0)
+
+    def _prepare(self, variant: StepVariant) -> None:
         self._prepared.add(variant)
         data = variant.batches.loader.dataset_of_batches
         run = replace(self.run, dataset=data, make=lambda: data)
         tracing, options = self._compiling.asked(run, variant)
         prepare_traced(run, tracing, options, self.only)
         say_prepared(self.only, variant.run_mode)
-        if self.users.optimization is not None and not variant.trains:
-            return
-        if run.folder is not None:
-            announce_done(run.folder, {})
-        sys.exit(0)
 
 
 def require_no_feeding() -> None:

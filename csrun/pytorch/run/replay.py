@@ -44,6 +44,10 @@ class Replay:
     _kept: ValueLog | None = None
     _is_held: bool = False
 
+    def begin_at(self, step: int) -> None:
+        """Count steps from here on, for optimizer state that the script has loaded."""
+        self.resumed = self.step = self._made = step
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the value log while a Session's block runs, and nobody else trains in model_dir.
@@ -105,7 +109,7 @@ class Replay:
     @property
     def has_checkpoint(self) -> bool:
         """True if anything of the run was saved, now or earlier."""
-        return self.found is not None or self.step > 0
+        return self.found is not None or self.step > self.resumed
 
     @property
     def is_at_start(self) -> bool:

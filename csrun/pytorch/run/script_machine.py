@@ -160,6 +160,11 @@ class ScriptMachine:
         return self._training
 
     @property
+    def input_share(self) -> float:
+        """Share of the training's time so far that its steps waited for batches."""
+        return self._training.input_share if self._training is not None else 0.0
+
+    @property
     def has_ended(self) -> bool:
         """True if a signal has ended the training, which has saved what it could."""
         return self._training is not None and self._training.has_ended

@@ -50,6 +50,19 @@ Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what tells the
 GOES_ON = "goes on"  # among the results of a run: the chief begins it again
 
 
+@dataclass(frozen=True)
+class RunTimes:
+    """Times of a run so far. estimate: samples a second, by the compiler.
+
+    input_share: of the time that steps waited for batches
+    """
+
+    compile_s: float
+    programming_s: float
+    estimate: float
+    input_share: float
+
+
 @dataclass
 class ScriptRun:
     """Steps of the loops of one or several Sessions: a training, and evaluations of it.
@@ -79,6 +92,7 @@ class ScriptRun:
     _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
     _results: Results = field(default_factory=dict)
     _broken_by: BaseException | None = None
+    _loaded: dict[str, torch.Tensor] = field(default_factory=dict)  # optimizer state of the script
     _in_block: ExitStack = field(default_factory=ExitStack)
     _between_blocks: ExitStack = field(default_factory=ExitStack)
 
@@ -121,7 +135,8 @@ class ScriptRun:
         if self.replay.has_checkpoint:
             self.users.require_optimizer_as_given()
         elif self.users.optimization is not None:
-            self.users.optimization.require_new()
+            self._loaded, steps = self.users.optimization.loaded()
+            self.replay.begin_at(steps)
 
     def take_written(self) -> None:
         """Go on from the weights that the loop has written between two steps."""
@@ -355,6 +370,10 @@ class ScriptRun:
             write_weights(self.users.model, missing if owner.trains else {})
         if self.users.are_current:
             write_weights(self.users.model, state)
+        for name, value in self._loaded.items():
+            if name in state:
+                state[name][...] = value.numpy()
+        self._loaded = {}
         self._machine = machine
         return machine
 
@@ -464,6 +483,15 @@ class ScriptRun:
             self._summaries.append((name, value))  # the training begins after it
             return
         self._trainer().summarize(name, value)
+
+    def times(self) -> RunTimes:
+        """Return the run's times so far."""
+        machine, compile_s = self._machine, self._compiling.seconds
+        if machine is None:
+            return RunTimes(compile_s, 0.0, 0.0, 0.0)
+        estimate = machine.machine.plan.estimate.samples_per_sec
+        programming_s = machine.machine.programming_time_s
+        return RunTimes(compile_s, programming_s, estimate, machine.input_share)
 
     # The user's own objects.
 

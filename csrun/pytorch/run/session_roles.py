@@ -88,6 +88,11 @@ def run_of(
     return found[1]
 
 
+def open_run() -> ScriptRun | None:
+    """Return the run that has the system, if there is one."""
+    return _runs[-1][1] if _runs else None
+
+
 def _new_run(
     context: TaskContext | None,
     wanted: Wanted,

@@ -256,6 +256,11 @@ class Training:
             self._ending.__exit__()
         return done
 
+    @property
+    def input_share(self) -> float:
+        """Share of the time so far that steps waited for batches."""
+        return self._ledger.share(Row.INPUT)
+
     def norms(self, first: int, count: int) -> list[float]:
         """Norms that the gradients of steps of the last order had before they were clipped."""
         return self._numbers.norms(first, count)

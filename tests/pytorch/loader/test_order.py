@@ -298,7 +298,7 @@ class Unsized(data.Sampler[int]):
 
 REFUSED = [
     ([1, 2], "must be a torch.utils.data.DataLoader, got list"),
-    (data.DataLoader(Endless(), 2), "Endless is an IterableDataset.*give a Dataset"),
+    (data.DataLoader(Endless(), 2), "has no length: give its sampler, or its dataset, __len__"),
     (loader(sampler=Unsized()), "has no length: give its sampler"),
     (loader(batch_size=61, drop_last=True), "is empty: 60 samples give no batch of 61"),
 ]
@@ -317,7 +317,6 @@ def test_what_has_no_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 BATCHES = [
     (lambda samples: "text", "made of tensors, got str as part 0"),
-    (lambda samples: torch.zeros(2, dtype=torch.bfloat16), "part 0 .* got torch.bfloat16 on cpu"),
     (lambda samples: torch.zeros(2, device="meta"), "part 0 .* got torch.float32 on meta"),
 ]
 

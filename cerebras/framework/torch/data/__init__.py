@@ -1,0 +1,5 @@
+"""The script's loader. It lives in `csrun.pytorch.framework.loader`."""
+
+from csrun.pytorch.framework.loader import DataLoader
+
+__all__ = ["DataLoader"]

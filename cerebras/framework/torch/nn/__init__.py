@@ -1,0 +1,5 @@
+"""Layers of the original. They live in `csrun.pytorch.framework.model_outputs`."""
+
+from csrun.pytorch.framework.model_outputs import StripPadding
+
+__all__ = ["StripPadding"]

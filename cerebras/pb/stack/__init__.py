@@ -1,0 +1,1 @@
+"""Constants of the original's compiler, for `state().full_config`."""

@@ -1,0 +1,1 @@
+"""Scripts of the original's later releases: what they import as `cerebras.framework.torch`."""

@@ -1,0 +1,153 @@
+"""A script's settings, objects and counts, as `initialize`, `module` and the others give them."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.context import current
+from csrun.pytorch import settings, user
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.framework.open_config import OpenConfig
+from csrun.pytorch.framework.rates import RateTracker
+from csrun.pytorch.framework.xla_stub import install
+from csrun.pytorch.loop.late_calls import late_calls
+from csrun.pytorch.settings import is_chief
+
+log = logging.getLogger("csrun")
+
+#: csrun's own files are for a killed run's records; the script saves and logs at its own steps.
+_NEVER = 2**62
+_DEFAULT_PORT = ":9000"
+_RUNS = "csrun"  # the folder in the script's own where each run has one
+
+
+@dataclass
+class State:
+    """State of the script, which it may read and write itself.
+
+    full_config: settings of the original's compiler. is_inside_execution_loop: within a step of a
+    loader. run_step: count of `optimizer.step()` calls of this run.
+    """
+
+    full_config: OpenConfig = field(default_factory=OpenConfig)
+    rate_tracker: RateTracker | None = None
+    is_inside_execution_loop: bool = False
+    mixed_precision: bool = False
+    metrics: list[Any] = field(default_factory=list)
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    tracked: list[Any] = field(default_factory=list)
+    optimizer: torch.optim.Optimizer | None = None
+    run_step: int = 0
+
+    def register_metric(self, metric: Any) -> None:
+        """Take a metric of the script, which updates itself by step closures."""
+        self.metrics.append(metric)
+
+    def track_object(self, tracked: Any) -> None:
+        """Keep values of a step that the script wants to be computed."""
+        self.tracked.append(tracked)
+
+    @property
+    def model(self) -> torch.nn.Module | None:
+        """The script's model, if it has been given."""
+        return self.modules[-1] if self.modules else None
+
+
+@dataclass(frozen=True)
+class ScriptEnvironment:
+    """Environment of the script.
+
+    weight_streaming_mode: False under python-ws, too, as all modes read metrics in the host and get
+    the learning rate with each step. service_workdir: the folder of its files.
+    """
+
+    weight_streaming_mode: bool = False
+    appliance: bool = False
+    service_workdir: str = ""
+
+
+def end_step() -> None:
+    """Make the calls that the step has left, in order."""
+    try:
+        late_calls.run()
+    finally:
+        script.state.is_inside_execution_loop = False
+
+
+class _Script:
+    """The script of this process. workdir: None before `initialize`."""
+
+    def __init__(self) -> None:
+        self.state, self.workdir = State(), ""
+        self.is_begun = self.compiles_only = False
+
+
+script = _Script()
+
+
+def initialize(
+    service_workdir: str | Path = "model_dir",
+    compile_dir: str | Path | None = None,
+    cs_ip: str | None = None,
+    compile_only: bool = False,
+    appliance: bool = False,
+    use_cbfloat16: bool = False,
+    **options: Any,
+) -> None:
+    """Configure the script's runs.
+
+    service_workdir: the folder of the script's files. Each run has a folder of its own below it, as
+    the script resumes from a checkpoint of its own only. compile_dir has no effect: csrun has a
+    cache of all compiles.
+
+    Raises: UsageError for appliance mode and CB16
+    """
+    if appliance:
+        raise UsageError(
+            f"{user_line()}: appliance mode is not supported: leave --appliance out and start the "
+            "script by csrun_wse with python-pt or python-ws"
+        )
+    if use_cbfloat16:
+        raise UsageError(
+            f"{user_line()}: use_cbfloat16 is not supported, arithmetic is float32: set it to False"
+        )
+    folder = _new_folder(Path(service_workdir) / _RUNS)
+    defaults = {
+        "log_steps": _NEVER,
+        "save_checkpoints_steps": _NEVER,
+        "save_initial_checkpoint": False,
+        "keep_checkpoint_max": 1,
+    }
+    cs_ip = cs_ip and cs_ip.removesuffix(_DEFAULT_PORT)  # which a script adds to a name, too
+    settings.initialize(cs_ip, folder, compile_only=compile_only, **{**defaults, **options})
+    script.state, script.workdir = State(), str(service_workdir)
+    install()
+    script.is_begun, script.compiles_only = True, compile_only
+    if is_chief(current()):
+        log.info(f"csrun's own files of this run are in {folder}")
+
+
+def _new_folder(runs: Path) -> Path:
+    """Return the next folder of a run, `run_1` at first."""
+    found = [path.name.removeprefix("run_") for path in runs.glob("run_*")]
+    return runs / f"run_{1 + max((int(name) for name in found if name.isdigit()), default=0)}"
+
+
+def state() -> State:
+    """Return the script's state."""
+    return script.state
+
+
+def env() -> ScriptEnvironment:
+    """Return the script's environment."""
+    return ScriptEnvironment(service_workdir=script.workdir)
+
+
+def module(model: torch.nn.Module, device: Any = None) -> torch.nn.Module:
+    """Register the script's model and return it. device: has no effect."""
+    script.state.modules.append(user.module(model))
+    return model

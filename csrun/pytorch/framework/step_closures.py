@@ -1,0 +1,101 @@
+"""Functions of the script that run at the end of a step, on numbers."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from csrun.context import current
+from csrun.pytorch.framework.rates import RateTracker
+from csrun.pytorch.framework.script import end_step, script
+from csrun.pytorch.loop.late_calls import LateCall, late_calls, numbers_of
+from csrun.pytorch.settings import is_chief
+
+_DEVICE = "xla:0"  # as the original's lines name it
+
+
+def step_closure(function: Callable[..., Any]) -> Callable[..., None]:
+    """Decorate a function to run in the chief at the end of the step; at once outside of a step.
+
+    It gets numbers in the place of the step's values. One that forward calls runs in each step.
+    """
+
+    @wraps(function)
+    def leave(*args: Any, **kwargs: Any) -> None:
+        if not is_chief(current()):
+            return
+        call = LateCall(function, args, kwargs)
+        if late_calls.is_in_forward or script.state.is_inside_execution_loop:
+            late_calls.leave(call)
+        else:
+            call.run()
+
+    return leave
+
+
+def run_step_closures() -> None:
+    """Run what the step has left for its end."""
+    late_calls.run()
+
+
+def mark_step() -> None:
+    """End the step."""
+    end_step()
+
+
+def to_cpu(tree: Any) -> Any:
+    """Return a nest with plain tensors in the place of a step's values."""
+    return tree_map(numbers_of, tree)
+
+
+def save(
+    state: Any,
+    path: str | Path,
+    master_only: bool = True,
+    post_transfer_callback: Callable[[Any], Any] | None = None,
+) -> None:
+    """`torch.save` of a nest, in the chief only, in a form that PyTorch alone loads.
+
+    post_transfer_callback: changes a copy of it before
+    """
+    if not is_chief(current()):
+        return
+    state = tree_map(_copied, state)
+    if post_transfer_callback is not None:
+        state = post_transfer_callback(state)
+    torch.save(state, path)
+
+
+def _copied(leaf: Any) -> Any:
+    leaf = numbers_of(leaf)
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def print_update(
+    device: Any, step: int, loss: float, mode: str, summary_writer: Any = None
+) -> None:
+    """Log a step's loss and the rates, and write the rates to the script's events."""
+    tracker = script.state.rate_tracker or RateTracker()
+    rates = tracker.log()
+    logging.info(
+        f"| {mode.title()} Device={_DEVICE}, Step={step}, Loss={loss:.5f}, "
+        f"Rate={rates.rate:.2f} samples/sec, GlobalRate={rates.global_rate:.2f} samples/sec"
+    )
+    scalars = {"local_samples_per_sec": rates.rate, "avg_samples_per_sec": rates.global_rate}
+    write_to_summary(summary_writer, step, scalars)
+
+
+def write_to_summary(writer: Any, global_step: int, dict_to_write: Mapping[str, float]) -> None:
+    """Write numbers to the script's events, if it has any."""
+    if writer is not None:
+        for name, value in dict_to_write.items():
+            writer.add_scalar(name, value, global_step)
+
+
+def mesh_reduce(tag: str, value: Any, reduce: Callable[[Iterable[Any]], Any]) -> Any:
+    """Return the reduction of the chief's value, the only one."""
+    return reduce([value])

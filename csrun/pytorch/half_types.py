@@ -1,0 +1,53 @@
+"""16-bit floating point types in scripts: in a float32 run they mean float32."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from csrun.pytorch.errors import user_line
+
+log = logging.getLogger("csrun")
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+_said: set[str] = set()
+
+
+def say_widened(what: str) -> None:
+    """Log once that 16-bit values are float32. what: has them."""
+    if what not in _said:
+        _said.add(what)
+        log.info(f"{user_line()}: {what} of float16 or bfloat16 is float32, as all arithmetic is")
+
+
+_CASTS = (torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+def without_halves(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], wide: torch.dtype
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return a call of PyTorch's with another type in the place of 16-bit ones. wide: it."""
+    if func in _CASTS:
+        func, args = torch.Tensor.to, (args[0], wide)
+    elif any(map(_is_half, args)):
+        args = tuple(wide if _is_half(argument) else argument for argument in args)
+    elif kwargs and _is_half(kwargs.get("dtype")):
+        kwargs = {**kwargs, "dtype": wide}
+    else:
+        return func, args, kwargs
+    say_widened("a tensor")
+    return func, args, kwargs
+
+
+def is_own_cast(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """True for a call that casts a float to a 16-bit type, which leaves it as it is."""
+    if func is torch.Tensor.to:
+        is_cast = any(map(_is_half, args[1:])) or _is_half(kwargs.get("dtype"))
+    else:
+        is_cast = func in _CASTS
+    return is_cast and args[0].dtype.is_floating_point
+
+
+def _is_half(argument: Any) -> bool:
+    return type(argument) is torch.dtype and argument in HALF_TYPES

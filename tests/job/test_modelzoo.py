@@ -1,0 +1,135 @@
+"""Scripts of the user's own Model Zoo checkout (tag R_1.6.1), unchanged, beside their CPU mode.
+
+CSRUN_MODELZOO names the checkout; stand-ins for packages of its time are on PYTHONPATH.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tensorboard", reason="the scripts write events with it")
+
+CHECKOUT = os.environ.get("CSRUN_MODELZOO", "")
+STUBS = Path(__file__).parents[1] / "support" / "modelzoo_stubs"
+LIMIT_S = 280
+
+pytestmark = [
+    pytest.mark.skipif(not CHECKOUT, reason="CSRUN_MODELZOO names no checkout of R_1.6.1"),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+INPUT = {"data_dir": "data", "batch_size": 128, "drop_last_batch": True, "to_float16": False}
+FC_MNIST = {
+    "train_input": {**INPUT, "shuffle": True},
+    "eval_input": {**INPUT, "shuffle": False},
+    "model": {
+        "name": "fc_mnist",
+        "mixed_precision": True,
+        "depth": 4,
+        "hidden_size": 50,
+        "dropout": 0.0,
+        "activation_fn": "relu",
+    },
+    "optimizer": {
+        "optimizer_type": "SGD",
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "loss_scaling_factor": 1.0,
+    },
+    "runconfig": {"max_steps": 30, "checkpoint_steps": 15, "log_steps": 5, "seed": 1},
+}
+JOB = ("csrun_wse", "--total-nodes", "3", "python-pt")
+ALONE = (sys.executable,)
+
+
+class Zoo:
+    """A folder in which scripts of the checkout run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "params.yaml").write_text(yaml.safe_dump(FC_MNIST))
+
+    def run(self, *arguments: str, by: tuple[str, ...] = ALONE) -> str:
+        """Run fc_mnist; return what it prints."""
+        script = f"{CHECKOUT}/modelzoo/fc_mnist/pytorch/run.py"
+        paths = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(
+            [*by, "-W", "ignore", script, "-p", "params.yaml", *arguments],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def checkpoint(self, run: str, step: int) -> dict:
+        return torch.load(self.folder / run / f"checkpoint_{step}.mdl")
+
+
+def losses(log: str) -> dict[int, str]:
+    """Losses of a script's own lines by step."""
+    lines = (line for line in log.splitlines() if ":csrun:" not in line)
+    found = (re.search(r"\| \w+ Device=.*Step=(\d+),? Loss=([\d.]+)", line) for line in lines)
+    return {int(match[1]): match[2] for match in found if match}
+
+
+def contents() -> str:
+    """Checksum of the checkout's Python files."""
+    files = sorted(Path(CHECKOUT, "modelzoo").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def tensors(tree: object) -> list[torch.Tensor]:
+    return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def test_fc_mnist_trains_and_evaluates_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:
+    before, zoo = contents(), Zoo(tmp_path)
+    cpu = zoo.run("-m", "train", "-o", "cpu", "--cpu")
+    alone = zoo.run("-m", "train", "-o", "alone", "--cs_ip", "127.0.0.1")
+    job = zoo.run("-m", "train", "-o", "job", "--cs_ip", "127.0.0.1", by=JOB)
+    assert losses(cpu) == losses(alone) == losses(job)
+    assert len(losses(cpu)) == 6
+    saved = [zoo.checkpoint(run, 30) for run in ("cpu", "alone", "job")]
+    for key in ("model", "optimizer"):
+        theirs, ours, ours_in_job = (tensors(each[key]) for each in saved)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+        torch.testing.assert_close(ours_in_job, ours, rtol=0, atol=0)
+    assert saved[1].keys() - saved[0].keys() == {"amp"}
+    assert (tmp_path / "job/train/params_train.yaml").is_file()
+    record = json.loads((tmp_path / "job/performance/performance.json").read_text())
+    assert record["total_samples"] == 30 * 128
+    assert contents() == before
+
+
+def test_fc_mnist_evaluates_resumes_and_compiles(tmp_path: Path, state: str) -> None:
+    zoo, cs = Zoo(tmp_path), ("--cs_ip", "127.0.0.1")
+    zoo.run("-m", "train", "-o", "cpu", "--cpu")
+    from_15 = ("-m", "train", "--checkpoint_path", "cpu/checkpoint_15.mdl")
+    assert losses(zoo.run(*from_15, "-o", "a", "--cpu")) == losses(
+        zoo.run(*from_15, "-o", "b", *cs)
+    )
+    measured = {**FC_MNIST, "model": {**FC_MNIST["model"], "compute_eval_metrics": True}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(measured))
+    evaluated = ("-m", "eval", "-o", "eval", "--checkpoint_path", "cpu/checkpoint_30.mdl")
+    values = [
+        re.findall(r"(?:accuracy': |Avg Eval. Loss = )([\d.]+)", zoo.run(*evaluated, *how))
+        for how in (("--cpu",), cs)
+    ]
+    assert len(values[0]) == 2
+    assert list(map(float, values[1])) == pytest.approx(list(map(float, values[0])), abs=1e-6)
+    said = zoo.run("-m", "train", "-o", "compiled", "--compile_only")
+    assert "Compile for training completed successfully!" in said
+    said = zoo.run("-m", "eval", "-o", "validated", "--validate_only")
+    assert "Compile for evaluation completed successfully!" in said

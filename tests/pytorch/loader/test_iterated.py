@@ -1,0 +1,101 @@
+"""Loaders over an IterableDataset, whose passes are walked, beside PyTorch's own."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+
+from csrun.data.errors import UnusableLoaderError  # noqa: E402
+from csrun.pytorch.loader import PassOrders, batches_by_number, check  # noqa: E402
+
+
+class Stream(IterableDataset):
+    """Named samples in an order that it draws. length: what it says; is_ready: batches of 8."""
+
+    def __init__(self, length=48, is_ready=False):
+        self.length, self.is_ready, self.walked = length, is_ready, 0
+
+    def __len__(self):
+        return self.length // 8 if self.is_ready else self.length
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(48, 6, dtype=torch.float64, generator=generator)
+        order = list(range(48))
+        random.shuffle(order)
+        for start in range(0, 48, 8):
+            rows = order[start : start + 8]
+            self.walked += 1
+            batch = [{"x": x[i], "y": torch.tensor(i % 4)} for i in rows]
+            if self.is_ready:
+                yield {name: torch.stack([each[name] for each in batch]) for name in ("x", "y")}
+            else:
+                yield from batch
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_the_first_pass_has_the_samples_of_pytorch(tmp_path, is_ready):
+    class OfStream(Kit):
+        def __init__(self):
+            super().__init__()
+            size = None if is_ready else 8
+            self.train = DataLoader(Stream(is_ready=is_ready), batch_size=size)
+
+    def loop(kit):
+        random.seed(5)
+        return [kit.update(kit.criterion(kit.model(batch["x"]), batch["y"])) for batch in kit.train]
+
+    beside(loop, tmp_path, kit=OfStream)
+
+
+def passes(count, seed, *, taken=lambda n: True):
+    """Labels of each batch that one task takes of some passes, whose orders the chief sends."""
+    chief, task = (DataLoader(Stream(), batch_size=8) for _ in range(2))
+    random.seed(seed)
+    torch.manual_seed(seed)
+    orders, theirs = PassOrders(chief), PassOrders(task)
+    batches, found = batches_by_number(task, theirs), {}
+    for number in range(count):
+        orders.begin()
+        random.seed(99)  # as the task's own may be anywhere
+        theirs.decode(orders.encode())
+        random.seed(seed)
+        for n in range(6 * number, 6 * number + 6):
+            if taken(n):
+                found[n] = batches[n]["x"][:, 0].tolist()
+    return found
+
+
+def test_tasks_take_their_own_of_the_same_batches():
+    whole = passes(2, 5)
+    shares = [passes(2, 5, taken=lambda n, k=k: n % 3 == k) for k in range(3)]
+    assert {n: rows for share in shares for n, rows in share.items()} == whole
+    for number in range(2):
+        rows = [x for n in range(6 * number, 6 * number + 6) for x in whole[n]]
+        assert len(set(rows)) == 48, "each sample once"
+    assert [whole[n] for n in range(6)] != [whole[n] for n in range(6, 12)]
+
+
+def test_a_pass_is_walked_once():
+    loader = DataLoader(Stream(), batch_size=8)
+    orders = PassOrders(loader)
+    batches = batches_by_number(loader, orders)
+    orders.begin()
+    assert [batches[n]["x"].shape[0] for n in (0, 1, 2, 1, 0, 5)] == [8] * 6
+    assert loader.dataset.walked == 6
+
+
+def test_an_end_before_the_length_is_told_and_the_cost_of_a_walk(caplog):
+    loader = DataLoader(Stream(length=96), batch_size=8)
+    check(loader, "run.py:3")
+    assert "run.py:3: Stream is an IterableDataset: each streamer makes all" in caplog.text
+    orders = PassOrders(loader)
+    batches = batches_by_number(loader, orders)
+    orders.begin()
+    said = r"Stream ended after 6 batches of a pass, and its length says 12"
+    with pytest.raises(UnusableLoaderError, match=said):
+        batches[6]

@@ -1,0 +1,1 @@
+"""requests, which modules of the Model Zoo import for downloads."""

@@ -1,0 +1,1 @@
+"""transformers as far as modules of the Model Zoo import it."""
