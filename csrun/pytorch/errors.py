@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
@@ -19,6 +21,8 @@ _CSRUN = tuple(
     for folder in (SOURCE_FOLDER, *map(SOURCE_FOLDER.with_name, ("cerebras_torch", "cerebras")))
 )
 _TORCH = f"{Path(torch.__file__).parent}/"
+_NUMPY = f"{Path(np.__file__).parent}/"
+_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 _MACHINERY = frozenset({"contextlib", "functools"})
@@ -93,6 +97,21 @@ def is_of_torch(filename: str) -> bool:
 @cache
 def is_of_csrun(filename: str) -> bool:
     return filename.startswith(_CSRUN)
+
+
+@cache
+def is_users(file: str) -> bool:
+    """True if a file belongs to none of csrun, PyTorch, NumPy and the standard library."""
+    if not file or file.startswith("<frozen") or is_of_torch(file) or is_of_csrun(file):
+        return False
+    is_stdlib = file.startswith(_STDLIB) and not is_installed(file)
+    return not (is_stdlib or file.startswith(_NUMPY))
+
+
+@cache
+def is_installed(file: str) -> bool:
+    """True if a file is of an installed package, whose globals are taken as constant."""
+    return "/site-packages/" in file or "/dist-packages/" in file
 
 
 def is_users_call(above: int = 2) -> bool:

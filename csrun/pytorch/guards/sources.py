@@ -5,21 +5,19 @@ attribute is a source if any of that code loads an attribute of its name.
 """
 
 import sys
-import sysconfig
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from csrun.pytorch.errors import is_of_csrun, is_of_torch
+from csrun.pytorch.errors import is_installed, is_users
 from csrun.pytorch.guards.loads import loads_of
 from csrun.pytorch.step.mutation_counters import HOOKS
 
@@ -27,8 +25,6 @@ MOST_ITEMS = 64  # of a container whose items are sources; a larger one is data
 MOST_FUNCTIONS = 2000
 DEEPEST = 5  # objects within objects
 
-_STDLIB = f"{sysconfig.get_paths()['stdlib']}/"
-_NUMPY = f"{Path(np.__file__).parent}/"
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _LEAVES = (torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, Enum, ModuleType)
 
@@ -314,21 +310,6 @@ def _is_followed(value: Any) -> bool:
     if isinstance(value, torch.nn.Module | SimpleNamespace | Namespace):
         return True
     return is_users(_file_of(value if isinstance(value, type) else type(value)))
-
-
-@cache
-def is_users(file: str) -> bool:
-    """True if a file belongs to none of csrun, PyTorch, NumPy and the standard library."""
-    if not file or file.startswith("<frozen") or is_of_torch(file) or is_of_csrun(file):
-        return False
-    is_stdlib = file.startswith(_STDLIB) and not is_installed(file)
-    return not (is_stdlib or file.startswith(_NUMPY))
-
-
-@cache
-def is_installed(file: str) -> bool:
-    """True if a file is of an installed package, whose globals are taken as constant."""
-    return "/site-packages/" in file or "/dist-packages/" in file
 
 
 def _file_of(kind: type) -> str:

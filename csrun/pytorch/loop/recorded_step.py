@@ -2,22 +2,30 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
-from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.readback import view_is_stale
+from csrun.pytorch.loop.recorded_checks import (
+    are_numbered_alike,
+    call_of,
+    is_of_forward,
+    norm_in,
+    refs_in,
+    require_evaluation,
+    require_samples,
+)
 from csrun.pytorch.loop.recorded_gradients import (
     RecordedGradients,
     parameters_of,
 )
-from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.loop.recorded_reads import ReadBefore
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret, read_batch
 from csrun.pytorch.record.arguments import leaves_of
@@ -28,42 +36,17 @@ from csrun.pytorch.record.compare import (
     difference,
     has_other_shapes,
 )
-from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.record.repeated import OperatorCall
-from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.repeated import KnownOperators
+from csrun.pytorch.record.torch_modes import collection_paused, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
-from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape, gradients_of
 from csrun.pytorch.step.snapshots import Constant
-from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs
+from csrun.pytorch.step.tokens import Numbers, Slot
 from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.weights.sync import StepWeights
-
-
-@dataclass(frozen=True)
-class ReadBefore:
-    """Values of one step that an earlier run has read, or that this one has computed."""
-
-    run: ScriptRun
-    values: StepOutputs
-
-    def number_of(
-        self, ref: Ref, compute: Callable[[], Mapping[Ref, torch.Tensor]]
-    ) -> torch.Tensor:
-        """Return the numbers of a value, kept ones or those that `compute` returns.
-
-        Computed on one thread: sums must not depend on how many CPUs a task has.
-        """
-        found = self.run.replay.value(self.values, ref)
-        if found is None:
-            with on_one_thread():
-                found = compute()[ref]
-            with unrecorded():
-                self.run.replay.keep(self.values, ref, found)
-        return found
 
 
 class RecordedStep:
@@ -82,10 +65,10 @@ class RecordedStep:
         key: tuple[Any, ...],
         later: Callable[..., Any],
         draw: MaskKey,
-        before: "ReadBefore",
+        before: ReadBefore,
         require_cleared: Callable[[], Collection[str]],
         takes_arguments: bool,
-        repeated: Mapping[int, OperatorCall],
+        known: KnownOperators,
     ) -> None:
         self.key = key
         self.is_left = self.is_cleared = self.has_new_buffers = False
@@ -93,7 +76,7 @@ class RecordedStep:
         self.state = 0  # of what forward reads, then
         self._forwards: list[slice] = []  # the operators of each call of it
         self._recorder, self._draw = StepRecorder(model), draw
-        self._recorder.takes_arguments, self._recorder.repeated.last = takes_arguments, repeated
+        self._recorder.takes_arguments, self._recorder.repeated.known = takes_arguments, known
         self.calls = Calls(self._recorder, later)
         self._before = before
         self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
@@ -104,8 +87,9 @@ class RecordedStep:
         read_batch(self._recorder)
         self._recorder.may_read_in_forward = self._recorder.may_draw = True
         self._recorder.backward.require_cleared = require_cleared
-        _require_samples(batch)
+        require_samples(batch)
         with ExitStack() as opened:
+            opened.enter_context(collection_paused())
             opened.enter_context(self._recorder)
             self.batch = self._recorder.batch(batch)
             self._batch_refs = tree_map(_ref_of, self.batch)  # before the loop changes its dict
@@ -116,8 +100,8 @@ class RecordedStep:
         """Return the numbers of a value that is read before the step is over."""
         recorder = self._recorder
         so_far = recorder.so_far()
-        if not _is_of_forward(so_far, traced.value):
-            if _norm_in(recorder.so_far(recorder.backward.gradients), traced.value):
+        if not is_of_forward(so_far, traced.value):
+            if norm_in(recorder.so_far(recorder.backward.gradients), traced.value):
                 self.end_early()
                 return recorder.reader(traced)
             return self._before.number_of(
@@ -156,7 +140,7 @@ class RecordedStep:
     def _require_returned(self, recording: Recording, value: Ref) -> None:
         """Raises: GoneError for a value made of one that forward has not returned"""
         results = [call.results for call in self.calls.found if call.name == MODEL]
-        known = {*_refs(results), *recording.written.values()}
+        known = {*refs_in(results), *recording.written.values()}
         made_of = ancestors(recording, [value], known) - known
         kept = (op for each in self._forwards for op in recording.operators[each])
         drawn = any(draw.value in made_of for draw in self._recorder.draws.made)
@@ -170,11 +154,6 @@ class RecordedStep:
     def _weights(self) -> Mapping[str, torch.Tensor]:
         """Return the weights that are not in the user's own Parameters."""
         return self._before.run.weights_of_store()
-
-    @property
-    def operator_calls(self) -> Mapping[int, OperatorCall]:
-        """Calls of operators, which the next step may repeat."""
-        return self._recorder.repeated.calls
 
     @property
     def cause(self) -> str:
@@ -260,7 +239,7 @@ class RecordedStep:
         if not host.results:
             return
         results = [call.results for call in self.calls.found if call.name == MODEL]
-        wanted = [*self._goals(), *_refs(results)]
+        wanted = [*self._goals(), *refs_in(results)]
         if recording.loss is None:
             wanted += [read.value for read in recording.reads]
         needed = ancestors(recording, wanted, host.results)
@@ -330,7 +309,7 @@ class RecordedStep:
         """Return a new variant. inputs: slots of the batch, if another variant has such batches."""
         recording = self._recording
         if mode is RunMode.EVAL:
-            _require_evaluation(recording)
+            require_evaluation(recording)
         if recording.script_leaves or batches.is_pushed:
             batches = Batches(batches.loader, batches.number, is_pushed=True)
         variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
@@ -356,16 +335,16 @@ class RecordedStep:
     def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
         """Return the values that the loop reads, or that calls beside the loss give."""
         recording, calls = self._recording, self.calls.found
-        read = [r.value for r in recording.reads if _is_of_forward(recording, r.value)]
+        read = [r.value for r in recording.reads if is_of_forward(recording, r.value)]
         if recording.loss is None:
             results = [c.results for c in calls if c.name != MODEL or not read]
         else:
             loss = ancestors(recording, [recording.loss])
-            results = [c.results for c in calls if loss.isdisjoint(_refs(c.results))]
-        read += [ref for ref in _refs(results) if _is_of_forward(recording, ref)]
+            results = [c.results for c in calls if loss.isdisjoint(refs_in(c.results))]
+        read += [ref for ref in refs_in(results) if is_of_forward(recording, ref)]
         found = dict.fromkeys(variant.shape.bases_of(recording, read))
         for each in recording.reads:
-            if not _is_of_forward(recording, each.value):
+            if not is_of_forward(recording, each.value):
                 found.update(dict.fromkeys(self._gradients_of(variant, each.value)))
         return tuple(found)
 
@@ -385,7 +364,11 @@ class RecordedStep:
         if not self.is_same(variant):
             goals, own = self._compared(variant, are_edits_apart)
             self._counterparts = counterparts(variant.recording, goals, self._recording, own)
-        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
+        read = self._recording.loss, self._recording.reads, *map(call_of, self.calls.found)
+        is_repeated = self._recording.has_operators_of(variant.recording)
+        if not is_repeated or variant.joined != read:
+            variant.wanted.update(dict.fromkeys(self._read_of(variant)))
+            variant.joined = read if is_repeated else ()
 
     def difference(self, variant: StepVariant, are_edits_apart: bool) -> str:
         """Return what differs from the first step of a variant, with its line; else empty text.
@@ -414,7 +397,7 @@ class RecordedStep:
     @property
     def has_read_gradients(self) -> bool:
         """True if the loop has read numbers of the gradients before the end of the step."""
-        return not all(_is_of_forward(self._recording, r.value) for r in self._recording.reads)
+        return not all(is_of_forward(self._recording, r.value) for r in self._recording.reads)
 
     @property
     def is_numbered_alike(self) -> bool:
@@ -434,7 +417,7 @@ class RecordedStep:
         recording = self._recording
         if self.difference(variant, are_edits_apart=False):
             return False
-        if not _are_numbered_alike(variant.recording, recording):
+        if not are_numbered_alike(variant.recording, recording):
             return False
         script_tensors = {leaf.value for leaf in variant.recording.of(LeafSource.SCRIPT)}
         self._recording = recording = recording.with_script_tensors(script_tensors)
@@ -474,8 +457,8 @@ class RecordedStep:
         def number_of(traced: TracedTensor) -> torch.Tensor:
             if (found := returned(traced.value)) is not None:
                 return found
-            if not _is_of_forward(recording, traced.value):
-                total = _norm_in(recording, traced.value)
+            if not is_of_forward(recording, traced.value):
+                total = norm_in(recording, traced.value)
                 if total is None:
                     variant.wanted.update(dict.fromkeys(self._gradients_of(variant, traced.value)))
                     return self._before.number_of(
@@ -506,59 +489,5 @@ def _no_end() -> None:
     raise AssertionError("given before it is recorded")
 
 
-def _are_numbered_alike(one: Recording, other: Recording) -> bool:
-    """True if equal numbers name equal values in both recordings."""
-    results = ([op.results for op in each.operators] for each in (one, other))
-    leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
-    return next(results) == next(results) and next(leaves) == next(leaves)
-
-
-def _require_samples(batch: Any) -> None:
-    """Raises: UsageError for a batch with a tensor that has no row for each sample"""
-    rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
-    if len(set(rows)) > 1:
-        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
-        raise UsageError(
-            f"{user_line()}: each tensor of a batch must have a row for each of its samples, got "
-            f"tensors of {said}: give each sample its own in the dataset, or leave "
-            "cbtorch.dataloader out, so that the chief makes the batches"
-        )
-
-
-def _require_evaluation(recording: Recording) -> None:
-    """Raises: UsageError for operators that only a training computes, and for sums in buffers"""
-    for op in filter(is_of_training, recording.operators):
-        what = op.name.partition("::")[2]
-        raise UsageError(
-            f"{op.line}: an evaluation computes {what} as in training: call model.eval() before "
-            "it; in a training, call backward() before the next batch is taken"
-        )
-    for leaf in recording.of(LeafSource.BUFFER):
-        value = recording.written.get(leaf.name)
-        if value is not None and leaf.value in ancestors(recording, [value]):
-            raise UsageError(
-                f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
-                "which only training steps write to the run's store: do it if self.training"
-            )
-
-
 def _ref_of(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, TracedTensor) else leaf
-
-
-def _refs(tree: Any) -> list[Ref]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
-
-
-def _norm_in(recording: Recording, value: Ref) -> Ref | None:
-    """Return the norm of clipped gradients, if a value is computed from it."""
-    clipping = clipping_of(recording, list(recording.gradients))
-    if clipping is None or not _is_of_forward(recording, value, {clipping.total}):
-        return None
-    return clipping.total
-
-
-def _is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ()) -> bool:
-    made_of = ancestors(recording, [value], known) - set(known)
-    late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
-    return not any(result in made_of for op in late for result in op.results)

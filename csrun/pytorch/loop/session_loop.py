@@ -27,7 +27,8 @@ from csrun.pytorch.loop.late_calls import late_calls
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import Readback
 from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_after
-from csrun.pytorch.loop.recorded_step import ReadBefore, RecordedStep
+from csrun.pytorch.loop.recorded_reads import ReadBefore
+from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
 from csrun.pytorch.loop.script_steps import ScriptSteps
 from csrun.pytorch.loop.traced_tokens import TracedTokens
@@ -39,7 +40,7 @@ from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.repeated import OperatorCall
+from csrun.pytorch.record.repeated import KnownOperators
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
@@ -81,7 +82,7 @@ class SessionLoop:
             is_fast,
         )
         self._step: LoopStep | None = None
-        self._repeated: dict[Key, Mapping[int, OperatorCall]] = {}  # by part of the loop
+        self._known_operators: dict[Key, KnownOperators] = {}  # by part of the loop
         self.has_begun = self._is_over = False
         self._script_steps = ScriptSteps(run)
         self.user = UserState(self, run, model, optimization)
@@ -203,7 +204,7 @@ class SessionLoop:
             ReadBefore(run, step.outputs),
             self._begin_gradients,
             step.batches.is_pushed,
-            self._repeated.get(key[:3], {}),
+            self._known_operators.setdefault(key[:3], KnownOperators()),
         )
         recorded.end_early = partial(self._end_early, step)
         return recorded
@@ -369,7 +370,6 @@ class SessionLoop:
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
         recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
-        self._repeated[recorded.key[:3]] = recorded.operator_calls
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         if line := variant.script_tensor_of_forward:
             self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")

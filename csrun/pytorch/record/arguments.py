@@ -1,6 +1,7 @@
 """Arguments of ATen operators: tensors and numbers, some of them in lists."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,7 +37,15 @@ def map_arguments(
 
 def written_by(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that an operator writes in place."""
-    names = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-    by_name = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | {**kwargs}
-    given = tree_leaves([by_name[n] for n in names])
-    return [t for t in given if isinstance(t, torch.Tensor)]
+    found: list[Any] = []
+    for place, name in _written_arguments(func):
+        given = args[place] if place < len(args) else kwargs[name]
+        found += given if type(given) in _LIST else (given,)
+    return [t for t in found if isinstance(t, torch.Tensor)]
+
+
+@cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return place and name of each argument that an operator writes."""
+    declared = enumerate(func._schema.arguments)
+    return tuple((n, a.name) for n, a in declared if a.alias_info and a.alias_info.is_write)

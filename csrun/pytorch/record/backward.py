@@ -10,7 +10,7 @@ import torch
 
 from csrun.pytorch.errors import CaptureError, user_line
 from csrun.pytorch.record.recording import Ref
-from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
 if TYPE_CHECKING:
@@ -50,14 +50,16 @@ class RecordedBackward:
     first_gradients: as backward() leaves them, by parameter. zeros: parameters whose gradient is
     still the zeros of zero_grad(set_to_none=False). require_cleared: raises where there are
     gradients that PyTorch does not know of, and returns the names of those that are zeros.
+    is_watched: forward has set hooks of autograd, or read its graph.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
-        self._loss: TracedTensor | None = None
+        self._loss: SharedValue | None = None  # the tensor would keep the autograd graph alive
         self.line = ""
         self.forward_end: int | None = None
         self.end = 0
+        self.is_watched = False
         self.first_gradients: dict[str, Ref] = {}
         self.require_cleared: Callable[[], Collection[str]] = lambda: ()
         self._zeros: dict[str, torch.Tensor] = {}
@@ -91,7 +93,7 @@ class RecordedBackward:
         parameters = self._recorder.parameters
         self._zeros = {name: parameters[name] for name in self.require_cleared()}
         self._refuse_uncleared()
-        self._loss, self.line = self._recorder.traced(loss), user_line()
+        self._loss, self.line = self._recorder.traced(loss).held, user_line()
         self.forward_end = len(self._recorder.operators)
 
     def finish(self) -> None:

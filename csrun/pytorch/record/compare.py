@@ -95,6 +95,7 @@ def changed_values(
     if not all(_takes_number(again, place) for place in first.script_numbers):
         return None
     again = again.with_script_numbers(first.script_numbers)
+    are_identical = again.has_operators_of(first)
     leaves, own = first.used_leaves(of), again.used_leaves(of_again)
     known = min(len(first.kinds), len(again.kinds))  # after these come weights that nothing uses
     if first.kinds[:known] != again.kinds[:known]:
@@ -102,7 +103,8 @@ def changed_values(
     if [leaf.value for leaf in leaves] != [leaf.value for leaf in own]:
         return None
     numbers: list[NumberPlace] = []
-    for index, (one, other) in enumerate(zip(first.operators, again.operators, strict=True)):
+    operators = () if are_identical else zip(first.operators, again.operators, strict=True)
+    for index, (one, other) in enumerate(operators):
         if not _is_same_operator(one, other):
             changed = _changed_number(one, other, again)
             if changed is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +39,11 @@ class CompositeOp:
         """Name of the backward operator."""
         return f"{self.name}_backward"
 
+    @cached_property
+    def backward_call(self) -> Callable[..., Tensors]:
+        """Function of the backward operator: one object, which repeated calls are found by."""
+        return self.gradients or partial(gradients_of, self.compute)
+
     def record(self, recorder: StepRecorder, tensors: Sequence[Any], **options: Any) -> Any:
         """Record the function as one operator and return its traced results.
 
@@ -54,6 +59,8 @@ class CompositeOp:
 
 
 class _CompositeFunction(torch.autograd.Function):
+    is_composite = True
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -81,7 +88,7 @@ class _CompositeFunction(torch.autograd.Function):
         try:
             found = recorder.record(
                 composite.backward_name,
-                composite.gradients or partial(gradients_of, composite.compute),
+                composite.backward_call,
                 (recorder.traced(grad), *tensors),
                 {"needs": needs, **ctx.options},
                 forward=ctx.number,

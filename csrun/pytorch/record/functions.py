@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.half_types import without_halves
+from csrun.pytorch.record.autograd_graph import WATCHING
 from csrun.pytorch.record.composite_ops import COMPOSITES, record_composite
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -67,13 +68,28 @@ class FunctionCapture(TorchFunctionMode):
             return call_for_user(func, args, kwargs)
         func, args, kwargs = without_halves(func, args, kwargs, self._recorder.float_type)
         if func is torch.Tensor.backward:
-            self._recorder.backward.start(args[0])
-            with torch.autograd.set_detect_anomaly(False):  # anomaly detection reads values
-                call_for_user(func, args, kwargs)
-            self._recorder.backward.finish()
+            self._run_backward(args, kwargs)
             return None
+        if func in WATCHING:
+            self._recorder.backward.is_watched = True
+        if func not in COMPOSITES:
+            return call_for_user(func, args, kwargs)
         found = record_composite(self._recorder, func, args, kwargs)
         return call_for_user(func, args, kwargs) if found is NotImplemented else found
+
+    def _run_backward(self, args: Any, kwargs: Any) -> None:
+        def compute() -> None:
+            with torch.autograd.set_detect_anomaly(False):  # anomaly detection reads values
+                call_for_user(torch.Tensor.backward, args, kwargs)
+
+        backward = self._recorder.backward
+        backward.start(args[0])
+        given = (*args[1:], *kwargs.values())
+        if backward.is_watched or any(x is not None and x is not False for x in given):
+            compute()
+        else:
+            self._recorder.repeated.known.backwards.run(self._recorder, args[0], compute)
+        backward.finish()
 
     def _patched(self, func: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(func)

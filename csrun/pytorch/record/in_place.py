@@ -9,6 +9,7 @@ Source: tinygrad, extra/torch_backend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +48,7 @@ class InPlaceWrites:
         for target in targets:
             self._check(func, target)
         call, arguments = self._out_of_place(func, args)
-        found = self._recorder.record(str(call), call, arguments, kwargs)
+        found = self._recorder.record(None, call, arguments, kwargs)
         made = found if isinstance(found, tuple | list) else [found]
         for target, new in zip(targets, made[-len(targets) :], strict=True):
             self._replace_value(target, new)
@@ -109,9 +110,7 @@ class InPlaceWrites:
         if func in _SPECIAL:
             call, arguments = _SPECIAL[func]
             return call, arguments(*args)
-        packet, _, overload = func._schema.name.removeprefix("aten::"), "", func._overloadname
-        plain = getattr(aten, packet.removesuffix("_"), None)
-        found = plain and getattr(plain, overload, None)
+        found = _plain_form(func)
         if found is None or found is func:
             raise self._recorder.refusal(
                 f"{func} works in place and has no out-of-place form: use another operator"
@@ -147,6 +146,13 @@ class InPlaceWrites:
         name = str(aten.as_strided.default if call is strided else call)
         found = self._recorder.record(name, call, (of.base, *of.arguments), of.keywords)
         tensor.value = (found[of.result] if isinstance(found, tuple | list) else found).value
+
+
+@cache
+def _plain_form(func: Any) -> Any:
+    """Return the out-of-place overload of an operator; None if there is none."""
+    packet = getattr(aten, func._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    return packet and getattr(packet, func._overloadname, None)
 
 
 def base_of(tensor: TracedTensor) -> TracedTensor:

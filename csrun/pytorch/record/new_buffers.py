@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from csrun.pytorch.errors import CaptureError, user_line
-from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.model_tensors import ModelTensors, modules_of
 from csrun.pytorch.record.recording import LeafSource, RecordedOperator, Recording, ancestors
 from csrun.pytorch.record.traced import TracedTensor
 
@@ -45,7 +45,7 @@ class NewBuffer:
 
 def new_buffers(model: torch.nn.Module, known: ModelTensors) -> Iterator[NewBuffer]:
     """Yield the traced buffers of a model that are not known."""
-    for prefix, module in model.named_modules():
+    for prefix, module in modules_of(model).items():
         for name, buffer in module._buffers.items():
             if isinstance(buffer, TracedTensor) and known.find_name(prefix, name) is None:
                 yield NewBuffer(module, name, buffer)

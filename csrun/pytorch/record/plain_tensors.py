@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -47,8 +48,12 @@ class PlainTensors:
         self._dense_forms: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.buffers: set[Ref] = set()  # leaves of the model's integer buffers
         self._varying: dict[int, torch.Tensor] = {}  # which come with each step
-        floats = (p.dtype for p in recorder.model.parameters() if p.is_floating_point())
-        self.float_type = next(floats, None)
+
+    @cached_property
+    def float_type(self) -> torch.dtype | None:
+        """Type of the model's floats."""
+        parameters = self._recorder.model.parameters()
+        return next((p.dtype for p in parameters if p.is_floating_point()), None)
 
     def note_varying(self, tensor: Any) -> None:
         """Note that a tensor is another one in each step."""

@@ -3,52 +3,42 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cache
 from typing import Any, Self
 
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from csrun.pytorch.deferred_init.tape import is_deferred, materialize
+from csrun.pytorch.deferred_init.tape import materialize
 from csrun.pytorch.errors import CaptureError, call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
-from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.functions import FunctionCapture
-from csrun.pytorch.record.geometry import Geometry, KnownResults
+from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_operators import HostOperators
-from csrun.pytorch.record.in_place import InPlaceWrites, base_of, strided
+from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
-from csrun.pytorch.record.plain_tensors import PlainTensors, is_sparse
+from csrun.pytorch.record.plain_tensors import is_sparse
 from csrun.pytorch.record.pytrees import register_containers
 from csrun.pytorch.record.recording import (
-    STRIDED,
-    GraphLeaf,
     LeafSource,
     LoopRead,
-    RecordedOperator,
     Recording,
     Ref,
-    TensorKind,
-    returns_view,
 )
-from csrun.pytorch.record.repeated import RepeatedOperators
-from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
-from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
+from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import (
     DRAWS,
-    NOT_DENSE,
-    NOT_IN_MODEL,
     refusal_of,
 )
 
@@ -58,7 +48,7 @@ _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
-class StepRecorder(TorchDispatchMode):
+class StepRecorder(GraphRecorder, TorchDispatchMode):
     """Dispatch mode that records the operators within it; `finish` returns the Recording.
 
         recorder = StepRecorder(model)
@@ -81,30 +71,19 @@ class StepRecorder(TorchDispatchMode):
         return False  # its wrapper costs as much as the recording of an operator
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
         self.may_read_in_forward = self.may_draw = False
         self.takes_arguments = False  # tensors of the script that the loop gives to calls
         self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
-        self.scopes = Scopes(model)
         self.writes = InPlaceWrites(self)
-        self.fresh = FreshTensors(self)
         self.draws = ForwardDraws(self)
         self.host = HostOperators(self)
-        self.operators: list[RecordedOperator] = []
-        self.repeated = RepeatedOperators(self)
-        self.kinds: list[TensorKind] = []
-        self.leaves: list[GraphLeaf] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.reads: list[LoopRead] = []
-        self._known: dict[
-            int, TracedTensor
-        ] = {}  # by the id of a user's tensor, which a leaf keeps alive
-        self.plain = PlainTensors(self)
-        self._model_tensors = ModelTensors(model)
         self.backward = RecordedBackward(self)
+        self.first_node, self.depth = torch.autograd._get_sequence_nr(), 0
         self._entered: ExitStack | None = None
         self._is_finished = False
 
@@ -117,21 +96,10 @@ class StepRecorder(TorchDispatchMode):
         made.host.leaves, made.host.in_forward = recording.host_leaves, set(recording.shaped)
         for leaf in recording.leaves:
             if leaf.source in (LeafSource.PARAMETER, LeafSource.BUFFER):
-                made._known[id(leaf.tensor)] = made.trace_ref(
+                made.known[id(leaf.tensor)] = made.trace_ref(
                     leaf.value, f"{leaf.source} {leaf.name}"
                 )
         return made
-
-    def trace_ref(self, ref: Ref, stored: str = "") -> TracedTensor:
-        """Return a traced tensor of a recorded value."""
-        kind = self.kinds[ref.number]
-        like = Geometry.of(torch.empty(kind.shape, dtype=kind.dtype, device="meta"))
-        return TracedTensor(like, ref, TracedStorage(stored), self)
-
-    @cached_property
-    def fake(self) -> FakeTensorMode:
-        """Mode of PyTorch's fake tensors, for operators whose results are not known."""
-        return FakeTensorMode()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -139,6 +107,7 @@ class StepRecorder(TorchDispatchMode):
             stack.enter_context(FunctionCapture(self))
             stack.enter_context(onednn(False))
             super().__enter__()
+            self.depth = torch._C._len_torch_dispatch_stack()
             self._entered = stack.pop_all()
         return self
 
@@ -168,7 +137,7 @@ class StepRecorder(TorchDispatchMode):
         if isinstance(given, torch.Tensor):
             number = sum(leaf.source is LeafSource.INPUT for leaf in self.leaves)
             name = f"batch_{number}"
-            return self._add_leaf(given, LeafSource.INPUT, name, f"{LeafSource.INPUT} {name}")
+            return self.add_leaf(given, LeafSource.INPUT, name, f"{LeafSource.INPUT} {name}")
         raise CaptureError(
             f"{user_line()}: a batch must be made of tensors in tuples, lists and dicts, got "
             f"{type(given).__name__}: convert it to a tensor in collate_fn, or leave "
@@ -242,10 +211,10 @@ class StepRecorder(TorchDispatchMode):
             first_gradients=backward.first_gradients,
             zeros=frozenset(backward.zeros),
             written={
-                leaf.name: self._known[id(leaf.tensor)].value
+                leaf.name: self.known[id(leaf.tensor)].value
                 for leaf in self.leaves
                 if leaf.source is LeafSource.BUFFER
-                and self._known[id(leaf.tensor)].value != leaf.value
+                and self.known[id(leaf.tensor)].value != leaf.value
             },
             counters=dict(self.counters),
             reads=tuple(self.reads),
@@ -267,11 +236,15 @@ class StepRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
+        if are_saved_through_hooks():
+            self.backward.is_watched = True
         if not torch.is_inference_mode_enabled():
-            if func in _SAME and type(args[0]) is TracedTensor:
-                return self._alias(self.traced(args[0]))
             if (repeated := self.repeated.results(func, args, kwargs)) is not None:
                 return repeated
+            if func in _SAME and type(args[0]) is TracedTensor:
+                return self.alias(self.traced(args[0]))
+            if _is_plain_write(func) and all(map(self._is_own, leaves_of(args, kwargs))):
+                return self.writes.record(func, args, kwargs)
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
         if not any(map(self._is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
@@ -283,7 +256,7 @@ class StepRecorder(TorchDispatchMode):
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
             )
         if func in _SAME:
-            return self._alias(self.traced(given[0]))
+            return self.alias(self.traced(given[0]))
         if func in _READS:
             if name := self._model_tensors.counter_name(given[0]):
                 self.scopes.refuse_counter_in_forward(name)
@@ -310,103 +283,13 @@ class StepRecorder(TorchDispatchMode):
             return self.writes.record(func, args, kwargs)
         if func is aten.as_strided.default:
             return self.record_strided(*args, **kwargs)
-        likes, kind = self._geometries(func, args, kwargs)
-        found = self.record_known(str(func), func, args, kwargs, likes, kind)
-        self.repeated.note(func, args, kwargs, likes, kind)
-        return found
+        return self.record(None, func, args, kwargs)
 
-    def of_model(self, given: Any) -> TracedTensor | None:
-        """Return the traced tensor of a parameter, or of what is known; None for others."""
-        known = self._known.get(id(given))
-        if known is None and self._model_tensors.is_parameter(given):
-            known = self.traced(given)
-        return known
-
-    def _is_recorded(self, tensor: torch.Tensor) -> bool:
-        return bool(
-            isinstance(tensor, TracedTensor)
-            or self._model_tensors.find(tensor)
-            or self.fresh.is_taken(tensor)
-        )
-
-    def is_constant(self, tensor: torch.Tensor) -> bool:
-        """True for a plain tensor that forward does not write, and that is not the model's."""
-        is_plain = not isinstance(tensor, TracedTensor) and not self.is_owned(tensor)
-        return is_plain and not self.fresh.is_taken(tensor)
-
-    def record_strided(
-        self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
-    ) -> Any:
-        """Record as_strided as a view of the tensor's base, whose storage it addresses."""
-        base, start = base_of(of), of.like.storage_offset() if offset is None else offset
-        if not base.fake.is_contiguous() or base.like.storage_offset():
-            raise self.refusal(
-                "as_strided, or a write into a view, needs a contiguous tensor: call .contiguous() "
-                "before it"
-            )
-        return self.record(STRIDED, strided, (base, sizes, strides, start), {})
-
-    def record(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        forward: int | None = None,
-    ) -> Any:
-        """Record an operator and return its results in its own structure."""
-        likes, kind = self._geometries(call, args, kwargs)
-        return self.record_known(name, call, args, kwargs, likes, kind, forward)
-
-    def record_known(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        likes: Sequence[Any],
-        kind: Callable[[Any], Any] | None,
-        forward: int | None = None,
-    ) -> Any:
-        """Record an operator whose results' geometries are known. kind: makes their sequence."""
-        memories = self._storages_of(call, args, len(likes))
-        results = [
-            None if like is None else self._add_value(like, memory)
-            for like, memory in zip(likes, memories, strict=True)
-        ]
-        read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
-        scope, line = self.scopes.here
-        self.operators.append(
-            RecordedOperator(
-                name=name,
-                call=call,
-                arguments=read,
-                keywords=read_kwargs,
-                results=tuple(None if r is None else r.value for r in results),
-                line=line,
-                scope=scope,
-                is_backward=self.scopes.is_backward,
-                forward=forward,
-            )
-        )
-        note_bases(results, call, args, kwargs)
-        return results[0] if kind is None else kind(results)
-
-    def _geometries(
-        self, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Callable[[Any], Any] | None]:
-        """Return what an operator's results are like, and the type of their sequence."""
-        key = _KNOWN.key(call, args, kwargs, _geometry)
-        if (known := _KNOWN.get(key)) is not None:
-            return known
-        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
-        with unrecorded(), self.fake:
-            found = call_for_user(call, fakes, fake_kwargs)
-        if (kept := _KNOWN.keep(key, found)) is not None:
-            return kept
-        several = isinstance(found, tuple | list)
-        each = [x if isinstance(x, torch.Tensor) else None for x in (found if several else [found])]
-        return each, type(found) if several else None
+    def _is_own(self, argument: Any) -> bool:
+        """True for a traced tensor of this recording, and for what is no tensor."""
+        if type(argument) is TracedTensor:
+            return argument.recorder is self
+        return not isinstance(argument, torch.Tensor)
 
     def require_accepted(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -423,53 +306,6 @@ class StepRecorder(TorchDispatchMode):
     def has_loss(self) -> bool:
         """True if `backward()` was called."""
         return self.backward.loss is not None
-
-    def traced(self, tensor: torch.Tensor) -> TracedTensor:
-        """Return a tensor's traced one: of a parameter, a buffer or a constant.
-
-        Raises: CaptureError for a tensor of another step or device
-        """
-        if isinstance(tensor, TracedTensor):
-            if tensor.recorder is not self:
-                raise self.refusal(tensor.stale_reason)
-            return tensor
-        if self.fresh.is_taken(tensor):
-            return self.fresh.traced(tensor)
-        if id(tensor) in self._known:
-            return self._known[id(tensor)]
-        if entry := self._model_tensors.find(tensor):
-            if entry.tensor is not tensor:  # its .data
-                return self._alias(self.traced(entry.tensor))
-            if entry.source is LeafSource.CONSTANT:
-                return self.plain.buffer(tensor, entry.name)
-            return self._add_leaf(tensor, entry.source, entry.name, f"{entry.source} {entry.name}")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise self.refusal(NOT_IN_MODEL)
-        return self.plain.traced(tensor)
-
-    def add_plain(
-        self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""
-    ) -> TracedTensor:
-        """Return a leaf of a plain tensor. stored: the buffer that it is of, if it is of one."""
-        return self._add_leaf(numbers, source, name or self.scopes.line, stored)
-
-    @property
-    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        """The model's parameters, as they were when the step began."""
-        return self._model_tensors.parameters
-
-    def is_owned(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor belongs to the model."""
-        return self._model_tensors.find(tensor) is not None
-
-    def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the model's name of a tensor, or None."""
-        found = self._model_tensors.find(tensor)
-        return None if found is None else found.name
-
-    def refusal(self, what: str) -> CaptureError:
-        """Return an error with the current operator's line."""
-        return CaptureError(f"{self.scopes.line}: {what}")
 
     @property
     def float_type(self) -> torch.dtype:
@@ -539,78 +375,16 @@ class StepRecorder(TorchDispatchMode):
                 "torch.autograd.grad: call backward() on the loss"
             )
 
-    # Values.
 
-    def _add_leaf(
-        self, tensor: torch.Tensor, source: LeafSource, name: str, stored: str = ""
-    ) -> TracedTensor:
-        if tensor.device.type != "cpu" and not is_deferred(tensor):
-            raise self._device_error(tensor)
-        self._require_dense_and_real(tensor)
-        # Batches are copied: the place of a slice in the loop's data is of no use.
-        offset = 0 if source is LeafSource.INPUT else None
-        made = self._add_value(Geometry.of(tensor, offset), TracedStorage(stored))
-        is_plain = source in (LeafSource.CONSTANT, LeafSource.SCRIPT)
-        numbers = materialize(tensor) if is_plain else tensor
-        self.leaves.append(GraphLeaf(made.value, source, name, numbers))
-        self._known[id(tensor)] = made
-        return made
-
-    def _add_value(self, like: Any, memory: TracedStorage) -> TracedTensor:
-        if like.device.type != "cpu":
-            raise self._device_error(like)
-        if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
-            self._require_dense_and_real(like)
-        ref = Ref.of(len(self.kinds))
-        self.kinds.append(TensorKind(tuple(like.shape), like.dtype))
-        return TracedTensor(like, ref, memory, self)
-
-    def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
-        """Raises: CaptureError for a sparse or complex tensor"""
-        if tensor.layout is not torch.strided:
-            raise self.refusal(NOT_DENSE.format(tensor.layout))
-        if tensor.is_complex():
-            raise self.refusal(
-                f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "
-                "tensors, for the real and the imaginary part"
-            )
-
-    def _device_error(self, tensor: torch.Tensor) -> CaptureError:
-        return self.refusal(
-            f"tensors must be on the CPU, got one on {tensor.device}: leave out .to(device), csrun "
-            "moves batches and weights itself"
-        )
-
-    def _alias(self, of: TracedTensor) -> TracedTensor:
-        made = TracedTensor(of.like, of.held, of.memory, self)
-        made.view_of = of.view_of
-        return made
-
-    def _read_ref(self, argument: Any) -> Any:
-        return argument.value if isinstance(argument, TracedTensor) else argument
-
-    @staticmethod
-    def _storages_of(call: Any, args: Any, results: int) -> list[TracedStorage]:
-        """Return the results' storages: the operand's for views, new ones for others."""
-        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, TracedTensor)), None)
-        if viewed is not None and (call is strided or returns_view(call)):
-            return [viewed.memory] * results
-        return [TracedStorage() for _ in range(results)]
+@cache
+def _is_plain_write(func: Any) -> bool:
+    """Return whether an operator writes in place, and neither draws nor takes indices."""
+    is_write = func._schema.is_mutable and func not in INDEXING and func not in DRAWING_OPERATORS
+    return is_write and refusal_of(func, (), "") is None
 
 
 def _materialized(argument: Any) -> Any:
     return materialize(argument) if isinstance(argument, torch.Tensor) else argument
-
-
-_KNOWN = KnownResults()
-
-
-def _geometry(argument: Any) -> Any:
-    return argument.geometry if isinstance(argument, TracedTensor) else argument
-
-
-def _fake(argument: Any) -> Any:
-    return argument.fake if isinstance(argument, TracedTensor) else argument
 
 
 def _no_reader(traced: TracedTensor) -> torch.Tensor:

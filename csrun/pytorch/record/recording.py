@@ -1,9 +1,10 @@
 """Graph of a recorded step: operators in order, their operands, and the step's results."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
+from operator import is_
 from typing import Any, NamedTuple
 
 import msgspec
@@ -165,6 +166,15 @@ class Recording:
     def _operands(self) -> frozenset[Ref]:
         return frozenset(ref for op in self.operators for ref in op.operands)
 
+    def has_operators_of(self, other: "Recording") -> bool:
+        """Return whether the operators are the very objects of another recording."""
+        if len(self.operators) != len(other.operators):
+            return False
+        if not all(map(is_, self.operators, other.operators)):
+            return False
+        vars(self)["_operands"] = other._operands  # which takes a while to compute
+        return True
+
     @property
     def program_inputs(self) -> tuple[GraphLeaf, ...]:
         """Leaves that a program takes with each step, in order."""
@@ -177,19 +187,23 @@ class Recording:
         """Leaves that a program takes with each step and no loader gives, in order."""
         return (*self.of(LeafSource.SCRIPT), *self.host_leaves)
 
-    def with_script_tensors(self, values: Container[Ref]) -> "Recording":
+    def with_script_tensors(self, values: Collection[Ref]) -> "Recording":
         """Return the recording with constants as tensors that the script makes in each step."""
+        if not values:
+            return self
         leaves = (
             replace(leaf, source=LeafSource.SCRIPT) if leaf.value in values else leaf
             for leaf in self.leaves
         )
         return replace(self, leaves=tuple(leaves))
 
-    def with_script_numbers(self, places: Iterable[NumberPlace]) -> "Recording":
+    def with_script_numbers(self, places: Sequence[NumberPlace]) -> "Recording":
         """Return the recording with numbers among operators' arguments as tensors of the script.
 
         Each is a leaf without axes, of the type of the operator's result.
         """
+        if all(place in self.script_numbers for place in places):
+            return self
         operators, kinds, leaves = list(self.operators), list(self.kinds), list(self.leaves)
         for place in (new := [p for p in places if p not in self.script_numbers]):
             op = operators[place.operator]

@@ -1,6 +1,6 @@
-"""Operators that a step calls in the places where the last recorded step has called them.
+"""Operators that a step calls in the places where an earlier recorded step has called them.
 
-Steps repeat. Where an operator and its operands are those of the last recording, that recording's
+Steps repeat. Where an operator and its operands are those of an earlier recording, that recording's
 entry is taken as it is: nothing of it is computed again, and a comparison of both recordings finds
 one object. All else is recorded anew.
 """
@@ -8,17 +8,20 @@ one object. All else is recorded anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.known_backward import KnownBackwards
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind, returns_view
 from csrun.pytorch.record.same_numbers import are_same_values
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 
+MOST_CALLS = 8  # in one place, of graphs that take turns
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = frozenset({bool, int, float, str, NoneType, *_TYPES})
 _LISTS = (list, tuple)
@@ -38,12 +41,13 @@ class _Several(NamedTuple):
     each: tuple[Any, ...]
 
 
-class OperatorCall(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class OperatorCall:
     """A call of an ATen operator, with all that its recording has made of it.
 
-    arguments: an _Operand for each tensor. likes: geometries of the results. kind: makes their
-    sequence, if there is one. first: number of the first result. kinds: of all that are tensors.
-    is_view: they share the memory of the first argument. dtype: PyTorch's default one.
+    arguments, keywords: with an _Operand for each tensor. likes: geometries of the results. kind:
+    makes their sequence, if there is one. first: number of the first result. kinds: of all that are
+    tensors. is_view: they share the memory of the first argument. dtype: PyTorch's default one.
     """
 
     func: Any
@@ -71,44 +75,80 @@ class _RepeatingRecorder(Protocol):
     def of_model(self, given: Any) -> TracedTensor | None: ...
 
 
-class RepeatedOperators:
-    """Operators of one recording that may be those of the last one.
+class KnownOperators:
+    """Calls of the recorded steps of one part of the loop, and their backward passes."""
 
-    last: calls of the last recording, by the numbers of their operators; calls: of this one.
-    """
+    def __init__(self) -> None:
+        self._calls: dict[int, list[OperatorCall]] = {}
+        self.backwards = KnownBackwards()
+
+    def at(self, number: int) -> Sequence[OperatorCall]:
+        """Return the calls that were operators of a number, the latest first."""
+        return self._calls.get(number, ())
+
+    def add(self, number: int, call: OperatorCall) -> None:
+        """Add a call, or make it the latest."""
+        calls = self._calls.setdefault(number, [])
+        if call in calls:
+            calls.remove(call)
+        calls.insert(0, call)
+        del calls[MOST_CALLS:]
+
+
+class RepeatedOperators:
+    """Operators of one recording that may be those of earlier ones, which are known."""
 
     def __init__(self, recorder: _RepeatingRecorder) -> None:
         self._recorder = recorder
-        self.last: Mapping[int, OperatorCall] = {}
-        self.calls: dict[int, OperatorCall] = {}
+        self.known = KnownOperators()
 
-    def results(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Record a call of the last recording and return its results; None if it is another."""
-        recorder: Any = self._recorder
-        number = len(recorder.operators)
-        call = self.last.get(number)
-        if call is None or call.func is not func:
+    def results(
+        self, func: Any, args: Any, kwargs: Mapping[str, Any], forward: int | None = None
+    ) -> Any:
+        """Record a call of an earlier recording and return its results; None if it is another."""
+        number = len(self._recorder.operators)
+        calls = self.known.at(number)
+        for call in calls:
+            if call.func is not func:
+                continue
+            given = self._operands(call, args, kwargs, forward)
+            if given is None:
+                continue
+            if call is not calls[0]:
+                self.known.add(number, call)
+            return self._record(call, given, kwargs)
+        return None
+
+    def _operands(
+        self, call: OperatorCall, args: Any, kwargs: Mapping[str, Any], forward: int | None
+    ) -> list[Any] | None:
+        """Return the arguments of a call with traced tensors; None if it is another one."""
+        recorder, operator = self._recorder, call.operator
+        given = _traced(call.arguments, args, recorder.of_model)  # which may add leaves
+        if call.first != len(recorder.kinds) or operator.forward != forward:
             return None
-        given = _traced(call.arguments, args, recorder.of_model)
-        if given is None or call.first != len(recorder.kinds):
+        if given is None or ((kwargs or call.keywords) and not _are_equal(call.keywords, kwargs)):
             return None
-        if (kwargs or call.keywords) and not _are_equal(call.keywords, kwargs):
-            return None
-        operator = call.operator
         if operator.is_backward and not recorder.has_loss:
             return None
         if call.dtype is not torch.get_default_dtype() or not recorder.scopes.repeats(operator):
             return None
-        self.calls[number] = call
-        recorder.operators.append(operator)
+        return given
+
+    def _record(self, call: OperatorCall, given: list[Any], kwargs: Mapping[str, Any]) -> Any:
+        recorder: Any = self._recorder
+        recorder.operators.append(call.operator)
         recorder.kinds += call.kinds
+        if call.kind is None and not call.is_view:
+            value: Any = call.operator.results[0]
+            return TracedTensor(call.likes[0], value, TracedStorage(), recorder)
         memory = given[0].memory if call.is_view else None
         results = [
             None if ref is None else TracedTensor(like, ref, memory or TracedStorage(), recorder)
-            for like, ref in zip(call.likes, operator.results, strict=True)
+            for like, ref in zip(call.likes, call.operator.results, strict=True)
         ]
         if call.is_view:
-            note_bases(results, func, given, kwargs)
+            note_bases(results, call.func, given, kwargs)
         return results[0] if call.kind is None else call.kind(results)
 
     def note(
@@ -123,17 +163,19 @@ class RepeatedOperators:
 
         likes, kind: of its results
         """
-        if likes[0] is None or not all(like is None or type(like) is Geometry for like in likes):
+        if not likes or likes[0] is None:
             return
-        if not all(map(_is_plain, kwargs.values())) or not all(map(_is_known, args)):
+        if not all(like is None or type(like) is Geometry for like in likes):
             return
-        number, operator = len(self._recorder.operators) - 1, self._recorder.operators[-1]
+        if not all(map(_is_known, kwargs.values())) or not all(map(_is_known, args)):
+            return
+        operator = self._recorder.operators[-1]
         first = operator.results[0]
         assert first is not None, "it has a geometry"
-        self.calls[number] = OperatorCall(
+        made = OperatorCall(
             func,
             tuple(map(_kept, args)),
-            kwargs,
+            {name: _kept(each) for name, each in kwargs.items()},
             likes,
             kind,
             first.number,
@@ -142,6 +184,7 @@ class RepeatedOperators:
             returns_view(func),
             torch.get_default_dtype(),
         )
+        self.known.add(len(self._recorder.operators) - 1, made)
 
 
 def _is_plain(argument: Any) -> bool:
@@ -167,6 +210,7 @@ def _kept(argument: Any) -> Any:
 def _traced(
     wanted: Sequence[Any], given: Sequence[Any], of_model: Callable[[Any], Any]
 ) -> list[Any] | None:
+    """Return the arguments of a call with traced tensors; None if they are not the wanted ones."""
     if len(wanted) != len(given):
         return None
     found: list[Any] = []
@@ -174,7 +218,8 @@ def _traced(
         kind = type(expected)
         if kind is _Operand:
             own = argument if type(argument) is TracedTensor else of_model(argument)
-            if own is None or own.like is not expected.like or own.value is not expected.value:
+            value, like = expected
+            if own is None or own.like is not like or own.held.value is not value:
                 return None
             found.append(own)
         elif kind is _Several:
@@ -183,7 +228,9 @@ def _traced(
             if each is None:
                 return None
             found.append(expected.kind(each))
-        elif type(argument) is kind and are_same_values((argument,), (expected,)):
+        elif argument is expected or (
+            type(argument) is kind and are_same_values((argument,), (expected,))
+        ):
             found.append(argument)
         else:
             return None
@@ -191,8 +238,10 @@ def _traced(
 
 
 def _are_equal(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    if list(wanted) != list(given) or list(map(type, wanted.values())) != list(
-        map(type, given.values())
-    ):
+    if list(wanted) != list(given):
         return False
-    return are_same_values(tuple(wanted.values()), tuple(given.values()))
+    return _traced(tuple(wanted.values()), tuple(given.values()), _is_no_tensor) is not None
+
+
+def _is_no_tensor(argument: Any) -> None:
+    """Tensors by keyword are none of the model's."""

@@ -21,8 +21,8 @@ class Scopes:
     autograd node: nodes are numbered in the order in which forward makes them.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._names = {id(m): name.replace(".", "/") for name, m in model.named_modules()}
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        self._names = {id(m): name.replace(".", "/") for name, m in modules.items()}
         self._stack: list[str] = []
         self._nodes: dict[int, tuple[str, str]] = {}
         self._fixed_place: tuple[str, str] | None = None
@@ -83,10 +83,15 @@ class Scopes:
         node = torch._C._current_autograd_node()
         if node is not None and (found := self._nodes.get(node._sequence_nr())):
             return found
-        place = (self._stack[-1] if self._stack else "", user_line())
+        place = self._innermost, user_line()
         if node is None:  # a node belongs to the first operator after it was made
             self._nodes.setdefault(torch.autograd._get_sequence_nr() - 1, place)
         return place
+
+    @property
+    def _innermost(self) -> str:
+        """Name of the module being run, empty outside of forward."""
+        return self._stack[-1] if self._stack else ""
 
     def set_place(self, place: tuple[str, str] | None) -> tuple[str, str] | None:
         """Set scope and line for what is recorded next; return those set before."""
@@ -104,12 +109,14 @@ class Scopes:
         Two lines of one layer may call the same operator: either is as good in a message.
         """
         node = torch._C._current_autograd_node()
-        if operator.is_backward != (node is not None) or self._fixed_place is not None:
+        if operator.is_backward != (node is not None):
             return False
+        if self._fixed_place is not None:
+            return operator.scope == self._fixed_place[0]
         if node is not None:
             found = self._nodes.get(node._sequence_nr())
-            return found is not None and found[0] == operator.scope
-        if operator.scope != (self._stack[-1] if self._stack else ""):
+            return operator.scope == (found[0] if found else self._innermost)
+        if operator.scope != self._innermost:
             return False
         number = torch.autograd._get_sequence_nr() - 1
         self._nodes.setdefault(number, (operator.scope, operator.line))

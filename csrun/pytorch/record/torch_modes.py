@@ -1,5 +1,6 @@
-"""PyTorch settings and modes while a step is recorded."""
+"""Settings and modes of PyTorch, and of Python's collector, while a step is recorded."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -53,3 +54,18 @@ def inference_as_no_grad() -> Iterator[None]:
         yield
     finally:
         kind.__enter__ = original
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause Python's cyclic garbage collector.
+
+    A step's graph is as many objects as make the collector look at all, and it goes at the end.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

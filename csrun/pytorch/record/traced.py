@@ -108,17 +108,19 @@ class TracedTensor(torch.Tensor):
         recorder: StepRecorder,
         is_seen: bool = True,
     ) -> TracedTensor:
-        is_known = type(like) is Geometry
-        made = _make_wrapper(
-            cls,
-            like.shape if is_known else like.size(),
-            strides=like.strides if is_known else like.stride(),
-            storage_offset=like.offset if is_known else like.storage_offset(),
-            dtype=like.dtype,
-            layout=like.layout,
-            device=like.device,
-        )
-        made.held = value if isinstance(value, SharedValue) else SharedValue(value)
+        if type(like) is Geometry:  # by position, which takes half the time
+            made = _make_wrapper(cls, like.shape, like.strides, like.offset, None, like.dtype)
+        else:
+            made = _make_wrapper(
+                cls,
+                like.size(),
+                strides=like.stride(),
+                storage_offset=like.storage_offset(),
+                dtype=like.dtype,
+                layout=like.layout,
+                device=like.device,
+            )
+        made.held = SharedValue(value) if type(value) is Ref else value
         made.like, made.memory, made.recorder = like, memory, recorder
         if is_seen:
             memory.add(made)

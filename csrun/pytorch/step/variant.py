@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
@@ -154,6 +155,7 @@ class StepVariant:
     goals: the values that it is computed for. outputs: values that it returns besides the loss;
     wanted: those that it is to return from its next step on. constants: tensors whose numbers are
     in the program. is_one_of_many: other steps have other graphs, perhaps of other parameters.
+    joined: loss, reads and calls of the latest recorded step whose outputs are wanted.
     """
 
     recording: Recording
@@ -169,6 +171,7 @@ class StepVariant:
     constants: list[Constant] = field(default_factory=list)
     is_one_of_many: bool = False
     seen_writes: int = -1
+    joined: tuple[Any, ...] = ()
 
     def changed_constant(self, writes: int) -> str:
         """Return the line of a tensor that has changed and whose numbers are in the program.

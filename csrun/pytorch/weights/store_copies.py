@@ -76,10 +76,20 @@ def read_weights(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
     Outside of the modes that watch what the loop does with them.
     """
+    targets, sources = [], []
     with unrecorded(), torch.no_grad():
         for name, tensor in _tensors(model):
             if (stored := stored_name(name)) in state and not is_meta(tensor):
-                tensor.copy_(torch.from_numpy(np.array(state[stored])))
+                targets.append(tensor)
+                sources.append(_as_tensor(state[stored]))
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    """Return a tensor of the store's values, without a copy where they are writable memory."""
+    values = np.asarray(array)
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
 def changed_weights(

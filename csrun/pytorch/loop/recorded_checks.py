@@ -1,0 +1,75 @@
+"""Checks of recorded steps, and what their values are computed from."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.record.composite_ops import is_of_training
+from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.step.expected_calls import Call
+
+
+def are_numbered_alike(one: Recording, other: Recording) -> bool:
+    """True if equal numbers name equal values in both recordings."""
+    results = ([op.results for op in each.operators] for each in (one, other))
+    leaves = ([(leaf.value, leaf.name) for leaf in each.leaves] for each in (one, other))
+    return next(results) == next(results) and next(leaves) == next(leaves)
+
+
+def require_samples(batch: Any) -> None:
+    """Raises: UsageError for a batch with a tensor that has no row for each sample"""
+    rows = [x.shape[:1] for x in tree_leaves(batch) if isinstance(x, torch.Tensor)]
+    if len(set(rows)) > 1:
+        said = ", ".join(str(shape[0]) if shape else "no axis" for shape in rows)
+        raise UsageError(
+            f"{user_line()}: each tensor of a batch must have a row for each of its samples, got "
+            f"tensors of {said}: give each sample its own in the dataset, or leave "
+            "cbtorch.dataloader out, so that the chief makes the batches"
+        )
+
+
+def require_evaluation(recording: Recording) -> None:
+    """Raises: UsageError for operators that only a training computes, and for sums in buffers"""
+    for op in filter(is_of_training, recording.operators):
+        what = op.name.partition("::")[2]
+        raise UsageError(
+            f"{op.line}: an evaluation computes {what} as in training: call model.eval() before "
+            "it; in a training, call backward() before the next batch is taken"
+        )
+    for leaf in recording.of(LeafSource.BUFFER):
+        value = recording.written.get(leaf.name)
+        if value is not None and leaf.value in ancestors(recording, [value]):
+            raise UsageError(
+                f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
+                "which only training steps write to the run's store: do it if self.training"
+            )
+
+
+def call_of(call: Call) -> tuple[str, tuple[Ref, ...]]:
+    """Return name and results of a call."""
+    return call.name, tuple(refs_in(call.results))
+
+
+def refs_in(tree: Any) -> list[Ref]:
+    """Return the values of a recording in a tree."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Ref)]
+
+
+def norm_in(recording: Recording, value: Ref) -> Ref | None:
+    """Return the norm of clipped gradients, if a value is computed from it."""
+    clipping = clipping_of(recording, list(recording.gradients))
+    if clipping is None or not is_of_forward(recording, value, {clipping.total}):
+        return None
+    return clipping.total
+
+
+def is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ()) -> bool:
+    """True for a value that depends on no gradient. known: values that it may depend on"""
+    made_of = ancestors(recording, [value], known) - set(known)
+    late = (op for op in recording.operators[recording.forward_end :] if op.is_backward)
+    return not any(result in made_of for op in late for result in op.results)

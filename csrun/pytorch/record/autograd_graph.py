@@ -1,0 +1,104 @@
+"""Description of the autograd graph that a loss hangs on, to be compared with another step's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from csrun.pytorch.errors import is_users
+
+#: Functions by which forward may have Python run in the backward pass, or read the graph itself.
+WATCHING = frozenset(
+    {
+        torch.Tensor.register_hook,
+        torch.Tensor.register_post_accumulate_grad_hook,
+        torch.Tensor.retain_grad,
+        torch.Tensor.grad_fn.__get__,
+        torch.Tensor._backward_hooks.__get__,
+        torch.Tensor._backward_hooks.__set__,
+    }
+)
+_LEAF = torch._C._functions.AccumulateGrad
+
+AutogradGraph = tuple[Any, ...]
+
+
+def graph_of(loss: torch.Tensor, start: int, parameters: Mapping[int, str]) -> AutogradGraph | None:
+    """Return kind, number and edges of each node that a loss depends on, as they are met.
+
+    start: number of the first node of the step. parameters: names by id.
+
+    None if a node runs Python of the user's, as one of their own Functions does, or if a gradient
+    goes to a tensor that is no parameter.
+    """
+    nodes: list[Any] = [loss.grad_fn]
+    if nodes[0] is None:
+        return None
+    numbers = {nodes[0]: 0}
+    found: list[Any] = []
+    for node in nodes:
+        kind = type(node)
+        if kind is _LEAF:
+            name = parameters.get(id(node.variable))
+            if name is None:
+                return None
+            found.append(name)
+            continue
+        if isinstance(node, BackwardCFunction) and not _is_of_composite(node):
+            return None
+        edges: list[int | None] = []
+        for child, output in node.next_functions:
+            if child is None:
+                edges.append(None)
+                continue
+            number = numbers.setdefault(child, len(nodes))
+            if number == len(nodes):
+                nodes.append(child)
+            edges += (number, output)
+        found.append((kind, node._sequence_nr() - start, *edges))
+    return tuple(found)
+
+
+def _is_of_composite(node: Any) -> bool:
+    """True for the node of a composite operator, whose options are those of the operator."""
+    return bool(getattr(type(node)._forward_cls, "is_composite", False))
+
+
+def have_hooks(parameters: Iterable[torch.Tensor]) -> bool:
+    """Return whether a parameter has a hook that a backward pass calls."""
+    return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in parameters)
+
+
+def are_saved_through_hooks() -> bool:
+    """Return whether autograd now saves tensors through hooks, as those of checkpointing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def runs_users_python(function: Callable[[], None]) -> bool:
+    """Call a function, and return whether it has run Python of the user's.
+
+    True where another profiler is active.
+    """
+    if sys.getprofile() is not None:
+        function()
+        return True
+    found: list[str] = []
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        file = frame.f_code.co_filename
+        if file == "<string>":  # methods of a dataclass or NamedTuple
+            file = frame.f_globals.get("__file__", "")
+        if event == "call" and is_users(file):
+            found.append(file)
+
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return bool(found)

@@ -1,0 +1,292 @@
+"""Graph of a recording under way: its operators, values and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from csrun.pytorch.deferred_init.tape import is_deferred, materialize
+from csrun.pytorch.errors import CaptureError, call_for_user
+from csrun.pytorch.record.arguments import leaves_of, map_arguments
+from csrun.pytorch.record.fresh_tensors import FreshTensors
+from csrun.pytorch.record.geometry import Geometry, KnownResults
+from csrun.pytorch.record.in_place import base_of, strided
+from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.plain_tensors import PlainTensors
+from csrun.pytorch.record.recording import (
+    STRIDED,
+    GraphLeaf,
+    LeafSource,
+    RecordedOperator,
+    Ref,
+    TensorKind,
+    returns_view,
+)
+from csrun.pytorch.record.repeated import RepeatedOperators
+from csrun.pytorch.record.scopes import Scopes
+from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.record.traced import SharedValue, TracedStorage, TracedTensor, note_bases
+from csrun.pytorch.record.unsupported import NOT_DENSE, NOT_IN_MODEL
+
+
+class GraphRecorder:
+    """Base of the recorder: adds operators and leaves to the graph, with traced tensors of them.
+
+    known: leaves by the id of a user's tensor, which each keeps alive. repeated: operators of
+    earlier recordings. fresh, plain: tensors of the user's that are none of the model's.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model, self._model_tensors = model, ModelTensors(model)
+        self.scopes = Scopes(self._model_tensors.modules)
+        self.operators: list[RecordedOperator] = []
+        self.kinds: list[TensorKind] = []
+        self.leaves: list[GraphLeaf] = []
+        self.repeated = RepeatedOperators(self)
+        self.known: dict[int, TracedTensor] = {}
+        self.fresh = FreshTensors(self)
+        self.plain = PlainTensors(self)
+
+    @property
+    def has_loss(self) -> bool:
+        """True if `backward()` was called."""
+        raise NotImplementedError
+
+    def trace_ref(self, ref: Ref, stored: str = "") -> TracedTensor:
+        """Return a traced tensor of a recorded value."""
+        kind = self.kinds[ref.number]
+        like = Geometry.of(torch.empty(kind.shape, dtype=kind.dtype, device="meta"))
+        return self._traced(like, ref, TracedStorage(stored))
+
+    @cached_property
+    def fake(self) -> FakeTensorMode:
+        """Mode of PyTorch's fake tensors, for operators whose results are not known."""
+        return FakeTensorMode()
+
+    def record_strided(
+        self, of: TracedTensor, sizes: Any, strides: Any, offset: int | None = None
+    ) -> Any:
+        """Record as_strided as a view of the tensor's base, whose storage it addresses."""
+        base, start = base_of(of), of.like.storage_offset() if offset is None else offset
+        if not base.fake.is_contiguous() or base.like.storage_offset():
+            raise self.refusal(
+                "as_strided, or a write into a view, needs a contiguous tensor: call .contiguous() "
+                "before it"
+            )
+        return self.record(STRIDED, strided, (base, sizes, strides, start), {})
+
+    def record(
+        self,
+        name: str | None,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        forward: int | None = None,
+    ) -> Any:
+        """Record an operator and return its results in its own structure. name: None for its own"""
+        if call is strided:  # a view by a function of csrun's
+            likes, kind = self._geometries(call, args, kwargs)
+            return self.record_known(STRIDED, call, args, kwargs, likes, kind, forward)
+        found = self.repeated.results(call, args, kwargs, forward)
+        if found is not None:
+            return found
+        likes, kind = self._geometries(call, args, kwargs)
+        found = self.record_known(name or str(call), call, args, kwargs, likes, kind, forward)
+        self.repeated.note(call, args, kwargs, likes, kind)
+        return found
+
+    def record_known(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        likes: Sequence[Any],
+        kind: Callable[[Any], Any] | None,
+        forward: int | None = None,
+    ) -> Any:
+        """Record an operator whose results' geometries are known. kind: makes their sequence."""
+        memories = self._storages_of(call, args, len(likes))
+        results = [
+            None if like is None else self._add_value(like, memory)
+            for like, memory in zip(likes, memories, strict=True)
+        ]
+        read, read_kwargs = map_arguments(self._read_ref, args, kwargs)
+        scope, line = self.scopes.here
+        self.operators.append(
+            RecordedOperator(
+                name=name,
+                call=call,
+                arguments=read,
+                keywords=read_kwargs,
+                results=tuple(None if r is None else r.value for r in results),
+                line=line,
+                scope=scope,
+                is_backward=self.scopes.is_backward,
+                forward=forward,
+            )
+        )
+        note_bases(results, call, args, kwargs)
+        return results[0] if kind is None else kind(results)
+
+    def _geometries(
+        self, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Callable[[Any], Any] | None]:
+        """Return what an operator's results are like, and the type of their sequence."""
+        key = _KNOWN.key(call, args, kwargs, _geometry)
+        if (known := _KNOWN.get(key)) is not None:
+            return known
+        fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
+        with unrecorded(), self.fake:
+            found = call_for_user(call, fakes, fake_kwargs)
+        if (kept := _KNOWN.keep(key, found)) is not None:
+            return kept
+        several = isinstance(found, tuple | list)
+        each = [x if isinstance(x, torch.Tensor) else None for x in (found if several else [found])]
+        return each, type(found) if several else None
+
+    def refusal(self, what: str) -> CaptureError:
+        """Return an error with the current operator's line."""
+        return CaptureError(f"{self.scopes.line}: {what}")
+
+    # Tensors of the user's.
+
+    def of_model(self, given: Any) -> TracedTensor | None:
+        """Return the traced tensor of a parameter, or of what is known; None for others."""
+        known = self.known.get(id(given))
+        if known is None and self._model_tensors.is_parameter(given):
+            known = self.traced(given)
+        return known
+
+    def _is_recorded(self, tensor: torch.Tensor) -> bool:
+        return bool(
+            isinstance(tensor, TracedTensor)
+            or self._model_tensors.find(tensor)
+            or self.fresh.is_taken(tensor)
+        )
+
+    def is_constant(self, tensor: torch.Tensor) -> bool:
+        """True for a plain tensor that forward does not write, and that is not the model's."""
+        is_plain = not isinstance(tensor, TracedTensor) and not self.is_owned(tensor)
+        return is_plain and not self.fresh.is_taken(tensor)
+
+    def traced(self, tensor: torch.Tensor) -> TracedTensor:
+        """Return a tensor's traced one: of a parameter, a buffer or a constant.
+
+        Raises: CaptureError for a tensor of another step or device
+        """
+        if isinstance(tensor, TracedTensor):
+            if tensor.recorder is not self:
+                raise self.refusal(tensor.stale_reason)
+            return tensor
+        if self.fresh.is_taken(tensor):
+            return self.fresh.traced(tensor)
+        if id(tensor) in self.known:
+            return self.known[id(tensor)]
+        if entry := self._model_tensors.find(tensor):
+            if entry.tensor is not tensor:  # its .data
+                return self.alias(self.traced(entry.tensor))
+            if entry.source is LeafSource.CONSTANT:
+                return self.plain.buffer(tensor, entry.name)
+            return self.add_leaf(tensor, entry.source, entry.name, f"{entry.source} {entry.name}")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise self.refusal(NOT_IN_MODEL)
+        return self.plain.traced(tensor)
+
+    def add_plain(
+        self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""
+    ) -> TracedTensor:
+        """Return a leaf of a plain tensor. stored: the buffer that it is of, if it is of one."""
+        return self.add_leaf(numbers, source, name or self.scopes.line, stored)
+
+    @property
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        """The model's parameters, as they were when the step began."""
+        return self._model_tensors.parameters
+
+    def is_owned(self, tensor: torch.Tensor) -> bool:
+        """True if a tensor belongs to the model."""
+        return self._model_tensors.find(tensor) is not None
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """Return the model's name of a tensor, or None."""
+        found = self._model_tensors.find(tensor)
+        return None if found is None else found.name
+
+    # Values.
+
+    def add_leaf(
+        self, tensor: torch.Tensor, source: LeafSource, name: str, stored: str = ""
+    ) -> TracedTensor:
+        if tensor.device.type != "cpu" and not is_deferred(tensor):
+            raise self._device_error(tensor)
+        self._require_dense_and_real(tensor)
+        # Batches are copied: the place of a slice in the loop's data is of no use.
+        offset = 0 if source is LeafSource.INPUT else None
+        made = self._add_value(Geometry.of(tensor, offset), TracedStorage(stored))
+        is_plain = source in (LeafSource.CONSTANT, LeafSource.SCRIPT)
+        numbers = materialize(tensor) if is_plain else tensor
+        self.leaves.append(GraphLeaf(made.value, source, name, numbers))
+        self.known[id(tensor)] = made
+        return made
+
+    def _add_value(self, like: Any, memory: TracedStorage) -> TracedTensor:
+        if like.device.type != "cpu":
+            raise self._device_error(like)
+        if not self.scopes.is_backward:  # the forward operator refuses sparse gradients
+            self._require_dense_and_real(like)
+        ref = Ref.of(len(self.kinds))
+        self.kinds.append(TensorKind(tuple(like.shape), like.dtype))
+        return self._traced(like, ref, memory)
+
+    def _traced(self, like: Any, value: Ref | SharedValue, memory: TracedStorage) -> TracedTensor:
+        recorder: Any = self  # which is a StepRecorder
+        return TracedTensor(like, value, memory, recorder)
+
+    def _require_dense_and_real(self, tensor: torch.Tensor) -> None:
+        """Raises: CaptureError for a sparse or complex tensor"""
+        if tensor.layout is not torch.strided:
+            raise self.refusal(NOT_DENSE.format(tensor.layout))
+        if tensor.is_complex():
+            raise self.refusal(
+                f"a tensor is {tensor.dtype}, complex numbers are not supported: use two real "
+                "tensors, for the real and the imaginary part"
+            )
+
+    def _device_error(self, tensor: torch.Tensor) -> CaptureError:
+        return self.refusal(
+            f"tensors must be on the CPU, got one on {tensor.device}: leave out .to(device), csrun "
+            "moves batches and weights itself"
+        )
+
+    def alias(self, of: TracedTensor) -> TracedTensor:
+        made = self._traced(of.like, of.held, of.memory)
+        made.view_of = of.view_of
+        return made
+
+    def _read_ref(self, argument: Any) -> Any:
+        return argument.value if isinstance(argument, TracedTensor) else argument
+
+    @staticmethod
+    def _storages_of(call: Any, args: Any, results: int) -> list[TracedStorage]:
+        """Return the results' storages: the operand's for views, new ones for others."""
+        viewed = next((a for a in leaves_of(args, {}) if isinstance(a, TracedTensor)), None)
+        if viewed is not None and (call is strided or returns_view(call)):
+            return [viewed.memory] * results
+        return [TracedStorage() for _ in range(results)]
+
+
+_KNOWN = KnownResults()
+
+
+def _geometry(argument: Any) -> Any:
+    return argument.geometry if isinstance(argument, TracedTensor) else argument
+
+
+def _fake(argument: Any) -> Any:
+    return argument.fake if isinstance(argument, TracedTensor) else argument

@@ -1,0 +1,122 @@
+"""Backward passes of earlier recorded steps, which a step with the same forward need not run again.
+
+A backward pass is a function of the forward operators and of the autograd graph over them. Where
+both are those of an earlier step, and nothing of the user's runs in it, its operators are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from csrun.pytorch.record.autograd_graph import graph_of, have_hooks, runs_users_python
+from csrun.pytorch.record.geometry import Geometry
+from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Ref, TensorKind
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor
+
+MOST_KNOWN = 64  # as a part of the loop may have graphs
+
+
+class _BackwardRecorder(Protocol):
+    """The recorder, as far as it is needed here.
+
+    first_node: number of the first autograd node of the step. depth: of PyTorch's dispatch modes.
+    """
+
+    operators: list[RecordedOperator]
+    kinds: list[TensorKind]
+    leaves: list[GraphLeaf]
+    first_node: int
+    depth: int
+
+    @property
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class KnownBackward:
+    """Operators of a backward pass, values that they make, and gradients by parameter."""
+
+    operators: tuple[RecordedOperator, ...]
+    kinds: tuple[TensorKind, ...]
+    gradients: tuple[tuple[str, Geometry, Ref], ...]
+
+    def repeat(self, recorder: Any) -> None:
+        """Record the pass, and give the parameters their gradients."""
+        recorder.operators += self.operators
+        recorder.kinds += self.kinds
+        for name, like, value in self.gradients:
+            gradient = TracedTensor(like, value, TracedStorage(), recorder)
+            recorder.parameters[name].grad = gradient
+
+
+class KnownBackwards:
+    """Backward passes of one part of the loop, each known once its forward has come twice."""
+
+    def __init__(self) -> None:
+        # A key has ids of operators, which must live as long as it.
+        self._known: dict[Hashable, tuple[list[RecordedOperator], KnownBackward | None]] = {}
+
+    def run(
+        self, recorder: _BackwardRecorder, loss: torch.Tensor, compute: Callable[[], None]
+    ) -> None:
+        """Run a backward pass, or repeat the known one. compute: runs it in PyTorch"""
+        key = _key_of(recorder, loss)
+        if key is None:
+            compute()
+            return
+        operators, known = self._known.get(key, (list(recorder.operators), None))
+        if known is not None:
+            known.repeat(recorder)
+            return
+        if key in self._known:
+            known = _observed(recorder, compute)
+        else:
+            compute()
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = operators, known
+
+
+def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:
+    """Return what a backward pass is a function of; None where it may be of more."""
+    parameters = recorder.parameters
+    if torch._C._len_torch_dispatch_stack() != recorder.depth:  # a mode of the user's
+        return None
+    if have_hooks(parameters.values()):
+        return None
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    graph = graph_of(loss, recorder.first_node, names)
+    if graph is None:
+        return None
+    settings = torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()
+    return tuple(map(id, recorder.operators)), len(recorder.kinds), graph, settings
+
+
+def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> KnownBackward | None:
+    """Run a backward pass and return what it records; None where a step cannot repeat it."""
+    operators, kinds = len(recorder.operators), len(recorder.kinds)
+    leaves = len(recorder.leaves)
+    is_users = runs_users_python(compute)
+    if is_users or len(recorder.leaves) != leaves:
+        return None
+    gradients: dict[str, Any] = {}
+    for name, parameter in recorder.parameters.items():
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if not isinstance(gradient, TracedTensor) or type(gradient.like) is not Geometry:
+            return None
+        if any(other.geometry != gradient.like for other in gradient.memory.tensors):
+            return None
+        gradients[name] = gradient
+    if len({id(gradient.memory) for gradient in gradients.values()}) != len(gradients):
+        return None
+    return KnownBackward(
+        tuple(recorder.operators[operators:]),
+        tuple(recorder.kinds[kinds:]),
+        tuple((name, each.like, each.value) for name, each in gradients.items()),
+    )
