@@ -116,6 +116,12 @@ def test_what_is_no_compiled_model_is_refused(tmp_path, given, message):
         )
 
 
+def test_the_original_name_of_the_estimator_is_importable():
+    from cerebras.tf.cs_model_to_estimator import KerasModelToCerebrasEstimator as Original
+
+    assert Original is KerasModelToCerebrasEstimator
+
+
 def test_a_float64_run_is_refused(tmp_path):
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path, CSRunConfig(precision="float64"))
     with pytest.raises(

@@ -1,0 +1,1 @@
+"""Estimators under the names of the original's TensorFlow package."""
