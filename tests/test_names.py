@@ -23,6 +23,7 @@ SHARED_CLASS_NAMES = {
     "ViewOp": {"cirh/ops", "compiler/lair"},
     # The name of a schedule is its tag in files, and scripts of the Model Zoo have it.
     "Constant": {"executable", "pytorch/framework", "pytorch/step"},
+    "Exponential": {"executable", "pytorch/framework"},
     "Polynomial": {"executable", "pytorch/framework"},
     # Names of `cerebras.framework.torch`, as scripts of the Model Zoo have them.
     "Optimizer": {"compiler/optimizers", "pytorch/framework"},

@@ -39,7 +39,7 @@ def trace_keras(
     specs = dataset.element_spec()
     names = dataset.names(len(specs))
     learning = learning_of(model) if mode is RunMode.TRAIN else KerasLearning({}, None)
-    step = _Step(model, mode)
+    step = _KerasStep(model, mode)
     recording = _with_names(step.record(dataset), names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
     wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
@@ -59,7 +59,7 @@ def example_of(dataset: Dataset) -> tuple[Any, ...]:
     return dataset.nested([torch.zeros(spec.shape, dtype=_dtype(spec.dtype)) for spec in specs])
 
 
-class _Step:
+class _KerasStep:
     """A step of a Keras model on traced tensors. batch, outputs: as the model has them."""
 
     def __init__(self, model: KerasModel, mode: RunMode) -> None:

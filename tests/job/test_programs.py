@@ -66,7 +66,7 @@ def lead(run):
         found = checkpoints.latest(run.model_dir)
         first = found.step if found else 0
         with machine_for(run, train, target, first, LAST) as (machine, show):
-            load_weights(run, machine, found, None)
+            load_weights(run, machine, found, None, {})
             evaluate = machine.load(evaluation, Feed(run.dataset))
             options = LoopOptions(
                 run.model_dir, first, LAST, 10, PART, 5,
@@ -128,7 +128,9 @@ def amid_an_evaluation(launcher: "subprocess.Popen[str]") -> list[str]:
     assert launcher.stdout is not None
     found = []
     while not found or f"evaluated {MIDDLE}" not in found[-1]:
-        found += evaluations(launcher.stdout.readline())
+        line = launcher.stdout.readline()
+        assert line, launcher.communicate()
+        found += evaluations(line)
     return found
 
 
