@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from model_steps import Step, program_step
 
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
-Step = Callable[[], float | None]
 
 
 @dataclass(frozen=True)
@@ -152,31 +152,9 @@ class Training:
         self.weights = _weights(self.executable.plan, self.peer)
 
     def ours(self, threads: int, by_numpy: bool = False) -> Step:
-        """One step of the compiled program; returns the loss."""
-        from support.programs import Machine, step_of
-        from threadpoolctl import threadpool_limits
-
-        from csrun.executable import Runtime
-        from csrun.runtime.step.updates import Updates
-
+        """One step of the compiled program."""
         executable = self.by_numpy if by_numpy else self.executable
-        plan, count = executable.plan, executable.threads(threads)
-        machine = Machine(executable, self.weights)
-        runtime = Runtime(seed=0, threads=count.kernels)
-        visits = executable.wafer_program(machine.arena, machine.store, runtime).visits
-        updates = Updates(plan, executable.update_program(machine.store, runtime))
-        step = step_of(plan, self.batch, len(self.batch[0]))
-
-        def run() -> None:
-            with threadpool_limits(count.blas, user_api="blas"):
-                for visit in visits:
-                    visit(self.batch, step)
-                for group in plan.deliveries:
-                    updates.deliver(group, step)
-            step.index += 1
-
-        run.machine = machine  # type: ignore[attr-defined]
-        return run
+        return program_step(executable, self.weights, self.batch, threads)
 
     def theirs(self, compiled: bool = False) -> Step:
         """One step in PyTorch."""
@@ -187,12 +165,11 @@ class Training:
         optimizer = torch.optim.SGD(self.peer.parameters(), RATE, MOMENTUM)
         wanted = labels.long()
 
-        def run() -> float:
+        def run() -> None:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(peer(images), wanted)
             loss.backward()
             optimizer.step()
-            return float(loss.detach())
 
         return run
 

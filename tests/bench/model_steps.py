@@ -83,30 +83,8 @@ class Training:
 
     def ours(self, threads: int, by_numpy: bool = False) -> Step:
         """One step of the compiled program."""
-        from support.programs import Machine, step_of
-        from threadpoolctl import threadpool_limits
-
-        from csrun.executable import Runtime
-        from csrun.executable.threads import threads_of
-        from csrun.runtime.step.updates import Updates
-
         executable = self.by_numpy if by_numpy else self.executable
-        plan, batch, count = executable.plan, self.flat, threads_of(executable.plan, threads)
-        machine = Machine(executable, self.weights)
-        runtime = Runtime(seed=0, threads=count.kernels)
-        visits = executable.wafer_program(machine.arena, machine.store, runtime).visits
-        updates = Updates(plan, executable.update_program(machine.store, runtime))
-        step = step_of(plan, batch, len(batch[0]))
-
-        def run() -> None:
-            with threadpool_limits(count.blas, user_api="blas"):
-                for visit in visits:
-                    visit(batch, step)
-                for group in plan.deliveries:
-                    updates.deliver(group, step)
-            step.index += 1
-
-        return run
+        return program_step(executable, self.weights, self.flat, threads)
 
     def theirs(self) -> Step:
         """One step of the same network in PyTorch."""
@@ -125,6 +103,33 @@ class Training:
             optimizer.step()
 
         return run
+
+
+def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads: int) -> Step:
+    """One training step of a compiled program on a batch, with so many threads."""
+    from support.programs import Machine, step_of
+    from threadpoolctl import threadpool_limits
+
+    from csrun.executable import Runtime
+    from csrun.executable.threads import threads_of
+    from csrun.runtime.step.updates import Updates
+
+    plan, count = executable.plan, threads_of(executable.plan, threads)
+    machine = Machine(executable, weights)
+    runtime = Runtime(seed=0, threads=count.kernels)
+    visits = executable.wafer_program(machine.arena, machine.store, runtime).visits
+    updates = Updates(plan, executable.update_program(machine.store, runtime))
+    step = step_of(plan, batch, len(batch[0]))
+
+    def run() -> None:
+        with threadpool_limits(count.blas, user_api="blas"):
+            for visit in visits:
+                visit(batch, step)
+            for group in plan.deliveries:
+                updates.deliver(group, step)
+        step.index += 1
+
+    return run
 
 
 def training_of(workload: Workload, root: Path) -> Training:
