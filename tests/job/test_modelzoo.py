@@ -46,7 +46,7 @@ FC_MNIST = {
     },
     "runconfig": {"max_steps": 30, "checkpoint_steps": 15, "log_steps": 5, "seed": 1},
 }
-JOB = ("csrun_wse", "--total-nodes", "3", "python-pt")
+JOB = (sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "python-pt")
 ALONE = (sys.executable,)
 
 
