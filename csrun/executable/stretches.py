@@ -118,10 +118,11 @@ def _joined(pairs: Sequence[tuple[Call, slice]]) -> tuple[Call, slice]:
     start, stop = pairs[0][1].start, pairs[-1][1].stop
     runs = [call.run if isinstance(call, BoundKernel) else call for call, _ in pairs]
     run = joined_jobs(runs)  # type: ignore[arg-type]
+    # Those without arguments, too: numbers of a run may change between two calls.
     kernels = [
         (call.set_arguments, slice(own.start - start, own.stop - start))
         for call, own in pairs
-        if isinstance(call, BoundKernel) and own.start < own.stop
+        if isinstance(call, BoundKernel)
     ]
 
     def set_and_run(*values: object) -> None:

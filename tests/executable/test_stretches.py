@@ -122,6 +122,15 @@ def test_a_call_without_machine_code_runs_between_the_others(bound):
     assert LOG == [(0, 0, 5), (1, 0, 5), ("labels", 4.0), (2, 0, 5)]
 
 
+def test_numbers_without_arguments_are_set(monkeypatch):
+    kernel = object.__new__(bound_kernel.BoundKernel)
+    kernel.set_arguments, kernel.run = lambda: LOG.append("set") or [], BoundCall(print)
+    monkeypatch.setattr(stretches, "joined_jobs", lambda _: lambda: LOG.append("ran"))
+    LOG.clear()
+    stretches.join_calls((kernel, kernel), (0, 0))()
+    assert LOG == ["set", "set", "ran"]
+
+
 def test_a_program_trains_as_without_stretches(tmp_path, monkeypatch):
     network = Network()
     compiled = network.compile(tmp_path, ExecutionMode.PIPELINED, kernels="llvm")
