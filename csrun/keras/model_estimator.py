@@ -1,6 +1,6 @@
 """KerasModelToCerebrasEstimator: training, evaluation and prediction of a compiled Keras model."""
 
-import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,13 @@ from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator
 from csrun.estimator.estimator import InputFunction
 from csrun.estimator.model_trace import TracedModel
+from csrun.estimator.run import EstimatorRun
+from csrun.executable import RunMode
 from csrun.records import checkpoints
 from csrun.runtime.wire.messages import Results
 
 if TYPE_CHECKING:
     from csrun.keras.variables_module import KerasModel
-
-log = logging.getLogger("csrun")
 
 
 class KerasModelToCerebrasEstimator(CerebrasEstimator):
@@ -30,7 +30,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
     model, keras_model: other names of it. In a job a function is called by the chief alone, so that
     the other tasks do not import Keras. Weights have the names of their Keras variables' paths.
 
-    A training begins with the weights of the model, and returns its own to it.
+    A training begins with the weights of the model, which has the trained ones afterwards.
 
     Raises: UsageError unless there is one model
     """
@@ -52,26 +52,13 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
                 f"{len(given)}"
             )
         use_torch_for_keras()  # when it is imported, as the function may do
-        super().__init__(_never_called, model_dir, config, params)
-        self._source = given[0]
+        super().__init__(given[0], model_dir, config, params)
         self._built: KerasModel | None = None
 
     @property
     def keras_model(self) -> Any:
         """The Keras model."""
         return self._model().keras
-
-    def train(
-        self,
-        input_fn: InputFunction,
-        steps: int | None = None,
-        max_steps: int | None = None,
-        checkpoint_path: str | Path | None = None,
-    ) -> Results:
-        """Train as `CerebrasEstimator.train`; the Keras model has the new weights afterwards."""
-        results = super().train(input_fn, steps, max_steps, checkpoint_path)
-        self._give_back()
-        return results
 
     def fit(
         self, x: Any, y: Any, batch_size: int = 32, epochs: int = 1, shuffle: bool = True
@@ -86,7 +73,18 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
 
         return self.train(input_fn)
 
+    def _run(
+        self, input_fn: InputFunction, mode: RunMode, lead: Callable[[EstimatorRun], Results]
+    ) -> Results:
+        results = super()._run(input_fn, mode, lead)
+        if mode is RunMode.TRAIN:
+            self._give_back()
+        return results
+
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
+        from csrun.keras.torch_backend import require_keras
+
+        require_keras()  # before the modules below import it
         from csrun.keras.step_recording import example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
@@ -97,7 +95,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         if self._built is None:
             from csrun.keras.variables_module import KerasModel
 
-            self._built = KerasModel.of(self._source, self._params, features)
+            self._built = KerasModel.of(self._model_fn, self._params, features)
         return self._built
 
     def _give_back(self) -> None:
@@ -109,7 +107,3 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         found = {name: np.empty_like(value) for name, value in values.items()}
         newest.take(found)
         self._built.assign(found)
-
-
-def _never_called(*arguments: Any) -> Any:
-    raise AssertionError("a Keras model is traced instead")

@@ -55,7 +55,10 @@ def learning_of(model: KerasModel) -> KerasLearning:
 
 #: Options of every Keras optimizer that change an update in a way that csrun does not have.
 _NOT_SUPPORTED = (
-    *("clipnorm", "clipvalue", "use_ema", "loss_scale_factor"),
+    "clipnorm",
+    "clipvalue",
+    "use_ema",
+    "loss_scale_factor",
     "gradient_accumulation_steps",
 )
 

@@ -7,8 +7,8 @@ from csrun.base.errors import UsageError
 from csrun.context import use_torch_for_keras
 
 
-def _imported() -> Any:
-    """Keras.
+def require_keras() -> Any:
+    """Import Keras and return it.
 
     Raises: UsageError without Keras or PyTorch, or for another backend
     """
@@ -17,7 +17,8 @@ def _imported() -> Any:
         found = importlib.import_module("keras")
     except ImportError as error:
         raise UsageError(
-            f"Keras models need Keras 3 and PyTorch ({error}): pip install 'csrun[keras]'"
+            f"Keras models need Keras 3 and PyTorch ({error}): pip install 'keras>=3.12,<4' "
+            "'torch==2.13.*'"
         ) from error
     if found.config.backend() != "torch":
         raise UsageError(
@@ -27,4 +28,4 @@ def _imported() -> Any:
     return found
 
 
-keras = _imported()
+keras = require_keras()

@@ -31,6 +31,23 @@ def test_fit_trains_on_arrays_and_the_model_has_the_weights(tmp_path):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_train_and_evaluate_gives_the_weights_back_too(tmp_path):
+    model = mlp()
+    before = values(model)
+    estimator = KerasModelToCerebrasEstimator(
+        model, tmp_path, CSRunConfig(save_checkpoints_steps=1)
+    )
+    sample = batches("mlp", 2)
+    results = estimator.train_and_evaluate(
+        lambda params: Dataset.from_batches(sample), lambda params: Dataset.from_batches(sample), 2
+    )
+    assert results["global_step"] == 2
+    assert results["loss"] == pytest.approx(
+        np.mean([model.evaluate(x, y, verbose=0)[0] for x, y in sample]), rel=1e-5
+    )
+    assert not all(map(np.array_equal, before, values(model)))
+
+
 def test_samples_have_weights(tmp_path):
     weights = np.linspace(0, 2, BATCH, dtype=np.float32)
     sample = [((x, y), weights) for x, y in batches("mlp", 3)]
