@@ -16,7 +16,7 @@ from csrun.launch.command_checks import (
 from csrun.launch.piped_params import read_piped_params
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
-from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_torch
+from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_packages
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
@@ -73,7 +73,7 @@ def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
     command = UserCommand(request.command).without_options()
     check_command(command)
     if site.container is None:  # whose image has a Python of its own
-        require_torch(command)
+        require_packages(command)
         check_arguments(command)
     if request.options.output is not None:
         check_pattern(request.options.output)

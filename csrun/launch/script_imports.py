@@ -10,6 +10,17 @@ from csrun.launch.user_command import UserCommand
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch")
+_TORCH = "torch", "pip install 'torch==2.13.*'"
+_KERAS = "keras", "pip install 'keras>=3.12,<4' 'torch==2.13.*'"
+_TITLES = {"torch": "PyTorch", "keras": "Keras"}
+#: Package that an imported module needs, and the command that installs it.
+_NEEDED = {
+    "torch": _TORCH,
+    "cerebras_torch": _TORCH,
+    "cerebras.framework": _TORCH,
+    "csrun.keras": _KERAS,
+    "cerebras.tf.cs_model_to_estimator": _KERAS,
+}
 _BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of torch.optim imports
 
 
@@ -29,28 +40,27 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
 
 
-def require_torch(command: UserCommand) -> None:
-    """See that PyTorch is installed where a script of csrun's interpreters cannot begin without it.
+def require_packages(command: UserCommand) -> None:
+    """See that PyTorch or Keras is installed where a script of csrun's interpreters needs it.
 
-    It can where it imports it in a function, or in a `try`.
+    It can begin without where it imports in a function, or in a `try`.
 
     Raises: UsageError with the line of the import, for no task would get beyond it
     """
-    if command.script is None or not heavy_imports(command):
+    if command.script is None:
         return
     script = Path(command.script)
-    found = next((node for node in _tree(script).body if _first_of(node) in HEAVY), None)
-    if found is None or (script.parent / "torch.py").exists() or find_spec("torch") is not None:
-        return
-    raise UsageError(
-        f"{script}:{found.lineno}: imports {_first_of(found)}, and PyTorch is not installed: "
-        "pip install 'torch==2.13.*'"
-    )
-
-
-def _first_of(node: ast.AST) -> str | None:
-    """The package of an import that is one of `HEAVY`."""
-    return next((name for name in _imported(node) if name in HEAVY), None)
+    for node in _tree(script).body:
+        for module in _modules(node):
+            name = next((name for name in _NEEDED if f"{module}.".startswith(f"{name}.")), None)
+            if name is None:
+                continue
+            needed, install = _NEEDED[name]
+            if find_spec(needed) is None and not (script.parent / f"{needed}.py").exists():
+                raise UsageError(
+                    f"{script}:{node.lineno}: imports {name}, and {_TITLES[needed]} is not "
+                    f"installed: {install}"
+                )
 
 
 def is_run_by_params(script: str) -> bool:
@@ -130,8 +140,14 @@ def _tree(script: Path) -> ast.Module:
 
 
 def _imported(node: ast.AST) -> list[str]:
+    """Top-level packages that a node imports."""
+    return [module.partition(".")[0] for module in _modules(node)]
+
+
+def _modules(node: ast.AST) -> list[str]:
+    """Modules that a node imports."""
     if isinstance(node, ast.Import):
-        return [alias.name.partition(".")[0] for alias in node.names]
+        return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return [node.module.partition(".")[0]]
+        return [node.module]
     return []

@@ -1,5 +1,6 @@
 """Which heavy packages a script will import, by its text."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,13 +86,35 @@ def test_a_script_that_can_begin_without_pytorch_may(
     text: str, tmp_path: Path, without_torch: None
 ) -> None:
     (tmp_path / "run.py").write_text(text)
-    script_imports.require_torch(UserCommand(("python", str(tmp_path / "run.py"))))
+    script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "import cerebras.framework.torch as cbtorch",
+            "imports cerebras.framework, and PyTorch is",
+        ),
+        ("from csrun.keras import KerasModelToCerebrasEstimator", "imports csrun.keras, and Keras"),
+        (
+            "from cerebras.tf.cs_model_to_estimator import KerasModelToCerebrasEstimator",
+            "imports cerebras.tf.cs_model_to_estimator, and Keras is not installed: pip",
+        ),
+    ],
+)
+def test_what_a_front_end_needs_is_looked_for_before_the_job(
+    tmp_path: Path, without_torch: None, line: str, message: str
+) -> None:
+    (tmp_path / "run.py").write_text(f"import sys\n{line}\n")
+    with pytest.raises(UsageError, match=r"run\.py:2: " + re.escape(message)):
+        script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
 
 
 def test_a_torch_beside_the_script_is_the_users_own(tmp_path: Path, without_torch: None) -> None:
     (tmp_path / "run.py").write_text("import torch")
     (tmp_path / "torch.py").write_text("")
-    script_imports.require_torch(UserCommand(("python", str(tmp_path / "run.py"))))
+    script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
 
 
 NATIVE = "from csrun.params import main_for, run\nrun(main_for(None, None))\n"
