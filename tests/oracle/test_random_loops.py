@@ -90,6 +90,11 @@ def test_a_loop_has_the_numbers_of_pytorch_or_is_refused(first: int, model_dir: 
     check_block(first, model_dir)
 
 
+@pytest.mark.parametrize("seed", [97, 137])  # numbers of a batch norm that were not set
+def test_a_loop_that_once_differed_is_equal(seed: int, model_dir: Path) -> None:
+    assert outcome(seed, model_dir) == "equal"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, BLOCK))
 def test_many_loops_have_the_numbers_of_pytorch(first: int, model_dir: Path) -> None:

@@ -24,6 +24,7 @@ from support.torch_cnn import TorchCnn
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import compile_model
+from csrun.executable import machine_code
 from csrun.params import load
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle of the models")
@@ -62,9 +63,11 @@ class TrainedAlone(Machine):
         return loss, {n: g for n, g in gradients.items() if n not in states}
 
 
-def machine_of(root, params, precision="float64", mode=ExecutionMode.WEIGHT_STREAMING):
+def machine_of(
+    root, params, precision="float64", mode=ExecutionMode.WEIGHT_STREAMING, kernels="numpy"
+):
     module = traced(params, precision)
-    executable = compile_model(module, root, small_groups(mode)).executable
+    executable = compile_model(module, root, small_groups(mode, kernels)).executable
     random = np.random.default_rng(5)
     weights = {
         p.name: (0.2 * random.standard_normal(p.shape) + ("gamma" in p.name)).astype(p.dtype)
@@ -83,6 +86,19 @@ def assert_same_states(machine, peer, rel):
 def test_a_step_is_pytorchs(tmp_path, params, precision):
     machine = machine_of(tmp_path, params, precision)
     (batch,) = batches(params, 1, precision)
+    peer = TorchCnn(torch, weights_of(machine), params.model)
+    assert_same_step(machine, peer, batch, *LIMITS[precision])
+    assert_same_states(machine, peer, LIMITS[precision][0])
+
+
+@pytest.mark.skipif(not machine_code.is_supported(), reason="this host has no machine code")
+@pytest.mark.parametrize("mode", ExecutionMode)
+@pytest.mark.parametrize("precision", LIMITS)
+def test_steps_in_machine_code_are_pytorchs(tmp_path, params, precision, mode):
+    machine = machine_of(tmp_path, params, precision, mode, "llvm")
+    *before, batch = batches(params, 3, precision)
+    for flat, _ in before:
+        machine.train(flat)
     peer = TorchCnn(torch, weights_of(machine), params.model)
     assert_same_step(machine, peer, batch, *LIMITS[precision])
     assert_same_states(machine, peer, LIMITS[precision][0])

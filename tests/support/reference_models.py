@@ -117,9 +117,9 @@ def over(params: Any, train: Path, validation: Path | None = None) -> Any:
     return changed(params, "eval_input", file=str(validation or train))
 
 
-def small_groups(mode: ExecutionMode) -> Any:
+def small_groups(mode: ExecutionMode, kernels: str = "numpy") -> Any:
     """Options by which a small model has several groups."""
-    return options_of(mode, group_bytes=1 << 14)
+    return options_of(mode, group_bytes=1 << 14, kernels=kernels)
 
 
 def traced(params: Any, precision: str = "float32") -> Any:
