@@ -1,9 +1,9 @@
 """Training steps of convolution networks beside PyTorch, with one thread and with all CPUs.
 
 Steps a second of csrun, of its program with NumPy kernels, of PyTorch eager and, where it can be
-built in time, of torch.compile. All begin with the same weights, and without dropout their first
-losses agree. The baseline of a row is PyTorch eager with as many threads; a network's last row is
-csrun with all CPUs beside the best of eager with one thread and with all.
+built in time, of torch.compile. All begin with the same weights. The baseline of a row is PyTorch
+eager with as many threads; a network's last row is csrun with all CPUs beside the best of eager
+with one thread and with all.
 """
 
 import os
