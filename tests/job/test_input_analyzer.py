@@ -122,17 +122,18 @@ def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) ->
     for _ in range(TRIES):
         analyzed(place, "--verify", "--target", target, "python-ws", script, *words)
         found = written(place)
-        if found["verified"]["fed"]["streamers"] > 3:
+        verified = found["verified"]
+        if verified["fed"]["streamers"] > 3 and abs(verified["deviation"]) < 0.2:
             break
     assert found["limiting"]["stage"]["name"] == "map nap"
     assert found["limiting"]["stage"]["waits"]
     (stage,) = [stage for stage in found["stages"] if stage["name"] == "map nap"]
     (waits,) = re.findall(r"nap waits ([\d.]+)", "".join(found["measurements"]["suggestions"]))
     assert float(waits) == pytest.approx(0.128 * (stage["wall_us"] - stage["cpu_us"]), rel=0.01)
-    streamers = found["verified"]["fed"]["streamers"]
+    streamers = verified["fed"]["streamers"]
     assert 4 <= streamers <= 5  # 3.5 times one task's, and the margin of an eighth
-    assert found["verified"]["fed"]["samples_per_s"] >= 3.5 * alone * 0.9
-    assert found["verified"]["deviation"] == pytest.approx(0, abs=0.2)
+    assert verified["fed"]["samples_per_s"] >= 3.5 * alone * 0.9
+    assert verified["deviation"] == pytest.approx(0, abs=0.2)
 
 
 def test_a_map_that_fails_while_it_is_measured(place: FcMnist) -> None:

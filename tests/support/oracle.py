@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import SgdAttr
 from csrun.pytorch.errors import failure_of
+from csrun.pytorch.half_types import HALF_TYPES
 from csrun.pytorch.lower.to_cirh import module_of
 
 if "expecttest" not in sys.modules:  # the databases import it, and use nothing of it
@@ -213,15 +214,17 @@ def _said(leaf: Any) -> str:
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
-class _Draws(TorchDispatchMode):
-    """Notes whether an operator draws random numbers, whose seeds are csrun's own."""
+class _Incomparable(TorchDispatchMode):
+    """Notes random numbers, which are not csrun's, and 16-bit types, which mean wider ones."""
 
-    has_drawn = False
+    found = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        draws = torch.Tag.nondeterministic_seeded in func.tags
-        self.has_drawn |= draws and func is not _ATTENTION
-        return func(*args, **(kwargs or {}))
+        draws = torch.Tag.nondeterministic_seeded in func.tags and func is not _ATTENTION
+        result = func(*args, **(kwargs or {}))
+        is_half = isinstance(result, torch.Tensor) and result.dtype in HALF_TYPES
+        self.found |= draws or is_half
+        return result
 
 
 def _is_comparable(model: Model) -> bool:
@@ -232,9 +235,9 @@ def _is_comparable(model: Model) -> bool:
     if any(x.dtype is not torch.float64 for x in (*model.parameters(), *model.buffers())
            if x.is_floating_point()):  # fmt: skip
         return False
-    draws = _Draws()
+    incomparable = _Incomparable()
     try:
-        with warnings.catch_warnings(), draws:
+        with warnings.catch_warnings(), incomparable:
             warnings.simplefilter("ignore")
             loss = _step(model, BATCH)
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -242,7 +245,7 @@ def _is_comparable(model: Model) -> bool:
     except Exception:  # PyTorch's or the sample's own, as of sparse tensors
         return False
     model.parts[0].scale = 1 / max(1.0, abs(float(loss.detach())))
-    return is_finite and not draws.has_drawn
+    return is_finite and not incomparable.found
 
 
 def _imported(model: Model) -> None:
