@@ -18,6 +18,10 @@ class UnusableLoaderError(DataError, UsageError):
     """A DataLoader, or batch of one, that a Session cannot train on."""
 
 
+class PassEndedError(DataError):
+    """A batch beyond the end of a pass whose length nobody knew."""
+
+
 def require(condition: bool, where: str, rule: str, got: object) -> None:
     """Raise a DataError with the rule and the value unless `condition` holds."""
     if not condition:

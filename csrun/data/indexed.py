@@ -6,7 +6,7 @@ identifies both the element and the pass; the source (as the batches of a shuffl
 both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from sys import maxsize
@@ -16,7 +16,7 @@ import numpy as np
 
 from csrun.data.adapters.grain import RandomAccess
 from csrun.data.delivery import Delivery, LazyBatch, arrays_of, require_numbers
-from csrun.data.errors import BatchOrigin, DataError, Origin
+from csrun.data.errors import BatchOrigin, DataError, Origin, PassEndedError
 from csrun.data.input_operators import StageClock
 from csrun.data.prefetch import read_ahead
 from csrun.data.samples import Batch, Rows, Samples
@@ -96,13 +96,13 @@ class Indexed:
         if self.cardinality is not None:  # may grow if the order is defined pass by pass
             positions = takewhile(lambda position: position < (self.cardinality or 0), positions)
         if threads == 1 and not ahead:
-            return (self._deliver(position, clock) for position in positions)
+            return _until_end(self._deliver(position, clock) for position in positions)
 
         def deliver_whole(position: int) -> Delivery:
             delivery = self._deliver(position, clock)
             return Delivery(arrays_of(delivery.batch, clock), delivery.origins)
 
-        return read_ahead(positions, deliver_whole, threads, max(ahead, threads))
+        return _until_end(read_ahead(positions, deliver_whole, threads, max(ahead, threads)))
 
     def _deliver(self, position: int, clock: StageClock) -> Delivery:
         number = self.number_of(position)
@@ -150,6 +150,16 @@ class Indexed:
         epoch, number = divmod(number, whole + (rest > 0 and not self.drop_remainder))
         start = number * self.batch_size
         return start, min(start + self.batch_size, samples), epoch
+
+
+def _until_end(deliveries: Generator[Delivery]) -> Generator[Delivery]:
+    """Yield deliveries up to the end of a pass, where that is found as it is read."""
+    try:
+        yield from deliveries
+    except PassEndedError:
+        return
+    finally:
+        deliveries.close()
 
 
 def batches_of(items: RandomAccess, elements: Elements) -> Indexed:

@@ -14,13 +14,17 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from csrun.base.errors import UsageError
+from csrun.data.errors import PassEndedError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader import (
+    UNKNOWN,
+    WINDOW,
     DataChanges,
     PassOrders,
     batches_by_number,
     check,
     dataset_of,
+    length_of,
     own_pass,
 )
 from csrun.pytorch.session_check import session_check
@@ -170,6 +174,25 @@ class SessionLoader:
                 "read it before the change, or clone it"
             )
         return self.changes.fetch_batch(lambda: self.batches[number])
+
+    @property
+    def length(self) -> int:
+        """Number of batches in a pass, at most."""
+        return length_of(self.loader)
+
+    def walks_ahead(self, position: int) -> bool:
+        """True where batches are made before their steps run, and no more of them are kept."""
+        return self.length == UNKNOWN and position % (WINDOW // 2) == 0
+
+    def has(self, number: int) -> bool:
+        """True if the pass that has begun last has a batch of this number."""
+        if self.length != UNKNOWN:
+            return number < self.orders.begun * self.length
+        try:
+            self.batches[number]
+        except PassEndedError:
+            return False
+        return True
 
     def encode(self) -> bytes:
         """Encode the passes' order and the data set's changes for `decode` in another process."""

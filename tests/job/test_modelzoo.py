@@ -6,6 +6,7 @@ CSRUN_MODELZOO names the checkout; stand-ins for packages of its time are on PYT
 import hashlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -46,6 +47,53 @@ FC_MNIST = {
     },
     "runconfig": {"max_steps": 30, "checkpoint_steps": 15, "log_steps": 5, "seed": 1},
 }
+VOCABULARY = ("<pad>", "<unk>", "<s>", "</s>", *(f"w{number}" for number in range(200)))
+TEXT = {
+    "data_processor": "T5DynamicDataProcessor",
+    "src_vocab_file": "vocab.txt",
+    "src_data_dir": "text",
+    "extra_ids": 10,
+    "src_max_sequence_length": 32,
+    "tgt_max_sequence_length": 16,
+    "shuffle": True,
+    "shuffle_seed": 1,
+    "batch_size": 8,
+    "num_workers": 1,
+    "prefetch_factor": 2,
+}
+T5 = {
+    "train_input": TEXT,
+    "eval_input": TEXT,
+    "model": {
+        "src_vocab_size": len(VOCABULARY),
+        "extra_ids": 10,
+        "encoder_num_hidden_layers": 2,
+        "decoder_num_hidden_layers": 2,
+        "dropout_rate": 0.0,
+        "d_kv": 8,
+        "num_heads": 4,
+        "d_ff": 64,
+        "d_model": 32,
+        "position_embedding_type": "relative",
+        "share_embedding_weights": True,
+        "share_encoder_decoder_embedding": True,
+        "encoder_nonlinearity": "relu",
+        "decoder_nonlinearity": "relu",
+        "layer_norm_epsilon": 1e-6,
+        "lm_loss_weight": 0.015,
+        "mixed_precision": True,
+        "enable_vts": True,
+    },
+    "optimizer": {
+        "optimizer_type": "AdamW",
+        "correct_bias": True,
+        "learning_rate": 0.01,
+        "weight_decay_rate": 0.01,
+        "max_gradient_norm": 1.0,
+        "loss_scaling_factor": "dynamic",
+    },
+    "runconfig": {"max_steps": 16, "log_steps": 1, "checkpoint_steps": 16, "seed": 1},
+}
 JOB = (sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "python-pt")
 ALONE = (sys.executable,)
 
@@ -53,16 +101,17 @@ ALONE = (sys.executable,)
 class Zoo:
     """A folder in which scripts of the checkout run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "params.yaml").write_text(yaml.safe_dump(FC_MNIST))
+    def __init__(
+        self, folder: Path, model: str = "fc_mnist/pytorch", params: dict = FC_MNIST
+    ) -> None:
+        self.folder, self.script = folder, f"{CHECKOUT}/modelzoo/{model}/run.py"
+        (folder / "params.yaml").write_text(yaml.safe_dump(params))
 
     def run(self, *arguments: str, by: tuple[str, ...] = ALONE) -> str:
-        """Run fc_mnist; return what it prints."""
-        script = f"{CHECKOUT}/modelzoo/fc_mnist/pytorch/run.py"
+        """Run the script; return what it prints."""
         paths = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
-            [*by, "-W", "ignore", script, "-p", "params.yaml", *arguments],
+            [*by, "-W", "ignore", self.script, "-p", "params.yaml", *arguments],
             cwd=self.folder,
             env=os.environ | {"PYTHONPATH": paths},
             capture_output=True,
@@ -133,3 +182,25 @@ def test_fc_mnist_evaluates_resumes_and_compiles(tmp_path: Path, state: str) -> 
     assert "Compile for training completed successfully!" in said
     said = zoo.run("-m", "eval", "-o", "validated", "--validate_only")
     assert "Compile for evaluation completed successfully!" in said
+
+
+def test_t5_trains_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:
+    """Its data set is an iterable without a length that draws from NumPy's generator."""
+    zoo = Zoo(tmp_path, "transformers/pytorch/t5", T5)
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    words, text = random.Random(1), tmp_path / "text"
+    text.mkdir()
+    lines = (words.choices(VOCABULARY[4:], k=words.randint(20, 60)) for _ in range(400))
+    (text / "a.txt").write_text("\n".join(map(" ".join, lines)))
+    (text / "meta.dat").write_text("a.txt 400\n")
+    cpu = zoo.run("-m", "train", "-o", "cpu", "--cpu")
+    alone = zoo.run("-m", "train", "-o", "alone", "--cs_ip", "127.0.0.1")
+    several = (*JOB[:-1], "--tasks-per-node", "2", "python-ws")
+    job = zoo.run("-m", "train", "-o", "job", "--cs_ip", "127.0.0.2", by=several)
+    assert losses(cpu) == losses(alone) == losses(job)
+    assert len(losses(cpu)) == 16
+    theirs, ours, ours_in_job = (
+        tensors(zoo.checkpoint(run, 16)["model"]) for run in ("cpu", "alone", "job")
+    )
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours_in_job, ours, rtol=0, atol=0)

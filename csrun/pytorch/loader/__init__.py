@@ -2,15 +2,19 @@
 
 from csrun.pytorch.loader.changes import DataChanges
 from csrun.pytorch.loader.data import batches_by_number, check, dataset_of, input_name
+from csrun.pytorch.loader.iterated import UNKNOWN, WINDOW, length_of
 from csrun.pytorch.loader.order import PassOrders
 from csrun.pytorch.loader.own_passes import own_pass
 
 __all__ = [
+    "UNKNOWN",
+    "WINDOW",
     "DataChanges",
     "PassOrders",
     "batches_by_number",
     "check",
     "dataset_of",
     "input_name",
+    "length_of",
     "own_pass",
 ]

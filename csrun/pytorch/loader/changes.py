@@ -12,7 +12,7 @@ from csrun.pytorch.loader.dataset_state import (
     snapshot_of,
     text_of,
 )
-from csrun.pytorch.loader.iterated import is_iterated
+from csrun.pytorch.loader.iterated import is_iterated, length_of
 from csrun.pytorch.loader.patch import apply_patch, patch_of
 
 LEARNING = 3  # fetches that show which attributes the data set itself writes, such as a cache
@@ -26,7 +26,7 @@ class DataChanges:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        self._length = len(loader)
+        self._length = length_of(loader)
         self._start: Snapshot | None = None
         self._last: Snapshot = {}
         self._of_dataset: set[Path] = set()
@@ -52,9 +52,9 @@ class DataChanges:
         Raises: DataError where the number of batches has changed
         """
         self.begin()
-        if len(self._loader) != self._length:
+        if (length := length_of(self._loader)) != self._length:
             raise DataError(
-                f"the DataLoader had {self._length} batches and now has {len(self._loader)}: keep "
+                f"the DataLoader had {self._length} batches and now has {length}: keep "
                 "the number of samples, or make another DataLoader"
             )
         paths = changed_paths(self._last, snapshot_of(self._roots))

@@ -21,7 +21,7 @@ from csrun.data.input_operators import Level
 from csrun.data.samples import Rows
 from csrun.data.structure import Elements
 from csrun.pytorch.half_types import HALF_TYPES, say_widened
-from csrun.pytorch.loader.iterated import IteratedBatches, is_iterated
+from csrun.pytorch.loader.iterated import UNKNOWN, IteratedBatches, is_iterated, length_of
 from csrun.pytorch.loader.order import PassOrders
 
 log = logging.getLogger("csrun")
@@ -38,11 +38,13 @@ def check(loader: Any, where: str) -> None:
         raise UnusableLoaderError(
             f"{where}: must be a torch.utils.data.DataLoader, got {type(loader).__name__}"
         )
-    if not _has_length(loader):
+    try:
+        length = length_of(loader)
+    except TypeError as error:
         raise UnusableLoaderError(
             f"{where}: the DataLoader has no length: give its sampler, or its dataset, __len__"
-        )
-    if not len(loader):
+        ) from error
+    if not length:
         raise UnusableLoaderError(
             f"{where}: the DataLoader is empty: {len(loader.dataset)} samples give no batch of "
             f"{loader.batch_size}: lower batch_size, or set drop_last=False"
@@ -51,6 +53,13 @@ def check(loader: Any, where: str) -> None:
         log.warning(
             "%s: %s is an IterableDataset: each streamer makes all batches and keeps its own, so "
             "that more streamers are no faster; a Dataset with __getitem__ is divided among them",
+            where,
+            type(loader.dataset).__name__,
+        )
+    if length == UNKNOWN:
+        log.warning(
+            "%s: %s has no __len__: the loop's own task makes all batches, too, to see where a "
+            "pass ends",
             where,
             type(loader.dataset).__name__,
         )
@@ -63,14 +72,6 @@ def check(loader: Any, where: str) -> None:
         )
     if loader.pin_memory:
         log.warning("%s: pin_memory has no effect: batches go to the wafer's memory", where)
-
-
-def _has_length(loader: Any) -> bool:
-    try:
-        len(loader)
-    except TypeError:
-        return False
-    return True
 
 
 def batches_by_number(
@@ -117,13 +118,13 @@ def dataset_of(
     """
     elements = BatchTensors(where)
     items = RandomAccess(batches or batches_by_number(loader, orders), None)
-    source = replace(batches_of(items, elements), batches=SentBatches(orders, len(loader)))
+    source = replace(batches_of(items, elements), batches=SentBatches(orders, length_of(loader)))
     return Dataset(source, Level.BATCH, describe(loader), elements)
 
 
 @dataclass(frozen=True)
 class SentBatches:
-    """Batch numbers of the passes whose order is known, `each` in a pass."""
+    """Batch numbers of the passes whose order is known, `each` in a pass, or fewer."""
 
     orders: PassOrders
     each: int

@@ -2,7 +2,8 @@
 
 Each task that makes batches walks the whole pass and hands out those that are asked for. The
 first pass begins with the chief's random numbers, so that a data set that draws its order has the
-same one in all tasks; later ones begin with a seed.
+same one in all tasks; later ones begin with a seed. With `num_workers`, a pass is that of PyTorch's
+first worker, if there was one alone.
 """
 
 import copy
@@ -15,10 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils import worker
 
 from csrun.data.adapters.torch_batches import PassOrder, generators_kept, on_one_thread
-from csrun.data.errors import UnusableLoaderError
+from csrun.data.errors import PassEndedError, UnusableLoaderError
 
+UNKNOWN = 1 << 32  # batch numbers of a pass that ends where its data set does
 WINDOW = 64  # batches that are kept: those that are fetched ahead, and may be asked for again
 _END = object()
 
@@ -28,11 +31,21 @@ def is_iterated(loader: Any) -> bool:
     return isinstance(loader.dataset, IterableDataset)
 
 
+def length_of(loader: "DataLoader[Any]") -> int:
+    """Return the number of batches in a pass; UNKNOWN of an iterable without a length."""
+    try:
+        return len(loader)
+    except TypeError:
+        if is_iterated(loader):
+            return UNKNOWN
+        raise
+
+
 def rows_of(loader: "DataLoader[Any]", position: int) -> int | None:
     """Return the number of samples in a batch; None where it is not known, as of ready batches."""
     size: int | None = loader.batch_size
-    if size is None or not hasattr(loader.dataset, "__len__"):
-        return size
+    if size is None or length_of(loader) == UNKNOWN:
+        return None
     return min(size, len(loader.dataset) - position * size)
 
 
@@ -41,6 +54,15 @@ def seeded_states(seed: int) -> list[Any]:
     with generators_kept():
         random.seed(seed)
         np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        return generator_states()
+
+
+def worker_states(seed: int) -> list[Any]:
+    """Return the states of the generators of PyTorch's first worker process. seed: of the pass."""
+    with generators_kept():
+        random.seed(seed)
+        np.random.seed(worker._generate_state(seed, 0))
         torch.default_generator.manual_seed(seed)
         return generator_states()
 
@@ -79,8 +101,8 @@ class IteratedBatches:
         self._window: dict[int, Any] = {}
         self._pass: Iterator[Any] | None = None
         self._states: Any = None  # of the generators, between two batches
-        self._next = 0
-        self.batches = len(loader)
+        self._number = self._next = 0  # of the pass, and of its next batch
+        self.batches = length_of(loader)
 
     def __getitem__(self, number: int) -> Any:
         with self._lock:
@@ -107,7 +129,9 @@ class IteratedBatches:
         loader = copy.copy(self._loader)
         alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
         loader.__dict__.update(alone, _iterator=None)
-        self._states = self._order_of(number).batches
+        if self._loader.num_workers:  # a worker does not draw the pass's seed
+            loader.generator = torch.Generator()
+        self._number, self._states = number, self._order_of(number).batches
         with self._drawing():
             if self._loader.num_workers and loader.worker_init_fn is not None:
                 loader.worker_init_fn(0)
@@ -119,6 +143,8 @@ class IteratedBatches:
         assert self._pass is not None, "begun"
         with self._drawing(), on_one_thread():
             batch = next(self._pass, _END)
+        if batch is _END and self.batches == UNKNOWN:
+            raise PassEndedError("the pass has no further batch")
         if batch is _END:
             raise UnusableLoaderError(
                 f"DataLoader: {type(self._loader.dataset).__name__} ended after "
@@ -131,8 +157,20 @@ class IteratedBatches:
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Have the pass's own random numbers, and the script's after it."""
-        with generators_kept():
+        """Have the pass's own random numbers, and the task's after it."""
+        with generators_kept(), self._in_worker():
             _restore(self._states)
             yield
             self._states = generator_states()
+
+    @contextmanager
+    def _in_worker(self) -> Iterator[None]:
+        """Have `get_worker_info()` tell of one worker, where the loader asks for any."""
+        before = worker._worker_info
+        if self._loader.num_workers:
+            seed, data = self._order_of(self._number).seed, self._loader.dataset
+            worker._worker_info = worker.WorkerInfo(id=0, num_workers=1, seed=seed, dataset=data)
+        try:
+            yield
+        finally:
+            worker._worker_info = before

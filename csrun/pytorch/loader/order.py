@@ -22,7 +22,13 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from csrun.data.adapters.torch_batches import Indices, PassOrder
 from csrun.data.errors import UnusableLoaderError
-from csrun.pytorch.loader.iterated import generator_states, is_iterated, rows_of, seeded_states
+from csrun.pytorch.loader.iterated import (
+    generator_states,
+    is_iterated,
+    rows_of,
+    seeded_states,
+    worker_states,
+)
 from csrun.pytorch.loader.random_order import RandomOrder
 
 AHEAD = 256  # passes whose seeds are sent at once
@@ -102,7 +108,11 @@ class PassOrders:
         """Return the states that a pass over an iterable begins with."""
         before = generator_states()
         base = self._draw_base()
-        states = seeded_states(base) if number else before  # the chief need not walk a pass
+        seed = base + number if self._keeps_base else base
+        if self._loader.num_workers:
+            states = worker_states(seed)
+        else:  # a later pass begins with a seed, since the chief need not walk those before
+            states = seeded_states(seed) if number else before
         return SentOrder(number, (PassSeeds(base, 0),), states)
 
     def _drawn(self, number: int) -> SentOrder:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.loader.iterated import length_of
 
 _END = object()
 
@@ -34,7 +35,7 @@ def own_pass(loader: "DataLoader[Any]", batches: Generator[Any]) -> Iterator[Any
         yield from batches
         return
     try:
-        taken, length = 0, len(loader)
+        taken, length = 0, length_of(loader)
         with _numbers_for(loader):
             numbers = own(loader)
         while (number := _next(loader, numbers)) is not _END:
@@ -83,7 +84,7 @@ def _numbers_for(loader: "DataLoader[Any]") -> Iterator[None]:
     def numbers(each: "DataLoader[Any]") -> Any:
         if each.dataset is not loader.dataset:
             return plain(each)
-        return map(BatchNumber, range(len(each)))
+        return map(BatchNumber, range(length_of(each)))
 
     DataLoader.__iter__ = numbers
     try:

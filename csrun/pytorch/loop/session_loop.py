@@ -149,11 +149,15 @@ class SessionLoop:
         batches = self._run.batches_of(loader)
         self._run.look_at_data()
         batches.begin(self._run.flush)
-        epoch, length = loader.orders.begun - 1, len(loader)
+        epoch, length = loader.orders.begun - 1, loader.length
         with batches.pass_open(), self._run.pass_open():
             for position in range(min(length, batches.most)):
-                rows = loader.orders.rows(epoch, position)
-                yield self._begin_step(batches, epoch * length + position, rows)
+                number = epoch * length + position
+                if loader.walks_ahead(position):
+                    self._run.flush()
+                if not loader.has(number):
+                    break
+                yield self._begin_step(batches, number, loader.orders.rows(epoch, position))
             self.end_step()
             self._run.look_at_data()
         loader.orders.is_under_way = False

@@ -119,7 +119,7 @@ def _require_shares(variant: StepVariant, systems: int) -> None:
     """Raises: UsageError if systems cannot share each batch equally, the last of a pass included"""
     share_of(variant.samples, systems)
     loader = variant.batches.loader
-    last = loader.orders.rows(loader.orders.begun - 1, len(loader) - 1)
+    last = loader.orders.rows(loader.orders.begun - 1, loader.length - 1)
     if last is not None and last < variant.samples and last % systems:
         raise UsageError(
             f"num_csx must divide each batch, got {systems}, and the last batch of a pass has "

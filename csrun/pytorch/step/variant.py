@@ -91,7 +91,7 @@ class Batches:
     @property
     def last(self) -> int:
         """The first batch whose order is unknown."""
-        return self.loader.orders.end() * len(self.loader)
+        return self.loader.orders.end() * self.loader.length
 
     @property
     def upcoming(self) -> int:
@@ -101,7 +101,7 @@ class Batches:
         """
         if self.next is not None:
             return self.next
-        return min(self.loader.orders.begun * len(self.loader), self.last)
+        return min(self.loader.orders.begun * self.loader.length, self.last)
 
     def may_feed(self, variant: "StepVariant") -> bool:
         """True if a variant can take the batches that are made now."""

@@ -2,15 +2,24 @@
 
 import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
-from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 from csrun.data.errors import UnusableLoaderError  # noqa: E402
-from csrun.pytorch.loader import PassOrders, batches_by_number, check  # noqa: E402
+from csrun.data.input_operators import StageClock  # noqa: E402
+from csrun.pytorch.loader import (  # noqa: E402
+    UNKNOWN,
+    WINDOW,
+    PassOrders,
+    batches_by_number,
+    check,
+    dataset_of,
+)
 
 
 class Stream(IterableDataset):
@@ -50,6 +59,79 @@ def test_the_first_pass_has_the_samples_of_pytorch(tmp_path, is_ready):
         return [kit.update(kit.criterion(kit.model(batch["x"]), batch["y"])) for batch in kit.train]
 
     beside(loop, tmp_path, kit=OfStream)
+
+
+class Unsized(IterableDataset):
+    """Batches of which nobody knows how many there are: many, then 3 more, as if by chance."""
+
+    def __init__(self):
+        self.batches = WINDOW + 20
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(self.batches):
+            x = torch.randn(8, 6, dtype=torch.float64, generator=generator)
+            yield {"x": x, "y": torch.arange(8) % 4}
+        self.batches = 3
+
+
+class OfUnsized(Kit):
+    def __init__(self):
+        super().__init__()
+        self.train = DataLoader(Unsized(), batch_size=None)
+
+
+def test_a_pass_without_a_length_ends_where_its_data_set_does(tmp_path, caplog):
+    def loop(kit):
+        counts, losses = [], []
+        for _ in range(2):
+            before = len(losses)
+            for batch in kit.train:
+                losses.append(kit.update(kit.criterion(kit.model(batch["x"]), batch["y"])))
+            counts.append(len(losses) - before)
+        assert counts == [WINDOW + 20, 3]
+        return losses
+
+    beside(loop, tmp_path, kit=OfUnsized)
+    assert "Unsized has no __len__" in caplog.text
+
+
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 4), (3, 4)])
+def test_a_streamer_reads_to_the_end_of_each_pass(threads, ahead):
+    loader = DataLoader(Unsized(), batch_size=None)
+    orders = PassOrders(loader)
+    source = dataset_of(loader, orders)._source
+    for number, length in enumerate((WINDOW + 20, 3)):
+        orders.begin()
+        start = number * UNKNOWN + 1
+        found = list(source.deliveries(start, 2, threads, ahead, StageClock()))
+        assert len(found) == length // 2
+
+
+class Drawing(IterableDataset):
+    """Numbers of each generator, and of the worker."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        for _ in range(3):
+            drawn = [random.random(), np.random.rand(), torch.rand(()).item()]
+            yield torch.tensor([*drawn, get_worker_info().id], dtype=torch.float64)
+
+
+def test_with_workers_a_pass_is_that_of_pytorchs_only_one():
+    loader = DataLoader(Drawing(), batch_size=None, num_workers=1)
+    torch.manual_seed(3)
+    theirs = torch.stack([batch for _ in range(2) for batch in loader])
+    torch.manual_seed(3)
+    orders = PassOrders(loader)
+    batches, found = batches_by_number(loader, orders), []
+    for number in range(2):
+        orders.begin()
+        found += [batches[n] for n in range(3 * number, 3 * number + 3)]
+    assert torch.equal(torch.stack(found), theirs)
+    assert get_worker_info() is None
 
 
 def passes(count, seed, *, taken=lambda n: True):
