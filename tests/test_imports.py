@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "estimator": NOUNS | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},
     "nn": NOUNS | {"runtime"},
     "advice": NOUNS | {"launch", "compiler", "runtime", "jobs", "system", "data"},
+    "watch": NOUNS - {"cirh", "executable", "kernels"} | {"launch", "jobs", "system"},
     "launch": NOUNS - {"cirh", "executable", "kernels"} | {"jobs", "system"},
     "compiler": frozenset({"cirh", "executable", "kernels", "site"}),
     "runtime": frozenset({"executable", "data", "records", "context"}),

@@ -67,6 +67,19 @@ def read_start(path: Path, count: int) -> str:
         return ""
 
 
+def read_end(path: Path, count: int) -> str:
+    """The last bytes of a file as text, for people, from the begin of a line on."""
+    try:
+        with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            left_out = max(0, os.fstat(file.fileno()).st_size - count)
+            file.seek(left_out)
+            data = file.read(count)
+    except OSError:
+        return ""
+    whole = data.partition(b"\n")[2] if left_out else data
+    return (whole or data).decode(errors="replace")
+
+
 def read_up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
     """All bytes of a file, taken in pieces: one read of the limit would reserve that much."""
     too_large = OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 NAME = "csctl"
 Row = TypeVar("Row")
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
-JOB_HEADINGS = ("job", "name", "user", "state", "nodes", "system", "submitted", "time", "why")
+JOB_HEADINGS = (
+    "job", "name", "type", "user", "phase", "nodes", "systems", "age", "duration", "labels", "why",
+)  # fmt: skip
+DROPPABLE = ("type", "user", "age", "labels", "nodes")
+CSV_HEADINGS = (
+    "job", "name", "user", "state", "nodes", "system", "submitted", "time", "why", "type", "labels",
+)  # fmt: skip
 NODE_HEADINGS = ("node", "state", "job", "cpus", "memory")
 SYSTEM_HEADINGS = ("system", "address", "mode", "power", "available", "job", "waiting")
 
@@ -63,12 +69,26 @@ def get() -> None:
 @get.command("jobs", context_settings=SETTINGS)
 @click.option("-a", "--all", "all_states", is_flag=True, help="All known jobs, of any age.")
 @in_period
+@click.option(
+    "-l",
+    "--label",
+    "conditions",
+    metavar="K=V,...",
+    multiple=True,
+    help="Jobs with these labels: k=v, k!=v or k; repeatable.",
+)
 @frame.in_format_or_csv
 @click.pass_obj
 def get_jobs(
-    site: str | None, all_states: bool, since: str | None, until: str | None, output: str
+    site: str | None,
+    all_states: bool,
+    since: str | None,
+    until: str | None,
+    conditions: tuple[str, ...],
+    output: str,
 ) -> int:
     """Waiting and running jobs, and the latest ended ones; with --since, all of that period."""
+    from csrun.jobs.labels import matches
     from csrun.jobs.period import period_of
 
     period = period_of(since, until)
@@ -77,8 +97,11 @@ def get_jobs(
         job
         for job in _backend(site).jobs(all_states=all_states or has_period)
         if not has_period or period.overlaps(job.submitted, job.ended)
+        if matches(job.labels, conditions)
     ]
-    return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why", droppable=("submitted", "user"))
+    if output == "csv":
+        return _show(jobs, output, CSV_HEADINGS, _csv_row)
+    return _show(jobs, output, JOB_HEADINGS, _job_row, cut="why", droppable=DROPPABLE)
 
 
 @get.command("job", context_settings=SETTINGS)
@@ -130,6 +153,24 @@ def get_systems(site: str | None, output: str) -> int:
     return _show(_backend(site).systems(), output, SYSTEM_HEADINGS, _system_row)
 
 
+@get.command("cluster", context_settings=SETTINGS)
+@frame.in_format
+@click.pass_obj
+def get_cluster(site: str | None, output: str) -> int:
+    """The site in numbers: systems, nodes, and jobs."""
+    from csrun.launch.cluster import cluster_of
+    from csrun.site import load
+
+    known = load(site)
+    found = cluster_of(known, _backend(site))
+    if output == "json":
+        _print_json(found)
+    else:
+        for key, value in found.details():
+            click.echo(f"{key:<10} {printable(value)}")
+    return 0
+
+
 class _OfJobs(click.Group):
     """A group whose command `job` may be left out before a job's number: `cancel 1`."""
 
@@ -154,6 +195,72 @@ def cancel_group() -> None:
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a waiting or running job gracefully, and wait until it has ended."""
     click.echo(f"job {job_id}: {_backend(site).cancel(job_id)}")
+    return 0
+
+
+@csctl.group("label", cls=_OfJobs)
+def label_group() -> None:
+    """Label a job: label ID k=v, or label job ID k=v."""
+
+
+@label_group.command("job", context_settings=SETTINGS)
+@JOB_ID
+@click.argument("changes", metavar="K=V|K-...", nargs=-1, required=True)
+@click.pass_obj
+def label_job(site: str | None, job_id: int, changes: tuple[str, ...]) -> int:
+    """Set labels of a job, k=v, or remove them, k-; print the job's labels."""
+    from csrun.jobs.labels import text
+
+    click.echo(f"job {job_id}: {text(_backend(site).label(job_id, changes)) or 'no labels'}")
+    return 0
+
+
+@csctl.group("wait", cls=_OfJobs)
+def wait_group() -> None:
+    """Wait for a job: wait ID, or wait job ID."""
+
+
+@wait_group.command("job", context_settings=SETTINGS)
+@JOB_ID
+@click.option(
+    "--for",
+    "phase",
+    type=Choice(["ended", "completed", "running"]),
+    default="ended",
+    show_default=True,
+    help="Phase to wait for.",
+)
+@click.option("--timeout", metavar="TIME", help="Give up after M minutes, M:S, H:M:S or D-H.")
+@click.pass_obj
+def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> int:
+    """Wait until a job ends, or runs; exit code 1 if it ends otherwise or the time is over.
+
+    ended: exit code 0 however it ends. completed: 0 only if it ends well.
+    """
+    from csrun.jobs.time_limit import parse
+    from csrun.launch.waiting import Phase, wait_for
+
+    limit_s = None if timeout is None else parse(timeout, "--timeout")
+    waited = wait_for(lambda: _backend(site).jobs(job_id)[0], Phase(phase), limit_s)
+    click.echo(f"job {job_id}: {waited.job.state}")
+    return 0 if waited.is_met else 1
+
+
+@csctl.command("log-export", context_settings=SETTINGS)
+@JOB_ID
+@click.option("-o", "--output", metavar="FILE", help="Archive to write; else job_ID_logs.tar.gz.")
+@click.pass_obj
+def log_export(site: str | None, job_id: int, output: str | None) -> int:
+    """Write an archive for a bug report: logs, plan, compile report, record, versions."""
+    from pathlib import Path
+
+    from csrun.launch.log_export import export
+
+    path = Path(output or f"job_{job_id}_logs.tar.gz")
+    backend = _backend(site)
+    (job,) = backend.jobs(job_id)
+    files = export(job, backend.folder(job_id), path)
+    click.echo(f"{path}: {files} files of job {job_id}; look through them before you send them")
     return 0
 
 
@@ -209,6 +316,26 @@ def _print_json(found: object) -> None:
 
 
 def _job_row(job: "JobStatus") -> Sequence[str]:
+    from csrun.jobs.labels import text
+    from csrun.jobs.time_limit import format_age, format_duration
+
+    return (
+        str(job.job_id),
+        job.name,
+        job.type,
+        job.user,
+        job.state,
+        str(job.nodes),
+        job.system,
+        format_age(job.submitted),
+        format_duration(job.elapsed_s),
+        text(job.labels),
+        _in_short(job.why.partition("\n")[0]),
+    )
+
+
+def _csv_row(job: "JobStatus") -> Sequence[str]:
+    from csrun.jobs.labels import text
     from csrun.jobs.time_limit import format_duration, when
 
     return (
@@ -221,6 +348,8 @@ def _job_row(job: "JobStatus") -> Sequence[str]:
         when(job.submitted),
         format_duration(job.elapsed_s),
         _in_short(job.why.partition("\n")[0]),
+        job.type,
+        text(job.labels),
     )
 
 

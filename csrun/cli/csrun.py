@@ -7,6 +7,7 @@ from csrun.cli.checkpoint import checkpoint
 from csrun.cli.completion import completion
 from csrun.cli.init import init
 from csrun.cli.site_admin import site
+from csrun.cli.top import top
 
 NAME = "csrun"
 
@@ -21,6 +22,7 @@ csrun.add_command(checkpoint)
 csrun.add_command(completion)
 csrun.add_command(init)
 csrun.add_command(site)
+csrun.add_command(top)
 
 
 def main() -> None:

@@ -144,6 +144,13 @@ def job_options(command: Command) -> Command:
             help="End the job after M minutes, M:S, H:M:S, D-H or D-H:M:S; exit code 143.",
         ),
         click.option(
+            "--job-labels",
+            "job_labels",
+            metavar="K=V,...",
+            multiple=True,
+            help="Labels of the job, by which csctl get jobs -l K=V finds it; repeatable.",
+        ),
+        click.option(
             "--slurm-option",
             "slurm_options",
             metavar="NAME[=VALUE]",
@@ -160,16 +167,19 @@ def job_options_of(
     job_name: str | None,
     output: str | None,
     slurm_options: tuple[str, ...],
+    job_labels: tuple[str, ...],
 ) -> "JobOptions":
     """The options that were given.
 
-    Raises: UsageError for a time limit that is none, or a name that is not one line of text
+    Raises: UsageError for a time limit that is none, a name that is not one line of text, or a
+    label of another form
     """
     from csrun.base.errors import UsageError
+    from csrun.jobs import labels
     from csrun.jobs.time_limit import parse
     from csrun.launch import JobOptions
 
     if job_name is not None and not job_name.isprintable():
         raise UsageError(f"--job-name: must be one line of printable text, got {job_name!r}")
     limit_s = None if time_limit is None else parse(time_limit)
-    return JobOptions(job_name, limit_s, output, slurm_options)
+    return JobOptions(job_name, limit_s, output, slurm_options, labels.parse(job_labels))

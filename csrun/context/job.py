@@ -161,7 +161,8 @@ class Telemetry(msgspec.Struct, frozen=True):
     """`telemetry.json`: how far the run on its CS systems is, said by its chief now and then.
 
     systems: those that share each batch; arena_bytes: of each. run: e.g. `training`; last_step,
-    step_rate_per_s: None when unknown; detail: e.g. its loss. loss, input_share: as in Progress.
+    step_rate_per_s: None when unknown; detail: e.g. its loss. loss, input_share, straggler: as in
+    Progress.
 
     Units: updated_s in seconds since the epoch
     """
@@ -176,6 +177,7 @@ class Telemetry(msgspec.Struct, frozen=True):
     updated_s: float
     loss: float | None = None
     input_share: float | None = None
+    straggler: str = ""
 
     def write(self, job_dir: Path) -> None:
         """Write the file into `job_dir`, whole or not at all."""

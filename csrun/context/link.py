@@ -74,7 +74,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     unit: what is counted, e.g. 'steps', for an operation whose rate is shown.
 
     Of a training, `loss` is the last step's, `input_share` the part of its time that the wafer has
-    waited for batches.
+    waited for batches, `straggler` the one streamer that delays it, if there is one.
     """
 
     what: str
@@ -84,6 +84,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     unit: str = ""
     loss: float | None = None
     input_share: float | None = None
+    straggler: str = ""
 
 
 class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):

@@ -153,4 +153,5 @@ class _TelemetryMeter:
             updated_s=now,
             loss=progress.loss,
             input_share=progress.input_share,
+            straggler=progress.straggler,
         )

@@ -32,9 +32,14 @@ class JobFolder:
 
     path: Path
 
+    @property
+    def logs(self) -> Path:
+        """The folder of the tasks' logs."""
+        return self.path / "logs"
+
     def log(self, task: str) -> Path:
         """The log of a task, e.g. `rank-00003` or `wafer-cs2-02`."""
-        return self.path / "logs" / f"{task}.log"
+        return self.logs / f"{task}.log"
 
     def report(self, report_name: str) -> TaskReport | None:
         """A task's report on its failure, if it has written one."""

@@ -10,6 +10,8 @@ import msgspec
 
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError
 from csrun.context.job import SystemUse, now
+from csrun.jobs.labels import text as labels_text
+from csrun.jobs.request import type_of
 from csrun.jobs.signals import EndedBySignalError
 from csrun.jobs.time_limit import format_duration, when
 
@@ -100,6 +102,12 @@ class JobRecord(msgspec.Struct, frozen=True):
     systems: tuple[SystemUse, ...] = ()
     restarts: tuple[str, ...] = ()
     account: str = ""
+    labels: dict[str, str] = {}
+
+    @property
+    def type(self) -> str:
+        """Compile or execute; empty for a job whose command is not published."""
+        return type_of(self.command)
 
     @property
     def is_active(self) -> bool:
@@ -130,6 +138,8 @@ class JobRecord(msgspec.Struct, frozen=True):
         said = {
             "job": str(self.job_id),
             "name": self.name,
+            "type": self.type,
+            "labels": labels_text(self.labels),
             "user": self.user,
             "account": self.account,
             "state": self.state,

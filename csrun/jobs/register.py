@@ -7,6 +7,7 @@ living job whose lock is free is that of a LOST one. Anyone can see that; who ma
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from csrun.base.files import account_name, make_private
 from csrun.base.safe_text import printable
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
+from csrun.jobs import labels
 from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, telemetry_dir
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
@@ -25,6 +27,8 @@ from csrun.system import is_held, try_lock
 
 KEPT_RECORDS = 1000
 RECORD_FILE = "record.json"  # on the board
+# Records by path and version: each write makes a new file. A screen reads all of them every second.
+_known: dict[Path, tuple[tuple[int, int, int], JobRecord]] = {}
 LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 
@@ -132,10 +136,29 @@ def prune(site: Site) -> None:
 
 def remove(site: Site, job_id: int) -> None:
     """Forget a job of this account, as far as its files let themselves be removed."""
-    with suppress(OSError):
-        (_folder(site) / f"{job_id}.json").unlink(missing_ok=True)
+    for suffix in (".json", labels.SUFFIX):
+        with suppress(OSError):
+            (_folder(site) / f"{job_id}{suffix}").unlink(missing_ok=True)
     if site.shared:
         shutil.rmtree(board_of(site, job_id), ignore_errors=True)
+
+
+def label(site: Site, job_id: int, changes: Iterable[str]) -> labels.Labels:
+    """Change the labels of this account's job; all of its labels then.
+
+    Raises: UsageError for an unknown job, another account's, and as `labels.changed`
+    """
+    record = read(site, job_id)
+    if record.uid != os.getuid():
+        raise UsageError(f"job {job_id} is {record.user}'s: only its owner can label it")
+    found = labels.changed(record.labels, changes)
+    labels.store(_folder(site) / f"{job_id}.json", found)
+    return found
+
+
+def _with_labels(record: JobRecord, path: Path) -> JobRecord:
+    later = labels.stored_labels(path)
+    return record if later is None else msgspec.structs.replace(record, labels=later)
 
 
 def _as_it_is(site: Site, record: JobRecord) -> JobRecord:
@@ -186,6 +209,15 @@ def _read(path: Path) -> JobRecord:
 
     Raises: FileNotFoundError; CsrunError for one that cannot be read
     """
+    status = path.lstat()
+    version = status.st_ino, status.st_mtime_ns, status.st_size
+    known = _known.get(path)
+    if known is None or known[0] != version:
+        known = _known[path] = version, _read_anew(path)
+    return _with_labels(known[1], path)
+
+
+def _read_anew(path: Path) -> JobRecord:
     found = stored.read_owned(path, JobRecord, "the record")
     if found.value.job_id != _number_of(path):
         said = f"{path}: record belongs to job {found.value.job_id}; remove the file"

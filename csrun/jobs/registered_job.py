@@ -159,6 +159,7 @@ def _draft(command: tuple[str, ...], options: JobOptions, nodes: int, tasks: int
         submitted=now(),
         time_limit_s=options.time_limit_s,
         output=options.output,
+        labels=dict(options.labels),
     )
 
 

@@ -1,7 +1,7 @@
 """Requests to the launchers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from csrun.base.python_options import split_options
@@ -10,7 +10,8 @@ from csrun.site import DEFAULT_SITE
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Options of any job; `output` is a pattern of file names (see `output`).
+    """Options of any job; `output` is a pattern of file names (see `output`), `labels` as in
+    `csrun.jobs.labels`.
 
     `slurm_options` are Slurm's own, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
     """
@@ -19,6 +20,7 @@ class JobOptions:
     time_limit_s: int | None = None
     output: str | None = None
     slurm_options: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,20 @@ class JobRequest:
     def name(self) -> str:
         """Name of the job: as requested, else that of its script or program."""
         return self.options.job_name or name_of(self.command)
+
+
+_COMPILES = frozenset({"--compile_only", "--validate_only", "compile_only", "validate_only"})
+
+
+def type_of(command: tuple[str, ...]) -> str:
+    """Type of a job by its command: compile or execute; empty for an unknown command."""
+    if not command:
+        return ""
+    return (
+        "compile"
+        if any(word.removeprefix("--mode=") in _COMPILES for word in command)
+        else "execute"
+    )
 
 
 def name_of(command: tuple[str, ...]) -> str:

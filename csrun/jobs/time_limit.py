@@ -1,7 +1,7 @@
 """The forms of a time limit, Slurm's, and a duration in one of them. Pure."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from csrun.base.errors import UsageError
 
@@ -9,12 +9,13 @@ EXIT_TIME_LIMIT = 143  # SIGTERM's, by which the limit ends a job: as srun's
 FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 LONGEST_DAYS = 10_000
+_SMALL = 10  # units, with which an age has the next smaller unit, too
 _N = r"(\d{1,20})"
 _WITH_DAYS = re.compile(rf"{_N}-{_N}(?::{_N})?(?::{_N})?", re.ASCII)
 _WITHOUT_DAYS = re.compile(rf"(?:(?:{_N}:)?{_N}:{_N})|{_N}", re.ASCII)
 
 
-def parse(text: str) -> int | None:
+def parse(text: str, option: str = "--time-limit") -> int | None:
     """A time limit in seconds; None for 0, by which Slurm means no limit.
 
     Source: sbatch(1), --time
@@ -27,10 +28,10 @@ def parse(text: str) -> int | None:
         hours, timed, seconds, alone = (int(number or 0) for number in match.groups())
         minutes = timed + alone
     else:
-        raise UsageError(f"--time-limit: must be minutes, or one of {FORMS}, got {text!r}")
+        raise UsageError(f"{option}: must be minutes, or one of {FORMS}, got {text!r}")
     limit_s = days * _DAY_S + hours * _HOUR_S + minutes * _MINUTE_S + seconds
     if limit_s > LONGEST_DAYS * _DAY_S:
-        raise UsageError(f"--time-limit: must be at most {LONGEST_DAYS} days, got {text!r}")
+        raise UsageError(f"{option}: must be at most {LONGEST_DAYS} days, got {text!r}")
     return limit_s or None
 
 
@@ -47,6 +48,20 @@ def format_duration(seconds: float) -> str:
     if days:
         return f"{days}-{hour:02}:{minute:02}:{second:02}"
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def format_age(moment: datetime) -> str:
+    """Time since a moment as kubectl shows it: its largest unit, two where the first is small."""
+    seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
+    units = (("d", _DAY_S), ("h", _HOUR_S), ("m", _MINUTE_S), ("s", 1))
+    for (unit, size), below in zip(units, (*units[1:], None), strict=True):
+        if seconds >= size or below is None:
+            count, rest = divmod(seconds, size)
+            has_rest = below is not None and count < _SMALL and rest >= below[1]
+            return f"{count}{unit}" + (
+                f"{rest // below[1]}{below[0]}" if has_rest and below else ""
+            )
+    return ""
 
 
 def when(time: datetime | None) -> str:

@@ -1,11 +1,11 @@
-"""Interface of a scheduler: one object of eleven verbs.
+"""Interface of a scheduler: one object of fourteen verbs.
 
 `local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
 other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
 `site.Scheduler`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,7 @@ from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun
+from csrun.launch.process.task_usage import TaskUsage
 from csrun.site import Site
 
 
@@ -24,7 +25,8 @@ class JobStatus(Protocol):
     """A job as a table shows it; `-o json` prints the structs that it is made from.
 
     state: in the scheduler's word. nodes: how many it has, or waits for. system: that it has, or
-    had last; empty when there is none. why: what it waits for, or why it did not end well.
+    had last; empty when there is none. why: what it waits for, or why it did not end well. type:
+    compile or execute; empty where the command is not known.
     """
 
     @property
@@ -47,6 +49,10 @@ class JobStatus(Protocol):
     def elapsed_s(self) -> float: ...
     @property
     def why(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
 
     def details(self) -> Iterable[tuple[str, str]]:
         """All there is to say of the job, by name."""
@@ -94,6 +100,12 @@ class Backend(Protocol):
     def folders(self) -> Sequence[Path]:
         """The folders of this account's jobs that are still there, newest first."""
 
+    def folder(self, job_id: int) -> Path:
+        """The folder of one of this account's jobs, which may be gone."""
+
+    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
+        """CPU and memory of the tasks of this account's job, by the names of their logs."""
+
     def check(self) -> Sequence[CheckResult]:
         """Check that the site is fit to run jobs."""
 
@@ -105,6 +117,11 @@ class Backend(Protocol):
 
     def cancel(self, job_id: int) -> str:
         """End a job in order; what has come of it, for the user to read."""
+
+    def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
+        """Change the labels of one of this account's jobs, as `csrun.jobs.labels.changed`; all of
+        its labels then.
+        """
 
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]

@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from csrun import system
 from csrun.base import open_files
 from csrun.base.errors import UsageError
 from csrun.context import Role
-from csrun.jobs import overview, queue
+from csrun.jobs import overview, queue, register
 from csrun.jobs.cancel import cancel
-from csrun.jobs.folder import jobs_dir, newest_first, require_room
+from csrun.jobs.folder import JobFolder, jobs_dir, newest_first, require_room
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -37,6 +37,7 @@ from csrun.launch.process.process_tree import become_subreaper
 from csrun.launch.process.server import start_server
 from csrun.launch.process.task_environment import slurm_variables
 from csrun.launch.process.task_output import task_output
+from csrun.launch.process.task_usage import TaskUsage, measure
 from csrun.launch.srun import srun_line
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
@@ -119,6 +120,12 @@ class LocalBackend(Backend):
     def folders(self) -> list[Path]:
         return newest_first(jobs_dir(self._site))
 
+    def folder(self, job_id: int) -> Path:
+        return jobs_dir(self._site) / str(job_id)
+
+    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
+        return measure(JobFolder(self.folder(job_id)).logs)
+
     def check(self) -> list[CheckResult]:
         folder = jobs_dir(self._site)
         return checks.of_one(facts_here(socket.gethostname(), folder), folder)
@@ -134,6 +141,10 @@ class LocalBackend(Backend):
         record = cancel(self._site, job_id, self._site.grace_s)
         code = "" if record.exit_code is None else f", exit code {record.exit_code}"
         return f"{record.state}{code}"
+
+    def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
+        with refusal_of_unwritable_state(self._site):
+            return register.label(self._site, job_id, changes)
 
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]

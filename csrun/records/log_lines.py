@@ -20,6 +20,8 @@ DONE_CALLING_MODEL_FN = "Done calling model_fn."
 PROGRAMMING = "Programming CS-2 fabric. This may take couple of minutes"
 PROGRAMMED = "Fabric programmed"
 STREAMERS_READY = "Streamers are ready"
+_OWN_FILES = "csrun's own files of this run are in "
+_SAVING_TO = "Checkpoints and summaries will be saved in: "
 
 
 class _Printable(logging.Formatter):
@@ -56,7 +58,18 @@ def configure() -> None:
 
 def saving_to(model_dir: Path) -> str:
     """Line on the folder of the run's records."""
-    return f"Checkpoints and summaries will be saved in: {model_dir}"
+    return f"{_SAVING_TO}{model_dir}"
+
+
+def own_files(folder: Path) -> str:
+    """Line on the same folder of a script that has a model_dir of its own."""
+    return f"{_OWN_FILES}{folder}"
+
+
+def model_dir_in(log: str) -> Path | None:
+    """Folder that the first of these lines in a task's log names; None without such a line."""
+    found = re.search(rf"^INFO:csrun:(?:{_SAVING_TO}|{_OWN_FILES})(.+)$", log, re.MULTILINE)
+    return Path(found[1]) if found else None
 
 
 def weights_initialized(seconds: float) -> str:

@@ -40,13 +40,17 @@ class Feeding:
 
 
 class InputLog:
-    """Adds up the steps of a run, and says it when they wait for their input."""
+    """Adds up the steps of a run, and says it when they wait for their input.
+
+    straggler: the streamer that the latest warning named alone; empty after a time without one.
+    """
 
     def __init__(self, feeding: Feeding) -> None:
         self._feeding = feeding
         self._whole = self._new()
         self._recent = self._new()
         self._due_s = FIRST_WORD_S
+        self.straggler = ""
 
     def add(self, done: StepsDone) -> None:
         """Some more steps; at most once a minute they are a reason for a line about streamers."""
@@ -76,9 +80,11 @@ class InputLog:
         return InputUse(max(1, len(self._feeding.streamers)))
 
     def _say(self, use: InputUse) -> None:
-        verdict = use.verdict()
+        verdict, self.straggler = use.verdict(), ""
         if verdict is None or verdict.bound is Bound.NOT or use.wait_s < WORTH_A_WORD_S:
             return
+        if verdict.is_alone:
+            self.straggler = self._feeding.streamers[verdict.slowest.streamer]
         waited = f"the steps waited {verdict.wait_share:.0%} of their time for batches"
         why = self._why(verdict)
         log.warning(f"Input {verdict.bound}: {waited}: {why}; see cs_input_analyzer")

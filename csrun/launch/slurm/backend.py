@@ -1,7 +1,7 @@
 """The scheduler of a cluster, by Slurm's own commands."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
@@ -9,6 +9,7 @@ from time import sleep
 import msgspec
 
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import account_name
 from csrun.context import JobFile, Role, jobs_dir_of
 from csrun.context.job import JOB_FILE, LIVE_LOCK
 from csrun.jobs import register
@@ -21,7 +22,17 @@ from csrun.launch.job_plan import JobPlan, plan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.slurm import folders, options, records, sinfo, site_check, squeue, submission
+from csrun.launch.process.task_usage import TaskUsage, measure
+from csrun.launch.slurm import (
+    folders,
+    options,
+    records,
+    sinfo,
+    site_check,
+    squeue,
+    submission,
+    usage_reports,
+)
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 from csrun.system import is_held
@@ -81,6 +92,15 @@ class SlurmBackend(Backend):
     def folders(self) -> list[Path]:
         return folders.newest_first(_jobs_dir(self._site))
 
+    def folder(self, job_id: int) -> Path:
+        return _jobs_dir(self._site) / str(job_id)
+
+    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
+        """Of this machine's tasks now, and of other nodes by their agents, 2 s later."""
+        folder = JobFolder(self.folder(job_id))
+        usage_reports.ask(folder.path)
+        return usage_reports.reported(folder.path) | measure(folder.logs)
+
     def check(self) -> list[CheckResult]:
         """By a short job on the idle nodes."""
         return [*site_check.check_cluster(self._site, _jobs_dir(self._site))]
@@ -96,6 +116,13 @@ class SlurmBackend(Backend):
         """Ask Slurm, which does not say when it is over."""
         squeue.cancel(self._site, job_id)
         return "Slurm ends it"
+
+    def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
+        """Of a job that this account has, whether it runs or waits."""
+        job = _with_record(_known(self._site, job_id), self._site)
+        if job.user != account_name(os.getuid()):
+            raise UsageError(f"job {job_id} is {job.user}'s: only its owner can label it")
+        return records.label(self._site, job_id, job.labels, changes)
 
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
@@ -152,6 +179,8 @@ def of_record(record: JobRecord) -> squeue.SlurmJob:
         started=record.started,
         ended=record.ended,
         account=record.account,
+        type=record.type,
+        labels=record.labels,
     )
 
 
@@ -160,12 +189,15 @@ def _with_record(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
 
     A record that is older than the job is that of another cluster's job of this number.
     """
+    own = account_name(os.getuid()) == job.user
+    known = records.labels_of(site, job.job_id, job.submitted) if own else {}
+    job = msgspec.structs.replace(job, labels=known)
     record = records.of_job(site, job.job_id)
     if record is None or record.submitted < job.submitted:
         return _counted(job, site)
     has_ended = job.ended is not None and record.cause
     reason = record.cause if has_ended else job.reason
-    return msgspec.structs.replace(job, tasks=record.tasks, reason=reason)
+    return msgspec.structs.replace(job, tasks=record.tasks, reason=reason, type=record.type)
 
 
 def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:

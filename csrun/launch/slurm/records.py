@@ -7,7 +7,7 @@ jobs, and stays when they go.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import account_name, make_private
 from csrun.context import JobFile, every_jobs_dir, jobs_dir_of
 from csrun.context.job import SystemUse, now
+from csrun.jobs import labels
 from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
@@ -81,10 +82,42 @@ def recorded(
 
 def of_job(site: Site, job_id: int) -> JobRecord | None:
     """This account's record of a job; None when there is none, or it is damaged."""
-    folder = jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR
     with suppress(OSError, CsrunError):
-        return stored.read(folder / f"{job_id}.json", JobRecord, "the record", "remove it")
+        path = _path(site, job_id)
+        return _with_labels(stored.read(path, JobRecord, "the record", "remove it"), path)
     return None
+
+
+def label(site: Site, job_id: int, known: labels.Labels, changes: Iterable[str]) -> labels.Labels:
+    """Change the labels of a job of this account; all of its labels then.
+
+    Raises: as `labels.changed`; CsrunError for a folder that cannot be written
+    """
+    found, path = labels.changed(known, changes), _path(site, job_id)
+    try:
+        make_private(path.parent)
+        labels.store(path, found)
+    except OSError as error:
+        raise CsrunError(f"{path.parent}: cannot be written: {error.strerror}") from error
+    return found
+
+
+def labels_of(site: Site, job_id: int, since: datetime) -> labels.Labels:
+    """Labels of this account's job; one that was set before the job is of another of its number."""
+    record, path = of_job(site, job_id), _path(site, job_id)
+    with suppress(OSError):
+        if path.with_suffix(labels.SUFFIX).stat().st_mtime >= since.timestamp():
+            return labels.stored_labels(path) or {}
+    return {} if record is None or record.submitted < since else record.labels
+
+
+def _path(site: Site, job_id: int) -> Path:
+    return jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR / f"{job_id}.json"
+
+
+def _with_labels(record: JobRecord, path: Path) -> JobRecord:
+    later = labels.stored_labels(path)
+    return record if later is None else msgspec.structs.replace(record, labels=later)
 
 
 def read_all(site: Site) -> list[JobRecord]:
@@ -126,7 +159,8 @@ def _read(path: Path) -> list[JobRecord]:
     except CsrunError as error:
         print(f"warning: {error}", file=sys.stderr)
         return []
-    return [msgspec.structs.replace(found.value, uid=found.uid, user=account_name(found.uid))]
+    record = msgspec.structs.replace(found.value, uid=found.uid, user=account_name(found.uid))
+    return [_with_labels(record, path)]
 
 
 def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -> JobRecord:
@@ -150,6 +184,7 @@ def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -
         logs=str(folder.path / "logs"),
         systems=tuple(SystemUse(name, began, began) for name in job.systems),
         account=account,
+        labels=dict(request.options.labels),
     )
 
 
@@ -158,3 +193,4 @@ def _prune(records: Path) -> None:
     paths = sorted(records.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     for path in paths[:-KEPT_RECORDS]:
         path.unlink(missing_ok=True)
+        path.with_suffix(labels.SUFFIX).unlink(missing_ok=True)

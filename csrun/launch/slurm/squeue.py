@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.jobs.labels import text as labels_text
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo
@@ -56,6 +57,8 @@ class SlurmJob(msgspec.Struct, frozen=True):
     started: datetime | None
     ended: datetime | None
     account: str = ""
+    type: str = ""
+    labels: dict[str, str] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -84,6 +87,8 @@ class SlurmJob(msgspec.Struct, frozen=True):
         said = {
             "job": str(self.job_id),
             "name": self.name,
+            "type": self.type,
+            "labels": labels_text(self.labels),
             "user": self.user,
             "account": self.account,
             "state": self.state,

@@ -16,6 +16,7 @@ from csrun.pytorch.framework.rates import RateTracker
 from csrun.pytorch.framework.xla_stub import install
 from csrun.pytorch.loop.late_calls import late_calls
 from csrun.pytorch.settings import is_chief
+from csrun.records import log_lines
 
 log = logging.getLogger("csrun")
 
@@ -128,7 +129,7 @@ def initialize(
     install()
     script.is_begun, script.compiles_only = True, compile_only
     if is_chief(current()):
-        log.info(f"csrun's own files of this run are in {folder}")
+        log.info(log_lines.own_files(folder))
 
 
 def _new_folder(runs: Path) -> Path:

@@ -352,7 +352,8 @@ class Training:
         step = self.step
         self._rates.received(self._samples)
         last, share = self._options.last or 0, self._ledger.share(Row.INPUT)
-        self._show(Progress("training", step, last, self._status(), "steps", self._loss, share))
+        values = self._loss, share, self._input.straggler
+        self._show(Progress("training", step, last, self._status(), "steps", *values))
         if step % self._options.log_steps and not final and step != 1:
             return
         rates = self._rates.log()

@@ -1,0 +1,76 @@
+"""csrun top: systems, queue and one job, live on a terminal."""
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+from csrun.cli.completion import job_ids
+
+if TYPE_CHECKING:
+    from csrun.watch import Collector, Snapshot
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+PIPE_COLUMNS = 100
+REPORTS_S = 3.0  # in which the agents of a cluster's nodes answer
+
+
+@click.command("top", context_settings=SETTINGS)
+@click.argument(
+    "job_id",
+    metavar="[JOB]",
+    required=False,
+    type=frame.WholeNumber(1, 2**31 - 1),
+    shell_complete=job_ids,
+)
+@click.option("--site", metavar="NAME|PATH", help="The site to show; else CSRUN_SITE, else local.")
+@click.option("--once", is_flag=True, help="Print one frame, as without a terminal.")
+@frame.in_format
+def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
+    """Show systems, jobs, and one job's progress, tasks and log, live.
+
+    Without JOB: the newest running job of yours. Keys: arrows choose a job, l shows its log, c
+    cancels it, q quits. Without a terminal, one frame is printed.
+    """
+    from csrun.launch import backend_of
+    from csrun.site import load
+    from csrun.watch import Collector
+
+    known = load(site)
+    backend = backend_of(known)
+    collector = Collector(known, backend)
+    if output == "json":
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(_complete(collector, job_id))))
+    elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _print(_complete(collector, job_id))
+    else:
+        from csrun.watch.live import show
+
+        show(collector, backend.cancel, job_id)
+    return 0
+
+
+def _complete(collector: "Collector", job_id: int | None) -> "Snapshot":
+    """A snapshot; where other nodes have not reported their tasks yet, one a little later."""
+    found = collector.snapshot(job_id)
+    if found.job is not None and any(task.state == "unknown" for task in found.job.tasks):
+        time.sleep(REPORTS_S)
+        found = collector.snapshot(job_id)
+    return found
+
+
+def _print(snapshot: "Snapshot") -> None:
+    from rich.console import Console
+
+    from csrun.watch.screen import frame as drawn
+
+    console = Console(width=shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns)
+    with console.capture() as captured:
+        console.print(drawn(snapshot, console))
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())

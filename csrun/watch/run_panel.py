@@ -1,0 +1,115 @@
+"""Drawing of a run's progress: numbers, the loss as a sparkline, the ledger as bars."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from math import isfinite, log
+
+from rich.table import Table
+from rich.text import Text
+
+from csrun.base.safe_text import printable_line
+from csrun.jobs.time_limit import format_duration
+from csrun.watch.snapshot import RunProgress
+
+SILENT_S = 10.0  # without news of a run that lives, which is worth a word
+BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+BAR, ASCII_BAR = ("█", "░"), ("#", ".")
+BAR_WIDTH = 20
+DECADES = 100  # between the smallest and the largest value, for a scale of logarithms
+_LABEL_WIDTH = 14
+_MOST_DETAIL = 100
+
+
+def run_table(run: RunProgress, now: datetime | None, width: int, ascii_only: bool) -> Table:
+    """Table of a run. now: of a run that lives; None of one that has ended."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for label, value in _lines(run, now, width, ascii_only):
+        table.add_row(label, Text(value, no_wrap=True, overflow="ellipsis"))
+    if run.time:
+        table.add_row("time", Text(f"since step {run.losses[0].step:,}" if run.losses else ""))
+    for share in run.time:
+        value = f"{bar(share.share, BAR_WIDTH, ascii_only)} {share.share:4.0%}"
+        table.add_row(f"  {share.row.replace('_', ' ')}", Text(value))
+    if now is not None and run.updated is not None:
+        silent_s = (now - run.updated).total_seconds()
+        if silent_s >= SILENT_S:
+            text = f"no progress for {format_duration(silent_s)}"
+            table.add_row("", Text(text, "bold yellow"))
+    return table
+
+
+def _lines(
+    run: RunProgress, now: datetime | None, width: int, ascii_only: bool
+) -> list[tuple[str, str]]:
+    of = "" if run.last_step is None else f" of {run.last_step:,}"
+    done = ""
+    if run.last_step:
+        done = f"  {bar(run.step / run.last_step, BAR_WIDTH, ascii_only)}"
+        done += f" {run.step / run.last_step:.0%}"
+    lines = [(printable_line(run.what[:_LABEL_WIDTH]), f"step {run.step:,}{of}{done}")]
+    if run.steps_per_s is not None:
+        lines.append(("speed", f"{short(run.steps_per_s)} steps/s{_end(run, now)}"))
+    if run.rate is not None and run.global_rate is not None:
+        rates = f"Rate {short(run.rate)}, GlobalRate {short(run.global_rate)} samples/s"
+        lines.append(("rates", rates))
+    if run.loss is not None:
+        losses = [point.loss for point in run.losses]
+        room = max(10, width - 2 * _LABEL_WIDTH - 4)
+        lines.append(("loss", f"{run.loss:<10.5g} {sparkline(losses, room, ascii_only)}".rstrip()))
+    elif run.detail:
+        lines.append(("", printable_line(run.detail[:_MOST_DETAIL])))
+    if run.input_share is not None:
+        lines.append(("input", f"waited {run.input_share:.0%} of the time for batches"))
+    return lines
+
+
+def _end(run: RunProgress, now: datetime | None) -> str:
+    if run.ends is None or now is None:
+        return ""
+    left = format_duration(max(0.0, (run.ends - now).total_seconds()))
+    return f", ends {run.ends.astimezone():%H:%M:%S} (in {left})"
+
+
+def short(number: float) -> str:
+    """A rate without digits that change from look to look."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def bar(share: float, width: int, ascii_only: bool) -> str:
+    """A bar of a share from 0 to 1."""
+    full, empty = ASCII_BAR if ascii_only else BAR
+    cells = round(max(0.0, min(1.0, share)) * width)
+    return full * cells + empty * (width - cells)
+
+
+def sparkline(values: Sequence[float], width: int, ascii_only: bool) -> str:
+    """Values as a line of blocks of eight heights; of many, means of neighbours.
+
+    Heights are those of logarithms if the values span more than two decades. A value that is not
+    finite is a space.
+    """
+    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
+    means = _means(values, width)
+    finite = [value for value in means if isfinite(value)]
+    if not finite:
+        return ""
+    if min(finite) > 0 and max(finite) > DECADES * min(finite):
+        means = [log(value) if isfinite(value) else value for value in means]
+        finite = [value for value in means if isfinite(value)]
+    low, high = min(finite), max(finite)
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(
+        blocks[round((value - low) * scale)] if isfinite(value) else " " for value in means
+    )
+
+
+def _means(values: Sequence[float], count: int) -> list[float]:
+    """Means of `count` groups of neighbours; the values themselves if there are no more."""
+    if len(values) <= count:
+        return list(values)
+    bounds = [len(values) * index // count for index in range(count + 1)]
+    groups = [values[begin:end] for begin, end in pairwise(bounds)]
+    return [sum(group) / len(group) for group in groups]

@@ -1,0 +1,240 @@
+"""Drawing of a snapshot with rich: one frame, or a screen of a given height.
+
+All text of others (names, log lines, reasons) is shown as it is: as Text, without markup, with
+control characters as escapes, and cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from csrun.base.safe_text import printable_line
+from csrun.jobs.overview import SystemStatus
+from csrun.jobs.time_limit import format_duration
+from csrun.records.log_lines import for_terminal
+from csrun.watch.run_panel import run_table
+from csrun.watch.snapshot import JobDetail, JobLine, Snapshot, TaskLine
+
+MOST_CHARACTERS = 300  # of a text of others: rich measures all of it, however narrow its cell
+FRAME_JOBS = 20
+FRAME_LOG_LINES = 10
+RUN_COLUMNS = 58  # that a run needs, with its tasks to the right
+KEYS = "up/down: job   l: log   c: cancel   q: quit"
+_STATE_STYLES = {
+    "RUNNING": "green",
+    "FAILED": "red",
+    "TIMEOUT": "red",
+    "LOST": "red",
+    "PENDING": "yellow",
+    "failed": "red",
+    "stopped": "yellow",
+    "ended": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """Appearance of a screen. selected: the job whose line is marked. shows_log: instead of the
+    job's run. footer: last line; bold: a question.
+    """
+
+    selected: int | None = None
+    shows_log: bool = False
+    footer: str = KEYS
+    asks: bool = False
+
+
+def safe(text: str, style: str = "") -> Text:
+    """A text of unknown origin for one cell."""
+    shown = printable_line(text[: MOST_CHARACTERS + 1])
+    if len(shown) > MOST_CHARACTERS:
+        shown = f"{shown[:MOST_CHARACTERS]}…"
+    return Text(shown, style, no_wrap=True, overflow="ellipsis")
+
+
+def frame(snapshot: Snapshot, console: Console) -> RenderableType:
+    """All of a snapshot, one part below the other; of a long queue the first jobs."""
+    parts: list[RenderableType] = [_head(snapshot), _systems(snapshot.systems)]
+    shown = in_order(snapshot.jobs)
+    parts += [Text(), _jobs(shown[:FRAME_JOBS], Look())]
+    if more := len(shown) - FRAME_JOBS:
+        parts += [Text(f"and {more} more jobs", "dim")] if more > 0 else []
+    if (detail := snapshot.job) is not None:
+        parts += [Text(), *_job_parts(detail, snapshot, console)]
+        if detail.log:
+            parts += [Text(), *_log(detail.log[-FRAME_LOG_LINES:])]
+    return Group(*parts)
+
+
+def screen(snapshot: Snapshot, console: Console, look: Look) -> Layout:
+    """A snapshot in the height of a terminal."""
+    shown = in_order(snapshot.jobs)
+    room = max(2, console.height // 4)
+    lines = _around(shown, look.selected, room)
+    layout = Layout()
+    layout.split_column(
+        Layout(_head(snapshot), size=1),
+        Layout(_systems(snapshot.systems), size=len(snapshot.systems) + 1),
+        Layout(_jobs(lines, look), size=len(lines) + 1),
+        Layout(_lower(snapshot, console, look), name="job"),
+        Layout(Text(look.footer, "bold yellow" if look.asks else "dim"), size=1),
+    )
+    return layout
+
+
+def in_order(jobs: Iterable[JobLine]) -> list[JobLine]:
+    """Jobs as they are listed: those that wait or run by number, then ended ones, newest first."""
+    active = [job for job in jobs if job.is_active]
+    ended = [job for job in jobs if not job.is_active]
+    by_number = attrgetter("job_id")
+    return [*sorted(active, key=by_number), *sorted(ended, key=by_number, reverse=True)]
+
+
+def _around(jobs: Sequence[JobLine], selected: int | None, room: int) -> Sequence[JobLine]:
+    """The part of a long list with the selected job."""
+    at = next((index for index, job in enumerate(jobs) if job.job_id == selected), 0)
+    begin = max(0, min(at - room // 2, len(jobs) - room))
+    return jobs[begin : begin + room]
+
+
+def _lower(snapshot: Snapshot, console: Console, look: Look) -> RenderableType:
+    detail = snapshot.job
+    if detail is None:
+        return Text("no jobs", "dim")
+    if look.shows_log:
+        return Group(_title(detail, snapshot), *_log(detail.log[-console.height :]))
+    upper = _job_parts(detail, snapshot, console)
+    return Group(*upper, *_log(detail.log[-_rest(upper, snapshot, console, look) :]))
+
+
+def _rest(parts: Sequence[RenderableType], snapshot: Snapshot, console: Console, look: Look) -> int:
+    """Lines of the screen that a job's parts leave to its log."""
+    jobs = min(len(snapshot.jobs), max(2, console.height // 4))
+    above = 1 + len(snapshot.systems) + 1 + jobs + 1 + 1
+    used = len(console.render_lines(Group(*parts)))
+    return max(1, console.height - above - used - 1)
+
+
+def _head(snapshot: Snapshot) -> Text:
+    running = sum(job.is_active and job.started is not None for job in snapshot.jobs)
+    waiting = sum(job.is_active and job.started is None for job in snapshot.jobs)
+    clock = f"{snapshot.taken.astimezone():%H:%M:%S}"
+    text = f"csrun top  {clock}  site {snapshot.site}: {running} running, {waiting} waiting"
+    return safe(text, "bold")
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings:
+        right = heading in ("JOB", "NODES", "TIME", "RANK", "CPU", "MEMORY")
+        # Where the screen is too narrow, rich shortens the columns first that it might wrap.
+        table.add_column(
+            heading,
+            justify="right" if right else "left",
+            no_wrap=heading not in ("WHY", "WAITING"),
+            overflow="ellipsis",
+            min_width=4,
+        )
+    return table
+
+
+def _systems(systems: Iterable[SystemStatus]) -> Table:
+    table = _table("SYSTEM", "MODE", "POWER", "HELD BY", "WAITING")
+    for system in systems:
+        holder = "" if system.job is None else f"job {system.job}"
+        style = "yellow" if system.unavailable else ""
+        waiting = ", ".join(map(str, system.waiting))
+        table.add_row(
+            safe(system.name), safe(system.mode), safe(system.power, style), holder, safe(waiting)
+        )
+    return table
+
+
+def _jobs(jobs: Iterable[JobLine], look: Look) -> Table:
+    table = _table("JOB", "NAME", "USER", "STATE", "NODES", "SYSTEM", "TIME", "WHY")
+    for job in jobs:
+        is_selected = job.job_id == look.selected
+        table.add_row(
+            f"{'>' if is_selected else ' '}{job.job_id}",
+            safe(job.name[:24]),
+            safe(job.user[:12]),
+            _state(job.state),
+            str(job.nodes),
+            safe(job.system),
+            format_duration(job.elapsed_s),
+            safe(job.why.partition("\n")[0]),
+            style="bold" if is_selected else "",
+        )
+    return table
+
+
+def _state(state: str) -> Text:
+    return safe(state, _STATE_STYLES.get(state, ""))
+
+
+def _title(detail: JobDetail, snapshot: Snapshot) -> RenderableType:
+    job = next(job for job in snapshot.jobs if job.job_id == detail.job_id)
+    return Rule(safe(f"job {job.job_id} {job.name[:40]}: {job.state}"), align="left", style="dim")
+
+
+def _job_parts(detail: JobDetail, snapshot: Snapshot, console: Console) -> list[RenderableType]:
+    """Title, run and tasks of a job."""
+    parts: list[RenderableType] = [_title(detail, snapshot)]
+    job = next(job for job in snapshot.jobs if job.job_id == detail.job_id)
+    if job.started is None:
+        parts.append(Text("not started yet" if job.is_active else "never started", "dim"))
+    elif not detail.can_read:
+        parts.append(Text("no files: removed, or of another account", "dim"))
+    tasks = _tasks(detail.tasks, max(4, console.height // 3)) if detail.tasks else None
+    left = 0 if tasks is None else console.width - console.measure(tasks).maximum - 3
+    is_wide = left >= RUN_COLUMNS
+    run = None
+    if detail.run is not None:
+        now = snapshot.taken if job.is_active else None
+        width = left if is_wide else console.width
+        run = run_table(detail.run, now, width, console.options.ascii_only)
+    if run is not None and tasks is not None and is_wide:
+        both = Table.grid(padding=(0, 3, 0, 0))
+        both.add_column(width=left)
+        both.add_column()
+        both.add_row(run, tasks)
+        return [*parts, both]
+    return [*parts, *(part for part in (run, tasks) if part is not None)]
+
+
+def _tasks(tasks: Sequence[TaskLine], room: int) -> RenderableType:
+    """Tasks by rank; of many, those that need a look come first, and the rest is counted."""
+    shown = list(tasks)
+    if len(tasks) > room:
+        shown = sorted(tasks, key=_needs_no_look)[:room]
+    table = _table("RANK", "TASK", "NODE", "CPU", "MEMORY", "STATE")
+    for task in shown:
+        table.add_row(
+            "" if task.rank is None else str(task.rank),
+            safe(task.role if task.rank is not None else task.name),
+            safe(task.node),
+            "" if task.cpu_percent is None else f"{task.cpu_percent:.0f} %",
+            "" if task.memory_bytes is None else f"{task.memory_bytes / 1e6:,.0f} MB",
+            _task_state(task),
+        )
+    if len(shown) == len(tasks):
+        return table
+    return Group(table, Text(f"and {len(tasks) - len(shown)} more tasks", "dim"))
+
+
+def _needs_no_look(task: TaskLine) -> bool:
+    return not task.is_straggler and task.state in ("running", "ended", "unknown")
+
+
+def _task_state(task: TaskLine) -> Text:
+    return Text("straggler", "bold yellow") if task.is_straggler else _state(task.state)
+
+
+def _log(lines: Iterable[str]) -> list[RenderableType]:
+    return [safe(for_terminal(line[: MOST_CHARACTERS + 1], colour=False)) for line in lines]

@@ -1,0 +1,75 @@
+"""Progress of a run, from events and telemetry."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from csrun.context import Telemetry
+from csrun.records.events import EventWriter
+from csrun.watch.run_values import LoggedStep, RunValues, progress_of
+
+BEGUN = datetime.now(UTC)
+
+
+def logged(step: int, wall_s: float, **values: float) -> LoggedStep:
+    point = LoggedStep(step, wall_s)
+    point.values = {name.replace("__", "/"): value for name, value in values.items()}
+    return point
+
+
+def telemetry(step: int, last: int | None, updated_s: float, loss: float | None) -> Telemetry:
+    return Telemetry(("cs",), "training", step, last, 3.0, 0, "loss 1", updated_s, loss, 0.1)
+
+
+def test_the_end_is_estimated_from_logged_steps() -> None:
+    """100 steps in 50 s are 2 steps/s: 800 steps more take 400 s."""
+    points = (logged(100, 1000.0, loss=2.0), logged(200, 1050.0, loss=1.0))
+    found = progress_of(points, telemetry(200, 1000, 1050.0, 1.0))
+    assert found.steps_per_s == pytest.approx(2.0)
+    assert found.ends == datetime.fromtimestamp(1450.0, UTC)
+    assert [point.loss for point in found.losses] == [2.0, 1.0]
+
+
+def test_before_the_second_logged_step_the_rate_is_that_of_the_telemetry() -> None:
+    found = progress_of((logged(1, 1000.0, loss=2.0),), telemetry(31, 61, 1010.0, 1.5))
+    assert found.steps_per_s == 3.0
+    assert found.ends == datetime.fromtimestamp(1020.0, UTC)
+    assert [(point.step, point.loss) for point in found.losses] == [(1, 2.0), (31, 1.5)]
+
+
+def test_a_step_that_was_logged_since_the_telemetry_is_shown() -> None:
+    points = (logged(1, 1000.0, loss=2.0), logged(40, 1010.5, loss=1.0))
+    found = progress_of(points, telemetry(31, 61, 1010.0, 1.5))
+    assert (found.step, found.loss) == (40, 1.0)
+    assert [point.step for point in found.losses] == [1, 40]
+
+
+def test_a_run_without_a_last_step_has_no_end() -> None:
+    assert progress_of((), telemetry(5, None, 1000.0, None)).ends is None
+
+
+def test_shares_are_of_the_rows_of_the_ledger() -> None:
+    points = (
+        logged(1, 1.0, seconds__compute=3.0, seconds__input=1.0, seconds__of_the_user=9.0),
+        logged(2, 2.0, seconds__compute=3.0, seconds__input=1.0),
+    )
+    rows = {each.row: (each.seconds, each.share) for each in progress_of(points, None).time}
+    assert rows == {"compute": (6.0, 0.75), "input": (2.0, 0.25)}
+
+
+def test_events_of_other_jobs_in_the_same_folder_are_left_out(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path)
+    writer.scalars({"loss": 1.0}, 7)
+    hour = timedelta(hours=1)
+    assert RunValues(tmp_path, BEGUN + hour, None).progress(None) is None
+    assert RunValues(tmp_path, BEGUN - 2 * hour, BEGUN - hour).progress(None) is None
+    ours = RunValues(tmp_path, BEGUN - hour, None)
+    found = ours.progress(None)
+    assert found is not None
+    assert (found.step, found.loss) == (7, 1.0)
+    writer.scalars({"loss": 0.5}, 8)
+    writer.close()
+    found = ours.progress(None)
+    assert found is not None
+    assert [point.step for point in found.losses] == [7, 8]
