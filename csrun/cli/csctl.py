@@ -6,21 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from csrun.base.choice import Choice
 from csrun.base.safe_text import printable
 from csrun.cli import frame
-from csrun.cli.completion import job_ids
+from csrun.cli.job_commands import JOB_ID, SETTINGS, OfJobs, backend_at, label, log_export, wait
 
 if TYPE_CHECKING:
     from csrun.jobs.overview import SystemStatus
     from csrun.jobs.usage import SystemUsed, Usage
-    from csrun.launch.backend import Backend, JobStatus, NodeStatus
+    from csrun.launch.backend import JobStatus, NodeStatus
 
 NAME = "csctl"
 Row = TypeVar("Row")
-SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 JOB_HEADINGS = (
     "job", "name", "type", "user", "phase", "nodes", "systems", "age", "duration", "labels", "why",
 )  # fmt: skip
@@ -46,10 +44,6 @@ def in_period(command: Callable[..., int]) -> Callable[..., int]:
 
 # As `csrun.launch.first_cause.who` names a task; "rank 0 (chief) on node1: ..."
 _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
-
-JOB_ID = click.argument(
-    "job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1), shell_complete=job_ids
-)
 
 
 @click.group(NAME, context_settings=frame.SETTINGS)
@@ -95,7 +89,7 @@ def get_jobs(
     has_period = bool(since or until)
     jobs = [
         job
-        for job in _backend(site).jobs(all_states=all_states or has_period)
+        for job in backend_at(site).jobs(all_states=all_states or has_period)
         if not has_period or period.overlaps(job.submitted, job.ended)
         if matches(job.labels, conditions)
     ]
@@ -110,7 +104,7 @@ def get_jobs(
 @click.pass_obj
 def get_job(site: str | None, job_id: int, output: str) -> int:
     """Details of one job."""
-    (job,) = _backend(site).jobs(job_id)
+    (job,) = backend_at(site).jobs(job_id)
     if output == "json":
         _print_json(job)
     else:
@@ -131,7 +125,7 @@ def get_usage(
     from csrun.jobs.period import period_of
     from csrun.jobs.usage import totals, uses_of
 
-    uses = uses_of(_backend(site).records(), period_of(since, until))
+    uses = uses_of(backend_at(site).records(), period_of(since, until))
     if each:
         return _show(uses, output, USE_HEADINGS, _use_row)
     return _show(totals(uses), output, USAGE_HEADINGS, _usage_row)
@@ -142,7 +136,7 @@ def get_usage(
 @click.pass_obj
 def get_nodes(site: str | None, output: str) -> int:
     """Nodes, and the jobs on them."""
-    return _show(_backend(site).nodes(), output, NODE_HEADINGS, _node_row)
+    return _show(backend_at(site).nodes(), output, NODE_HEADINGS, _node_row)
 
 
 @get.command("systems", context_settings=SETTINGS)
@@ -150,7 +144,7 @@ def get_nodes(site: str | None, output: str) -> int:
 @click.pass_obj
 def get_systems(site: str | None, output: str) -> int:
     """CS systems, with their running and waiting jobs."""
-    return _show(_backend(site).systems(), output, SYSTEM_HEADINGS, _system_row)
+    return _show(backend_at(site).systems(), output, SYSTEM_HEADINGS, _system_row)
 
 
 @get.command("cluster", context_settings=SETTINGS)
@@ -162,7 +156,7 @@ def get_cluster(site: str | None, output: str) -> int:
     from csrun.site import load
 
     known = load(site)
-    found = cluster_of(known, _backend(site))
+    found = cluster_of(known, backend_at(site))
     if output == "json":
         _print_json(found)
     else:
@@ -171,20 +165,7 @@ def get_cluster(site: str | None, output: str) -> int:
     return 0
 
 
-class _OfJobs(click.Group):
-    """A group whose command `job` may be left out before a job's number: `cancel 1`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        words = ["job", *args] if args and args[0].isdecimal() else args
-        return super().resolve_command(ctx, words)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [*super().shell_complete(ctx, incomplete), *job_ids(ctx, None, incomplete)]
-
-
-@csctl.group("cancel", cls=_OfJobs)
+@csctl.group("cancel", cls=OfJobs)
 def cancel_group() -> None:
     """End a job: cancel ID, or cancel job ID."""
 
@@ -194,73 +175,7 @@ def cancel_group() -> None:
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a waiting or running job gracefully, and wait until it has ended."""
-    click.echo(f"job {job_id}: {_backend(site).cancel(job_id)}")
-    return 0
-
-
-@csctl.group("label", cls=_OfJobs)
-def label_group() -> None:
-    """Label a job: label ID k=v, or label job ID k=v."""
-
-
-@label_group.command("job", context_settings=SETTINGS)
-@JOB_ID
-@click.argument("changes", metavar="K=V|K-...", nargs=-1, required=True)
-@click.pass_obj
-def label_job(site: str | None, job_id: int, changes: tuple[str, ...]) -> int:
-    """Set labels of a job, k=v, or remove them, k-; print the job's labels."""
-    from csrun.jobs.labels import text
-
-    click.echo(f"job {job_id}: {text(_backend(site).label(job_id, changes)) or 'no labels'}")
-    return 0
-
-
-@csctl.group("wait", cls=_OfJobs)
-def wait_group() -> None:
-    """Wait for a job: wait ID, or wait job ID."""
-
-
-@wait_group.command("job", context_settings=SETTINGS)
-@JOB_ID
-@click.option(
-    "--for",
-    "phase",
-    type=Choice(["ended", "completed", "running"]),
-    default="ended",
-    show_default=True,
-    help="Phase to wait for.",
-)
-@click.option("--timeout", metavar="TIME", help="Give up after M minutes, M:S, H:M:S or D-H.")
-@click.pass_obj
-def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> int:
-    """Wait until a job ends, or runs; exit code 1 if it ends otherwise or the time is over.
-
-    ended: exit code 0 however it ends. completed: 0 only if it ends well.
-    """
-    from csrun.jobs.time_limit import parse
-    from csrun.launch.waiting import Phase, wait_for
-
-    limit_s = None if timeout is None else parse(timeout, "--timeout")
-    waited = wait_for(lambda: _backend(site).jobs(job_id)[0], Phase(phase), limit_s)
-    click.echo(f"job {job_id}: {waited.job.state}")
-    return 0 if waited.is_met else 1
-
-
-@csctl.command("log-export", context_settings=SETTINGS)
-@JOB_ID
-@click.option("-o", "--output", metavar="FILE", help="Archive to write; else job_ID_logs.tar.gz.")
-@click.pass_obj
-def log_export(site: str | None, job_id: int, output: str | None) -> int:
-    """Write an archive for a bug report: logs, plan, compile report, record, versions."""
-    from pathlib import Path
-
-    from csrun.launch.log_export import export
-
-    path = Path(output or f"job_{job_id}_logs.tar.gz")
-    backend = _backend(site)
-    (job,) = backend.jobs(job_id)
-    files = export(job, backend.folder(job_id), path)
-    click.echo(f"{path}: {files} files of job {job_id}; look through them before you send them")
+    click.echo(f"job {job_id}: {backend_at(site).cancel(job_id)}")
     return 0
 
 
@@ -277,15 +192,8 @@ def logs(site: str | None, job_id: int, role: str | None, follow: bool) -> int:
     """Show the output of a job's tasks; with several tasks, lines are prefixed with the rank."""
     from csrun.context import Role
 
-    _backend(site).logs(job_id, None if role is None else Role(role), follow, _write)
+    backend_at(site).logs(job_id, None if role is None else Role(role), follow, _write)
     return 0
-
-
-def _backend(site: str | None) -> "Backend":
-    from csrun.launch import backend_of
-    from csrun.site import load
-
-    return backend_of(load(site))
 
 
 def _show(
@@ -393,6 +301,10 @@ def _system_row(system: "SystemStatus") -> Sequence[str]:
 def _write(data: bytes) -> None:
     sys.stdout.write(data.decode(errors="replace"))
     sys.stdout.flush()
+
+
+for command in (label, log_export, wait):
+    csctl.add_command(command)
 
 
 def main() -> None:

@@ -4,8 +4,11 @@ import click
 
 from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
+from csrun.cli.compare import compare
 from csrun.cli.completion import completion
+from csrun.cli.doctor import doctor
 from csrun.cli.init import init
+from csrun.cli.params import params
 from csrun.cli.site_admin import site
 from csrun.cli.top import top
 
@@ -19,8 +22,11 @@ def csrun() -> None:
 
 
 csrun.add_command(checkpoint)
+csrun.add_command(compare)
 csrun.add_command(completion)
+csrun.add_command(doctor)
 csrun.add_command(init)
+csrun.add_command(params)
 csrun.add_command(site)
 csrun.add_command(top)
 

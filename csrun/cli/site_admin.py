@@ -43,7 +43,7 @@ def check(site: str | None, output: str) -> int:
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:
-        tables.show(CHECK_HEADINGS, map(_check_row, found), cut="remedy")
+        tables.show(CHECK_HEADINGS, map(check_row, found), cut="remedy")
     return FAILED if any(each.has_failed for each in found) else 0
 
 
@@ -104,7 +104,7 @@ def _backend(site: str | None) -> "Backend":
     return backend_of(load(site))
 
 
-def _check_row(result: "CheckResult") -> tuple[str, ...]:
+def check_row(result: "CheckResult") -> tuple[str, ...]:
     return result.check, result.node, f"{result.status}: {result.result}", result.remedy
 
 

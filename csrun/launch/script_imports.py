@@ -10,8 +10,10 @@ from csrun.launch.user_command import UserCommand
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch")
-_TORCH = "torch", "pip install 'torch==2.13.*'"
-_KERAS = "keras", "pip install 'keras>=3.12,<4' 'torch==2.13.*'"
+TORCH_VERSION = "2.13"
+TORCH_REMEDY = f"pip install 'torch=={TORCH_VERSION}.*'"
+_TORCH = "torch", TORCH_REMEDY
+_KERAS = "keras", f"pip install 'keras>=3.12,<4' 'torch=={TORCH_VERSION}.*'"
 _TITLES = {"torch": "PyTorch", "keras": "Keras"}
 #: Package that an imported module needs, and the command that installs it.
 _NEEDED = {

@@ -1,8 +1,8 @@
 """Entry point of a run.py, and a default main function."""
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from csrun.base import streams
@@ -18,6 +18,27 @@ from csrun.params.command_line import Arguments, DefaultParams, parse
 Main = Callable[[Arguments[Any]], None]
 
 
+class SchemaFound(BaseException):  # no `except Exception` of a script may stop it
+    """Raised by `run` in place of a run while somebody only asks for a script's params."""
+
+    def __init__(self, schema: type[Any], default_params: DefaultParams) -> None:
+        super().__init__("the params of a script were asked for")
+        self.schema, self.default_params = schema, default_params
+
+
+_asked: list[bool] = []
+
+
+@contextmanager
+def schema_asked() -> Iterator[None]:
+    """Have `run` raise SchemaFound in this block."""
+    _asked.append(True)
+    try:
+        yield
+    finally:
+        _asked.pop()
+
+
 def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = None) -> None:
     """Parse the command line into `schema`, then call `main`.
 
@@ -28,6 +49,8 @@ def run(main: Main, schema: type[Any] = Params, default_params: DefaultParams = 
     a role in a training, the launcher shows the line. A full disk for the output is one line, too;
     a closed pipe (`| head`) ends it as by SIGPIPE.
     """
+    if _asked:
+        raise SchemaFound(schema, default_params)
     try:
         main(parse(schema, default_params, sys.argv[1:]))
         streams.flush_output()

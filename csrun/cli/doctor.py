@@ -1,0 +1,51 @@
+"""csrun doctor: checks this machine and installation, each with what to do."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+from csrun.cli.site_admin import CHECK_HEADINGS, FAILED, SETTINGS, check_row, the_site
+
+if TYPE_CHECKING:
+    from csrun.launch.preflight.checks import CheckResult
+
+
+@click.command("doctor", context_settings=SETTINGS)
+@the_site
+@frame.in_format
+def doctor(site: str | None, output: str) -> int:
+    """Check Python, CPU, BLAS, threads, memory, disk, limits, torch, Slurm and the site file.
+
+    Each row that failed says what to do; exit code 1 if one failed. For all nodes of a cluster, run
+    'csrun site check'.
+    """
+    import msgspec
+
+    from csrun.cli import tables
+
+    found = _results(site)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+    else:
+        tables.show(CHECK_HEADINGS, map(check_row, found), cut="remedy")
+    return FAILED if any(each.has_failed for each in found) else 0
+
+
+def _results(site: str | None) -> "list[CheckResult]":
+    import socket
+
+    from csrun.base.errors import CsrunError
+    from csrun.launch import backend_of
+    from csrun.launch.preflight import checks, machine
+    from csrun.launch.preflight.facts import facts_here
+    from csrun.site import load
+
+    found = list(machine.checks_of(machine.machine_facts()))
+    try:
+        known = load(site)
+        folder = backend_of(known).folder(1).parent
+    except CsrunError as error:
+        return [*found, machine.site_problem(error)]
+    here = facts_here(socket.gethostname(), folder)
+    return [*found, *machine.site_checks(known), *checks.of_node(here, folder)]

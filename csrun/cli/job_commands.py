@@ -1,0 +1,104 @@
+"""Commands of csctl on one job: its labels, its end, its logs for a bug report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from csrun.base.choice import Choice
+from csrun.cli import frame
+from csrun.cli.completion import job_ids
+
+if TYPE_CHECKING:
+    from csrun.launch.backend import Backend
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+JOB_ID = click.argument(
+    "job_id", metavar="ID", type=frame.WholeNumber(1, 2**31 - 1), shell_complete=job_ids
+)
+
+
+def backend_at(site: str | None) -> "Backend":
+    """The jobs of a site."""
+    from csrun.launch import backend_of
+    from csrun.site import load
+
+    return backend_of(load(site))
+
+
+class OfJobs(click.Group):
+    """A group whose command `job` may be left out before a job's number: `cancel 1`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        words = ["job", *args] if args and args[0].isdecimal() else args
+        return super().resolve_command(ctx, words)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [*super().shell_complete(ctx, incomplete), *job_ids(ctx, None, incomplete)]
+
+
+@click.group("label", cls=OfJobs)
+def label() -> None:
+    """Label a job: label ID k=v, or label job ID k=v."""
+
+
+@label.command("job", context_settings=SETTINGS)
+@JOB_ID
+@click.argument("changes", metavar="K=V|K-...", nargs=-1, required=True)
+@click.pass_obj
+def label_job(site: str | None, job_id: int, changes: tuple[str, ...]) -> int:
+    """Set labels of a job, k=v, or remove them, k-; print the job's labels."""
+    from csrun.jobs.labels import text
+
+    click.echo(f"job {job_id}: {text(backend_at(site).label(job_id, changes)) or 'no labels'}")
+    return 0
+
+
+@click.group("wait", cls=OfJobs)
+def wait() -> None:
+    """Wait for a job: wait ID, or wait job ID."""
+
+
+@wait.command("job", context_settings=SETTINGS)
+@JOB_ID
+@click.option(
+    "--for",
+    "phase",
+    type=Choice(["ended", "completed", "running"]),
+    default="ended",
+    show_default=True,
+    help="Phase to wait for.",
+)
+@click.option("--timeout", metavar="TIME", help="Give up after M minutes, M:S, H:M:S or D-H.")
+@click.pass_obj
+def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> int:
+    """Wait until a job ends, or runs; exit code 1 if it ends otherwise or the time is over.
+
+    ended: exit code 0 however it ends. completed: 0 only if it ends well.
+    """
+    from csrun.jobs.time_limit import parse
+    from csrun.launch.waiting import Phase, wait_for
+
+    limit_s = None if timeout is None else parse(timeout, "--timeout")
+    waited = wait_for(lambda: backend_at(site).jobs(job_id)[0], Phase(phase), limit_s)
+    click.echo(f"job {job_id}: {waited.job.state}")
+    return 0 if waited.is_met else 1
+
+
+@click.command("log-export", context_settings=SETTINGS)
+@JOB_ID
+@click.option("-o", "--output", metavar="FILE", help="Archive to write; else job_ID_logs.tar.gz.")
+@click.pass_obj
+def log_export(site: str | None, job_id: int, output: str | None) -> int:
+    """Write an archive for a bug report: logs, plan, compile report, record, versions."""
+    from csrun.launch.log_export import export
+
+    path = Path(output or f"job_{job_id}_logs.tar.gz")
+    backend = backend_at(site)
+    (job,) = backend.jobs(job_id)
+    files = export(job, backend.folder(job_id), path)
+    click.echo(f"{path}: {files} files of job {job_id}; look through them before you send them")
+    return 0

@@ -1,0 +1,113 @@
+"""csrun params: validates, completes and compares params files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from csrun.base.flat_values import Difference
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+DIFFERENT = 1  # exit code
+the_script = click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="The run.py whose params they are: it is executed up to csrun.params.run. Without it, only"
+    " the section runconfig is checked.",
+)
+a_file = click.Path(path_type=Path)
+
+
+@click.group(context_settings=frame.SETTINGS)
+def params() -> None:
+    """Validate, complete and compare params files."""
+
+
+@params.command(context_settings=SETTINGS)
+@click.argument("files", metavar="FILE...", type=a_file, nargs=-1, required=True)
+@the_script
+def validate(files: tuple[Path, ...], script: Path | None) -> int:
+    """Check params files: unknown keys, with a guess at what was meant, and wrong values.
+
+    Exit code 2 if one is wrong.
+    """
+    from csrun.base.errors import UsageError
+    from csrun.base.safe_text import printable
+    from csrun.params.schema import completed
+
+    schema, code = _schema(script), 0
+    for file in files:
+        try:
+            completed(file, schema)
+            click.echo(f"{printable(str(file))}: good")
+        except UsageError as error:
+            click.echo(f"csrun: error: {printable(str(error))}", err=True)
+            code = error.exit_code
+    return code
+
+
+@params.command(context_settings=SETTINGS)
+@click.argument("files", metavar="FILE...", type=a_file, nargs=-1, required=True)
+@the_script
+@frame.in_format
+def show(files: tuple[Path, ...], script: Path | None, output: str) -> int:
+    """Print what a run would use: all keys, with defaults, as YAML or JSON."""
+    import msgspec
+    import yaml
+
+    from csrun.base.safe_text import printable
+    from csrun.params.schema import completed
+
+    schema = _schema(script)
+    for file in files:
+        found = completed(file, schema)
+        if output == "json":
+            click.echo(msgspec.json.format(msgspec.json.encode(found)))
+        else:
+            click.echo(printable(yaml.safe_dump(found, sort_keys=False)), nl=False)
+    return 0
+
+
+@params.command(context_settings=SETTINGS)
+@click.argument("first", type=a_file)
+@click.argument("second", type=a_file)
+@the_script
+@frame.in_format
+def diff(first: Path, second: Path, script: Path | None, output: str) -> int:
+    """Compare what runs with two params files would use; exit code 1 if anything differs."""
+    from csrun.base.flat_values import differences, flattened
+    from csrun.params.schema import completed
+
+    schema = _schema(script)
+    found = differences(*(flattened(completed(file, schema)) for file in (first, second)))
+    _show_differences(found, output)
+    return DIFFERENT if found else 0
+
+
+def _show_differences(found: "list[Difference]", output: str) -> None:
+    import msgspec
+
+    from csrun.base.flat_values import MISSING
+    from csrun.cli import tables
+
+    def text(value: Any) -> str:
+        return MISSING if value is None else str(value)
+
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+    elif found:
+        rows = [(each.key, text(each.first), text(each.second)) for each in found]
+        tables.show(("key", "first", "second"), rows)
+    else:
+        click.echo("no differences")
+
+
+def _schema(script: Path | None) -> "type[msgspec.Struct] | None":
+    from csrun.params.schema import schema_of
+
+    return None if script is None else schema_of(script)

@@ -1,0 +1,71 @@
+"""Params files checked and completed without a run: by a script's own schema, or by runconfig's."""
+
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base import plain_yaml, typed_yaml
+from csrun.base.errors import UsageError
+from csrun.base.run_config import Params
+from csrun.params.command_line import load
+from csrun.params.entry_point import SchemaFound, schema_asked
+
+
+def schema_of(script: Path) -> type[msgspec.Struct]:
+    """Schema of a script's params: the script is executed up to its call of `csrun.params.run`.
+
+    Raises: UsageError for a script that does not call it; what the script raises before
+    """
+    if not script.is_file():
+        raise UsageError(f"--script {script}: no such file")
+    try:
+        with schema_asked(), _as_script(script):
+            runpy.run_path(str(script), run_name="__main__")
+    except SchemaFound as found:
+        schema: type[msgspec.Struct] = found.schema
+        return schema
+    except SystemExit as error:
+        raise UsageError(
+            f"--script {script}: ended with {error.code} before csrun.params.run"
+        ) from error
+    raise UsageError(
+        f"--script {script}: does not call csrun.params.run, so its params are unknown"
+    )
+
+
+@contextmanager
+def _as_script(script: Path) -> Iterator[None]:
+    """Arguments and module path as `python SCRIPT` has them."""
+    arguments, path = sys.argv[:], sys.path[:]
+    sys.argv[:] = [str(script)]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv[:], sys.path[:] = arguments, path
+
+
+def completed(file: Path, schema: type[msgspec.Struct] | None) -> dict[str, Any]:
+    """All params of a file, with defaults.
+
+    schema: None checks and completes the section `runconfig`, and leaves the others as they are.
+
+    Raises: UsageError for an unknown key, with a guess at what was meant, and for a wrong value
+    """
+    if schema is not None:
+        return _plain(load(schema, file))
+    raw = plain_yaml.read(file)
+    if not isinstance(raw, dict):
+        raise UsageError(f"{file}: must be a mapping of sections")
+    own = {"runconfig": raw.get("runconfig") or {}}
+    return {**raw, **_plain(typed_yaml.convert(own, Params, file))}
+
+
+def _plain(params: Any) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(params, enc_hook=str)
+    return found

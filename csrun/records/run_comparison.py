@@ -1,0 +1,163 @@
+"""Comparison of two runs by what they left in their model_dirs: parameters, identity, losses."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base import plain_yaml
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import find
+from csrun.base.flat_values import Difference, differences, flattened
+from csrun.records import checkpoints
+from csrun.records.scalar_events import EventTail, event_files
+
+LOSS = "loss"
+PLACES = frozenset({"runconfig.model_dir", "runconfig.cs_ip"})  # of a run, which change no result
+_MODES = ("train", "eval", "predict")
+
+
+class LossDifference(msgspec.Struct, frozen=True):
+    """Losses of two runs at one step. relative: of the larger one."""
+
+    step: int
+    first: float
+    second: float
+    relative: float
+
+
+class LossComparison(msgspec.Struct, frozen=True):
+    """Losses of the steps that both runs logged.
+
+    common: their number. diverged: the first one whose bits differ. largest: by its relative
+    difference. only_first, only_second: steps that one run alone logged.
+    """
+
+    common: int
+    differing: int
+    diverged: LossDifference | None
+    largest: LossDifference | None
+    only_first: int
+    only_second: int
+
+
+class RunComparison(msgspec.Struct, frozen=True):
+    """Differences of two runs; parameters by mode and key."""
+
+    parameters: tuple[Difference, ...]
+    identity: tuple[Difference, ...]
+    losses: LossComparison
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether nothing differs that both runs have."""
+        return not (self.parameters or self.identity or self.losses.differing)
+
+
+class _CompileMachine(msgspec.Struct, frozen=True):
+    target: str = ""
+
+
+class _CompileManifest(msgspec.Struct, frozen=True):
+    """Part of a compile's manifest.json; all of it is in `csrun.executable`."""
+
+    machine: _CompileMachine | None = None
+
+
+def compare_runs(first: Path, second: Path) -> RunComparison:
+    """Compare what two runs left.
+
+    Raises: UsageError when a folder has no losses, or the runs logged no step in common
+    """
+    losses = compare_losses(losses_of(first), losses_of(second))
+    if not losses.common:
+        raise UsageError(
+            f"{first} and {second}: no step was logged by both ({losses.only_first} and"
+            f" {losses.only_second} steps): train with equal runconfig.log_steps"
+        )
+    return RunComparison(
+        tuple(differences(parameters_of(first), parameters_of(second))),
+        tuple(differences(identity_of(first), identity_of(second))),
+        losses,
+    )
+
+
+def losses_of(model_dir: Path) -> dict[int, float]:
+    """Logged losses by step; of a step that ran twice, the later one.
+
+    Raises: UsageError when there are none
+    """
+    if not model_dir.is_dir():
+        raise UsageError(f"{model_dir}: no such folder; pass the model_dir of a training")
+    found = {
+        event.step: event.value
+        for path in event_files(model_dir)
+        for event in EventTail(path).read()
+        if event.tag == LOSS
+    }
+    if not found:
+        raise UsageError(f"{model_dir}: no losses; pass the model_dir of a training")
+    return found
+
+
+def compare_losses(first: Mapping[int, float], second: Mapping[int, float]) -> LossComparison:
+    """Compare losses by step."""
+    common = sorted(first.keys() & second.keys())
+    found = [
+        LossDifference(step, first[step], second[step], _relative(first[step], second[step]))
+        for step in common
+        if not _is_same(first[step], second[step])
+    ]
+    return LossComparison(
+        len(common),
+        len(found),
+        found[0] if found else None,
+        max(found, key=lambda each: each.relative) if found else None,
+        len(first) - len(common),
+        len(second) - len(common),
+    )
+
+
+def _is_same(first: float, second: float) -> bool:
+    return first == second or (isnan(first) and isnan(second))
+
+
+def _relative(first: float, second: float) -> float:
+    size = max(abs(first), abs(second))
+    return abs(first - second) / size if size else 0.0
+
+
+def parameters_of(model_dir: Path) -> dict[str, Any]:
+    """Parameters of the latest run in each mode, by mode and key; without places."""
+    found: dict[str, Any] = {}
+    for mode in _MODES:
+        path = model_dir / mode / f"params_{mode}.yaml"
+        if not path.is_file():
+            continue
+        for key, value in flattened(plain_yaml.read(path)).items():
+            if key not in PLACES:
+                found[f"{mode}: {key}"] = value
+    return found
+
+
+def identity_of(model_dir: Path) -> dict[str, str]:
+    """Identity of the newest checkpoint (seed, versions, form of kernels), and the CPU."""
+    found: dict[str, str] = {}
+    with suppress(CsrunError):  # a damaged one: `csrun checkpoint verify` reports it
+        newest = checkpoints.latest(model_dir)
+        if newest is not None:
+            found = dict(newest.manifest.identity)
+    for path in sorted(model_dir.glob("tfcs_*/manifest.json"), key=_changed_ns)[-1:]:
+        with suppress(OSError, msgspec.MsgspecError):
+            manifest = msgspec.json.decode(find(path).data, type=_CompileManifest)
+            found["compile"] = path.parent.name
+            if manifest.machine is not None:
+                found["CPU"] = manifest.machine.target.partition(" ")[0]
+    return found
+
+
+def _changed_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
