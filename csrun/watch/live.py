@@ -21,6 +21,7 @@ from csrun.watch.screen import in_order, screen
 from csrun.watch.snapshot import Snapshot
 
 REFRESH_S = 1.0
+LEAST_PRIORITY = 19
 _KEY_BYTES = 64
 
 Cancel = Callable[[int], str]
@@ -32,6 +33,7 @@ def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
     Raises: as `Collector.snapshot`
     """
     snapshot = collector.snapshot(job_id)
+    os.nice(LEAST_PRIORITY)  # on busy CPUs, those of a job, it takes next to nothing
     console = Console()
     with _keys_unbuffered(), Live(console=console, screen=True, auto_refresh=False) as live:
         try:

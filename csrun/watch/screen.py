@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
 from rich.rule import Rule
@@ -25,6 +26,7 @@ MOST_CHARACTERS = 300  # of a text of others: rich measures all of it, however n
 FRAME_JOBS = 20
 FRAME_LOG_LINES = 10
 RUN_COLUMNS = 58  # that a run needs, with its tasks to the right
+TASK_HEADINGS = ("RANK", "TASK", "NODE", "CPU", "MEMORY", "STATE")
 KEYS = "up/down: job   l: log   c: cancel   q: quit"
 _STATE_STYLES = {
     "RUNNING": "green",
@@ -66,7 +68,7 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
     if more := len(shown) - FRAME_JOBS:
         parts += [Text(f"and {more} more jobs", "dim")] if more > 0 else []
     if (detail := snapshot.job) is not None:
-        parts += [Text(), *_job_parts(detail, snapshot, console)]
+        parts += [Text(), *_job_parts(detail, snapshot, console).parts]
         if detail.log:
             parts += [Text(), *_log(detail.log[-FRAME_LOG_LINES:])]
     return Group(*parts)
@@ -75,8 +77,7 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
 def screen(snapshot: Snapshot, console: Console, look: Look) -> Layout:
     """A snapshot in the height of a terminal."""
     shown = in_order(snapshot.jobs)
-    room = max(2, console.height // 4)
-    lines = _around(shown, look.selected, room)
+    lines = _around(shown, look.selected, _room(console))
     layout = Layout()
     layout.split_column(
         Layout(_head(snapshot), size=1),
@@ -109,16 +110,15 @@ def _lower(snapshot: Snapshot, console: Console, look: Look) -> RenderableType:
         return Text("no jobs", "dim")
     if look.shows_log:
         return Group(_title(detail, snapshot), *_log(detail.log[-console.height :]))
-    upper = _job_parts(detail, snapshot, console)
-    return Group(*upper, *_log(detail.log[-_rest(upper, snapshot, console, look) :]))
+    parts = _job_parts(detail, snapshot, console)
+    above = 1 + len(snapshot.systems) + 1 + min(len(snapshot.jobs), _room(console)) + 1
+    room = max(1, console.height - above - parts.lines - 1)
+    return Group(*parts.parts, *_log(detail.log[-room:]))
 
 
-def _rest(parts: Sequence[RenderableType], snapshot: Snapshot, console: Console, look: Look) -> int:
-    """Lines of the screen that a job's parts leave to its log."""
-    jobs = min(len(snapshot.jobs), max(2, console.height // 4))
-    above = 1 + len(snapshot.systems) + 1 + jobs + 1 + 1
-    used = len(console.render_lines(Group(*parts)))
-    return max(1, console.height - above - used - 1)
+def _room(console: Console) -> int:
+    """Jobs that a screen lists."""
+    return max(2, console.height // 4)
 
 
 def _head(snapshot: Snapshot) -> Text:
@@ -183,7 +183,15 @@ def _title(detail: JobDetail, snapshot: Snapshot) -> RenderableType:
     return Rule(safe(f"job {job.job_id} {job.name[:40]}: {job.state}"), align="left", style="dim")
 
 
-def _job_parts(detail: JobDetail, snapshot: Snapshot, console: Console) -> list[RenderableType]:
+@dataclass(frozen=True)
+class _JobParts:
+    """What is drawn of a job, and the lines that it takes: to render it for that takes long."""
+
+    parts: list[RenderableType]
+    lines: int
+
+
+def _job_parts(detail: JobDetail, snapshot: Snapshot, console: Console) -> _JobParts:
     """Title, run and tasks of a job."""
     parts: list[RenderableType] = [_title(detail, snapshot)]
     job = next(job for job in snapshot.jobs if job.job_id == detail.job_id)
@@ -191,41 +199,49 @@ def _job_parts(detail: JobDetail, snapshot: Snapshot, console: Console) -> list[
         parts.append(Text("not started yet" if job.is_active else "never started", "dim"))
     elif not detail.can_read:
         parts.append(Text("no files: removed, or of another account", "dim"))
-    tasks = _tasks(detail.tasks, max(4, console.height // 3)) if detail.tasks else None
-    left = 0 if tasks is None else console.width - console.measure(tasks).maximum - 3
-    is_wide = left >= RUN_COLUMNS
+    rows = _task_rows(detail.tasks, max(4, console.height // 3))
+    columns = zip(*[TASK_HEADINGS, *rows], strict=True)
+    tasks_width = sum(max(map(cell_len, map(str, column))) + 2 for column in columns)
+    left = console.width - tasks_width - 3 if rows else 0
     run = None
     if detail.run is not None:
         now = snapshot.taken if job.is_active else None
-        width = left if is_wide else console.width
+        width = left if left >= RUN_COLUMNS else console.width
         run = run_table(detail.run, now, width, console.options.ascii_only)
-    if run is not None and tasks is not None and is_wide:
+    more = len(detail.tasks) - len(rows)
+    tasks = _tasks(rows, more) if rows else None
+    heights = 0 if run is None else run.row_count, len(rows) + bool(rows) + bool(more)
+    if run is not None and tasks is not None and left >= RUN_COLUMNS:
         both = Table.grid(padding=(0, 3, 0, 0))
         both.add_column(width=left)
         both.add_column()
         both.add_row(run, tasks)
-        return [*parts, both]
-    return [*parts, *(part for part in (run, tasks) if part is not None)]
+        return _JobParts([*parts, both], len(parts) + max(heights))
+    below = [part for part in (run, tasks) if part is not None]
+    return _JobParts([*parts, *below], len(parts) + sum(heights))
 
 
-def _tasks(tasks: Sequence[TaskLine], room: int) -> RenderableType:
-    """Tasks by rank; of many, those that need a look come first, and the rest is counted."""
-    shown = list(tasks)
-    if len(tasks) > room:
-        shown = sorted(tasks, key=_needs_no_look)[:room]
-    table = _table("RANK", "TASK", "NODE", "CPU", "MEMORY", "STATE")
-    for task in shown:
-        table.add_row(
-            "" if task.rank is None else str(task.rank),
+def _task_rows(tasks: Sequence[TaskLine], room: int) -> list[tuple[Text, ...]]:
+    """Tasks by rank; of many, those that need a look come first."""
+    shown = list(tasks) if len(tasks) <= room else sorted(tasks, key=_needs_no_look)[:room]
+    return [
+        (
+            Text("" if task.rank is None else str(task.rank)),
             safe(task.role if task.rank is not None else task.name),
             safe(task.node),
-            "" if task.cpu_percent is None else f"{task.cpu_percent:.0f} %",
-            "" if task.memory_bytes is None else f"{task.memory_bytes / 1e6:,.0f} MB",
+            Text("" if task.cpu_percent is None else f"{task.cpu_percent:.0f} %"),
+            Text("" if task.memory_bytes is None else f"{task.memory_bytes / 1e6:,.0f} MB"),
             _task_state(task),
         )
-    if len(shown) == len(tasks):
-        return table
-    return Group(table, Text(f"and {len(tasks) - len(shown)} more tasks", "dim"))
+        for task in shown
+    ]
+
+
+def _tasks(rows: Iterable[tuple[Text, ...]], more: int) -> RenderableType:
+    table = _table(*TASK_HEADINGS)
+    for row in rows:
+        table.add_row(*row)
+    return Group(table, Text(f"and {more} more tasks", "dim")) if more else table
 
 
 def _needs_no_look(task: TaskLine) -> bool:

@@ -64,9 +64,7 @@ def test_files_are_compared_with_their_defaults(tmp_path: Path) -> None:
     more = changed(tmp_path, "runconfig:", "runconfig:\n  seed: 1\n  threads: 7")
     done = run("diff", SHIPPED, more, "-o", "json")
     assert done.return_value == 1
-    assert json.loads(done.output) == [
-        {"key": "runconfig.threads", "first": "None", "second": "7"}
-    ]
+    assert json.loads(done.output) == [{"key": "runconfig.threads", "first": "None", "second": "7"}]
     done = run("diff", SHIPPED, SHIPPED)
     assert (done.return_value, done.output) == (0, "no differences\n")
 
