@@ -209,7 +209,10 @@ def _read(path: Path) -> JobRecord:
 
     Raises: FileNotFoundError; CsrunError for one that cannot be read
     """
-    status = path.lstat()
+    try:
+        status = path.lstat()
+    except PermissionError:  # of a folder: the reader says so
+        return _read_anew(path)
     version = status.st_ino, status.st_mtime_ns, status.st_size
     known = _known.get(path)
     if known is None or known[0] != version:
