@@ -82,7 +82,7 @@ def get_jobs(
     output: str,
 ) -> int:
     """Waiting and running jobs, and the latest ended ones; with --since, all of that period."""
-    from csrun.jobs.labels import matches
+    from csrun.jobs.job_labels import matches
     from csrun.jobs.period import period_of
 
     period = period_of(since, until)
@@ -152,7 +152,7 @@ def get_systems(site: str | None, output: str) -> int:
 @click.pass_obj
 def get_cluster(site: str | None, output: str) -> int:
     """The site in numbers: systems, nodes, and jobs."""
-    from csrun.launch.cluster import cluster_of
+    from csrun.launch.site_numbers import cluster_of
     from csrun.site import load
 
     known = load(site)
@@ -224,7 +224,7 @@ def _print_json(found: object) -> None:
 
 
 def _job_row(job: "JobStatus") -> Sequence[str]:
-    from csrun.jobs.labels import text
+    from csrun.jobs.job_labels import text
     from csrun.jobs.time_limit import format_age, format_duration
 
     return (
@@ -243,7 +243,7 @@ def _job_row(job: "JobStatus") -> Sequence[str]:
 
 
 def _csv_row(job: "JobStatus") -> Sequence[str]:
-    from csrun.jobs.labels import text
+    from csrun.jobs.job_labels import text
     from csrun.jobs.time_limit import format_duration, when
 
     return (

@@ -4,11 +4,11 @@ import click
 
 from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
-from csrun.cli.compare import compare
 from csrun.cli.completion import completion
 from csrun.cli.doctor import doctor
 from csrun.cli.init import init
 from csrun.cli.params import params
+from csrun.cli.run_compare import compare
 from csrun.cli.site_admin import site
 from csrun.cli.top import top
 

@@ -37,15 +37,15 @@ def _results(site: str | None) -> "list[CheckResult]":
 
     from csrun.base.errors import CsrunError
     from csrun.launch import backend_of
-    from csrun.launch.preflight import checks, machine
+    from csrun.launch.preflight import checks, installation
     from csrun.launch.preflight.facts import facts_here
     from csrun.site import load
 
-    found = list(machine.checks_of(machine.machine_facts()))
+    found = list(installation.checks_of(installation.machine_facts()))
     try:
         known = load(site)
         folder = backend_of(known).folder(1).parent
     except CsrunError as error:
-        return [*found, machine.site_problem(error)]
+        return [*found, installation.site_problem(error)]
     here = facts_here(socket.gethostname(), folder)
-    return [*found, *machine.site_checks(known), *checks.of_node(here, folder)]
+    return [*found, *installation.site_checks(known), *checks.of_node(here, folder)]

@@ -175,11 +175,11 @@ def job_options_of(
     label of another form
     """
     from csrun.base.errors import UsageError
-    from csrun.jobs import labels
+    from csrun.jobs.job_labels import parse as parse_labels
     from csrun.jobs.time_limit import parse
     from csrun.launch import JobOptions
 
     if job_name is not None and not job_name.isprintable():
         raise UsageError(f"--job-name: must be one line of printable text, got {job_name!r}")
     limit_s = None if time_limit is None else parse(time_limit)
-    return JobOptions(job_name, limit_s, output, slurm_options, labels.parse(job_labels))
+    return JobOptions(job_name, limit_s, output, slurm_options, parse_labels(job_labels))

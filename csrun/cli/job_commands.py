@@ -51,7 +51,7 @@ def label() -> None:
 @click.pass_obj
 def label_job(site: str | None, job_id: int, changes: tuple[str, ...]) -> int:
     """Set labels of a job, k=v, or remove them, k-; print the job's labels."""
-    from csrun.jobs.labels import text
+    from csrun.jobs.job_labels import text
 
     click.echo(f"job {job_id}: {text(backend_at(site).label(job_id, changes)) or 'no labels'}")
     return 0
@@ -70,7 +70,7 @@ def wait() -> None:
     type=Choice(["ended", "completed", "running"]),
     default="ended",
     show_default=True,
-    help="Phase to wait for.",
+    help="AwaitedPhase to wait for.",
 )
 @click.option("--timeout", metavar="TIME", help="Give up after M minutes, M:S, H:M:S or D-H.")
 @click.pass_obj
@@ -80,10 +80,10 @@ def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> 
     ended: exit code 0 however it ends. completed: 0 only if it ends well.
     """
     from csrun.jobs.time_limit import parse
-    from csrun.launch.waiting import Phase, wait_for
+    from csrun.launch.waiting import AwaitedPhase, wait_for
 
     limit_s = None if timeout is None else parse(timeout, "--timeout")
-    waited = wait_for(lambda: backend_at(site).jobs(job_id)[0], Phase(phase), limit_s)
+    waited = wait_for(lambda: backend_at(site).jobs(job_id)[0], AwaitedPhase(phase), limit_s)
     click.echo(f"job {job_id}: {waited.job.state}")
     return 0 if waited.is_met else 1
 

@@ -11,7 +11,7 @@ from csrun.cli import frame
 from csrun.cli.completion import job_ids
 
 if TYPE_CHECKING:
-    from csrun.watch import Collector, Snapshot
+    from csrun.watch import Collector, SiteSnapshot
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 PIPE_COLUMNS = 100
@@ -55,7 +55,7 @@ def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
     return 0
 
 
-def _complete(collector: "Collector", job_id: int | None) -> "Snapshot":
+def _complete(collector: "Collector", job_id: int | None) -> "SiteSnapshot":
     """A snapshot; where other nodes have not reported their tasks yet, one a little later."""
     found = collector.snapshot(job_id)
     if found.job is not None and any(task.state == "unknown" for task in found.job.tasks):
@@ -64,7 +64,7 @@ def _complete(collector: "Collector", job_id: int | None) -> "Snapshot":
     return found
 
 
-def _print(snapshot: "Snapshot") -> None:
+def _print(snapshot: "SiteSnapshot") -> None:
     from rich.console import Console
 
     from csrun.watch.screen import frame as drawn

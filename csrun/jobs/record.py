@@ -10,7 +10,7 @@ import msgspec
 
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError
 from csrun.context.job import SystemUse, now
-from csrun.jobs.labels import text as labels_text
+from csrun.jobs.job_labels import text as labels_text
 from csrun.jobs.request import type_of
 from csrun.jobs.signals import EndedBySignalError
 from csrun.jobs.time_limit import format_duration, when

@@ -19,7 +19,7 @@ from csrun.base.files import account_name, make_private
 from csrun.base.safe_text import printable
 from csrun.context import account_state_dir
 from csrun.context.job import LIVE_LOCK, now, read_uses
-from csrun.jobs import labels
+from csrun.jobs import job_labels
 from csrun.jobs.folder import board_dir, board_of, job_ids, jobs_dir, telemetry_dir
 from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
@@ -136,28 +136,28 @@ def prune(site: Site) -> None:
 
 def remove(site: Site, job_id: int) -> None:
     """Forget a job of this account, as far as its files let themselves be removed."""
-    for suffix in (".json", labels.SUFFIX):
+    for suffix in (".json", job_labels.SUFFIX):
         with suppress(OSError):
             (_folder(site) / f"{job_id}{suffix}").unlink(missing_ok=True)
     if site.shared:
         shutil.rmtree(board_of(site, job_id), ignore_errors=True)
 
 
-def label(site: Site, job_id: int, changes: Iterable[str]) -> labels.Labels:
+def label(site: Site, job_id: int, changes: Iterable[str]) -> job_labels.Labels:
     """Change the labels of this account's job; all of its labels then.
 
-    Raises: UsageError for an unknown job, another account's, and as `labels.changed`
+    Raises: UsageError for an unknown job, another account's, and as `job_labels.changed`
     """
     record = read(site, job_id)
     if record.uid != os.getuid():
         raise UsageError(f"job {job_id} is {record.user}'s: only its owner can label it")
-    found = labels.changed(record.labels, changes)
-    labels.store(_folder(site) / f"{job_id}.json", found)
+    found = job_labels.changed(record.labels, changes)
+    job_labels.store(_folder(site) / f"{job_id}.json", found)
     return found
 
 
 def _with_labels(record: JobRecord, path: Path) -> JobRecord:
-    later = labels.stored_labels(path)
+    later = job_labels.stored_labels(path)
     return record if later is None else msgspec.structs.replace(record, labels=later)
 
 

@@ -11,7 +11,7 @@ from csrun.site import DEFAULT_SITE
 @dataclass(frozen=True)
 class JobOptions:
     """Options of any job; `output` is a pattern of file names (see `output`), `labels` as in
-    `csrun.jobs.labels`.
+    `csrun.jobs.job_labels`.
 
     `slurm_options` are Slurm's own, each `NAME` or `NAME=VALUE`; other schedulers refuse them.
     """

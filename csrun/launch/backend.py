@@ -119,7 +119,7 @@ class Backend(Protocol):
         """End a job in order; what has come of it, for the user to read."""
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
-        """Change the labels of one of this account's jobs, as `csrun.jobs.labels.changed`; all of
+        """Change labels of one of this account's jobs, as `csrun.jobs.job_labels.changed`; all of
         its labels then.
         """
 

@@ -12,8 +12,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # a long wait asks seldom: schedulers
 LONGER = 1.3
 
 
-class Phase(StrEnum):
-    """Phase to wait for; completed: ended well."""
+class AwaitedPhase(StrEnum):
+    """AwaitedPhase to wait for; completed: ended well."""
 
     ENDED = "ended"
     COMPLETED = "completed"
@@ -28,7 +28,7 @@ class Waited:
     is_met: bool
 
 
-def wait_for(look: Callable[[], JobStatus], phase: Phase, limit_s: float | None) -> Waited:
+def wait_for(look: Callable[[], JobStatus], phase: AwaitedPhase, limit_s: float | None) -> Waited:
     """Wait until a job is in a phase or can no longer come to it, or the time is over."""
     deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     pause_s = FIRST_PAUSE_S
@@ -42,11 +42,11 @@ def wait_for(look: Callable[[], JobStatus], phase: Phase, limit_s: float | None)
         pause_s = min(LONGEST_PAUSE_S, LONGER * pause_s)
 
 
-def _is_in(job: JobStatus, phase: Phase) -> bool:
+def _is_in(job: JobStatus, phase: AwaitedPhase) -> bool:
     match phase:
-        case Phase.ENDED:
+        case AwaitedPhase.ENDED:
             return job.ended is not None
-        case Phase.COMPLETED:
+        case AwaitedPhase.COMPLETED:
             return job.state == RecordState.COMPLETED
-        case Phase.RUNNING:
+        case AwaitedPhase.RUNNING:
             return job.ended is None and job.state != RecordState.PENDING and job.elapsed_s > 0

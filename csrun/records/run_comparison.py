@@ -61,7 +61,7 @@ class _CompileMachine(msgspec.Struct, frozen=True):
     target: str = ""
 
 
-class _CompileManifest(msgspec.Struct, frozen=True):
+class _ManifestPart(msgspec.Struct, frozen=True):
     """Part of a compile's manifest.json; all of it is in `csrun.executable`."""
 
     machine: _CompileMachine | None = None
@@ -152,7 +152,7 @@ def identity_of(model_dir: Path) -> dict[str, str]:
             found = dict(newest.manifest.identity)
     for path in sorted(model_dir.glob("tfcs_*/manifest.json"), key=_changed_ns)[-1:]:
         with suppress(OSError, msgspec.MsgspecError):
-            manifest = msgspec.json.decode(find(path).data, type=_CompileManifest)
+            manifest = msgspec.json.decode(find(path).data, type=_ManifestPart)
             found["compile"] = path.parent.name
             if manifest.machine is not None:
                 found["CPU"] = manifest.machine.target.partition(" ")[0]

@@ -1,6 +1,6 @@
 """State of a site and of one job at a moment: collected from what jobs publish, and drawn."""
 
 from csrun.watch.collect import Collector
-from csrun.watch.snapshot import Snapshot
+from csrun.watch.site_snapshot import SiteSnapshot
 
-__all__ = ["Collector", "Snapshot"]
+__all__ = ["Collector", "SiteSnapshot"]

@@ -19,8 +19,8 @@ from csrun.launch.process.task_output import log_name, visible_ranks
 from csrun.records.log_lines import model_dir_in
 from csrun.site import Scheduler, Site
 from csrun.watch.run_values import RunValues, progress_of
-from csrun.watch.snapshot import JobDetail, JobLine, RunProgress, Snapshot, TaskLine
-from csrun.watch.tasks import CpuMeter, TasksNow
+from csrun.watch.site_snapshot import JobDetail, JobLine, RunProgress, SiteSnapshot, TaskLine
+from csrun.watch.task_lines import CpuMeter, TasksNow
 
 LOG_BYTES = 1 << 15
 LOG_LINES = 200
@@ -39,7 +39,7 @@ class Collector:
         self._jobs: tuple[JobLine, ...] = ()
         self._shown: _ShownJob | None = None
 
-    def snapshot(self, job_id: int | None = None) -> Snapshot:
+    def snapshot(self, job_id: int | None = None) -> SiteSnapshot:
         """The site now, with this job, else the one that is most likely looked for.
 
         Raises: UsageError for an unknown job; CsrunError when the scheduler does not answer
@@ -50,7 +50,7 @@ class Collector:
         if job is not None and job not in jobs:
             jobs = (job, *jobs)
         detail = None if job is None else self._detail(job)
-        return Snapshot(self._site.name, now(), self._systems, jobs, detail)
+        return SiteSnapshot(self._site.name, now(), self._systems, jobs, detail)
 
     def _ask(self) -> None:
         now_s = time.monotonic()

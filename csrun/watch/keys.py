@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from csrun.watch.screen import KEYS, Look
-from csrun.watch.snapshot import JobLine
+from csrun.watch.site_snapshot import JobLine
 
 
 class Key(Enum):

@@ -18,7 +18,7 @@ from csrun.base.errors import CsrunError
 from csrun.watch.collect import Collector
 from csrun.watch.keys import ScreenState, keys_in
 from csrun.watch.screen import in_order, screen
-from csrun.watch.snapshot import Snapshot
+from csrun.watch.site_snapshot import SiteSnapshot
 
 REFRESH_S = 1.0
 LEAST_PRIORITY = 19
@@ -37,12 +37,12 @@ def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
     console = Console()
     with _keys_unbuffered(), Live(console=console, screen=True, auto_refresh=False) as live:
         try:
-            _Loop(collector, cancel, console, live).run(snapshot)
+            _LiveScreen(collector, cancel, console, live).run(snapshot)
         except KeyboardInterrupt:
             return
 
 
-class _Loop:
+class _LiveScreen:
     def __init__(self, collector: Collector, cancel: Cancel, console: Console, live: Live) -> None:
         self._collector = collector
         self._cancel = cancel
@@ -50,7 +50,7 @@ class _Loop:
         self._live = live
         self._notices: list[str] = []  # of threads that wait for the end of a job
 
-    def run(self, snapshot: Snapshot) -> None:
+    def run(self, snapshot: SiteSnapshot) -> None:
         state = ScreenState(None if snapshot.job is None else snapshot.job.job_id)
         while not state.is_over:
             if self._notices:
@@ -62,7 +62,7 @@ class _Loop:
                 if state.selected is None and snapshot.job is not None:
                     state = replace(state, selected=snapshot.job.job_id)
 
-    def _after_keys(self, state: ScreenState, snapshot: Snapshot) -> ScreenState:
+    def _after_keys(self, state: ScreenState, snapshot: SiteSnapshot) -> ScreenState:
         """The state after the keys that came, or after a while without any."""
         until_s = monotonic() + REFRESH_S
         while (left_s := until_s - monotonic()) > 0:

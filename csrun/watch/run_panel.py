@@ -10,7 +10,7 @@ from rich.text import Text
 
 from csrun.base.safe_text import printable_line
 from csrun.jobs.time_limit import format_duration
-from csrun.watch.snapshot import RunProgress
+from csrun.watch.site_snapshot import RunProgress
 
 SILENT_S = 10.0  # without news of a run that lives, which is worth a word
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"

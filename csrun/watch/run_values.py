@@ -8,7 +8,7 @@ from pathlib import Path
 from csrun.context import Telemetry
 from csrun.records.ledger import Row
 from csrun.records.scalar_events import EventTail, ScalarEvent, begun_s, event_files
-from csrun.watch.snapshot import LossPoint, RunProgress, TimeShare
+from csrun.watch.site_snapshot import LossPoint, RunProgress, TimeShare
 
 MOST_POINTS = 500
 MOST_BYTES = 1 << 18  # of event files at first: about 400 logged steps

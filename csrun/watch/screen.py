@@ -20,7 +20,7 @@ from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration
 from csrun.records.log_lines import for_terminal
 from csrun.watch.run_panel import run_table
-from csrun.watch.snapshot import JobDetail, JobLine, Snapshot, TaskLine
+from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot, TaskLine
 
 MOST_CHARACTERS = 300  # of a text of others: rich measures all of it, however narrow its cell
 FRAME_JOBS = 20
@@ -60,7 +60,7 @@ def safe(text: str, style: str = "") -> Text:
     return Text(shown, style, no_wrap=True, overflow="ellipsis")
 
 
-def frame(snapshot: Snapshot, console: Console) -> RenderableType:
+def frame(snapshot: SiteSnapshot, console: Console) -> RenderableType:
     """All of a snapshot, one part below the other; of a long queue the first jobs."""
     parts: list[RenderableType] = [_head(snapshot), _systems(snapshot.systems)]
     shown = in_order(snapshot.jobs)
@@ -74,7 +74,7 @@ def frame(snapshot: Snapshot, console: Console) -> RenderableType:
     return Group(*parts)
 
 
-def screen(snapshot: Snapshot, console: Console, look: Look) -> Layout:
+def screen(snapshot: SiteSnapshot, console: Console, look: Look) -> Layout:
     """A snapshot in the height of a terminal."""
     shown = in_order(snapshot.jobs)
     lines = _around(shown, look.selected, _room(console))
@@ -104,7 +104,7 @@ def _around(jobs: Sequence[JobLine], selected: int | None, room: int) -> Sequenc
     return jobs[begin : begin + room]
 
 
-def _lower(snapshot: Snapshot, console: Console, look: Look) -> RenderableType:
+def _lower(snapshot: SiteSnapshot, console: Console, look: Look) -> RenderableType:
     detail = snapshot.job
     if detail is None:
         return Text("no jobs", "dim")
@@ -121,7 +121,7 @@ def _room(console: Console) -> int:
     return max(2, console.height // 4)
 
 
-def _head(snapshot: Snapshot) -> Text:
+def _head(snapshot: SiteSnapshot) -> Text:
     running = sum(job.is_active and job.started is not None for job in snapshot.jobs)
     waiting = sum(job.is_active and job.started is None for job in snapshot.jobs)
     clock = f"{snapshot.taken.astimezone():%H:%M:%S}"
@@ -178,20 +178,20 @@ def _state(state: str) -> Text:
     return safe(state, _STATE_STYLES.get(state, ""))
 
 
-def _title(detail: JobDetail, snapshot: Snapshot) -> RenderableType:
+def _title(detail: JobDetail, snapshot: SiteSnapshot) -> RenderableType:
     job = next(job for job in snapshot.jobs if job.job_id == detail.job_id)
     return Rule(safe(f"job {job.job_id} {job.name[:40]}: {job.state}"), align="left", style="dim")
 
 
 @dataclass(frozen=True)
 class _JobParts:
-    """What is drawn of a job, and the lines that it takes: to render it for that takes long."""
+    """Drawing of a job, and the number of its lines: to render it only to count them takes long."""
 
     parts: list[RenderableType]
     lines: int
 
 
-def _job_parts(detail: JobDetail, snapshot: Snapshot, console: Console) -> _JobParts:
+def _job_parts(detail: JobDetail, snapshot: SiteSnapshot, console: Console) -> _JobParts:
     """Title, run and tasks of a job."""
     parts: list[RenderableType] = [_title(detail, snapshot)]
     job = next(job for job in snapshot.jobs if job.job_id == detail.job_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from csrun.launch import waiting
-from csrun.launch.waiting import Phase, wait_for
+from csrun.launch.waiting import AwaitedPhase, wait_for
 
 NOW = datetime.now(UTC)
 
@@ -45,13 +45,13 @@ def states(clock: Clock, *changes: tuple[float, str]) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("end", "phase", "is_met"),
     [
-        ("COMPLETED", Phase.ENDED, True),
-        ("FAILED", Phase.ENDED, True),
-        ("COMPLETED", Phase.COMPLETED, True),
-        ("FAILED", Phase.COMPLETED, False),
+        ("COMPLETED", AwaitedPhase.ENDED, True),
+        ("FAILED", AwaitedPhase.ENDED, True),
+        ("COMPLETED", AwaitedPhase.COMPLETED, True),
+        ("FAILED", AwaitedPhase.COMPLETED, False),
     ],
 )
-def test_the_end_of_a_job(clock: Clock, end: str, phase: Phase, is_met: bool) -> None:
+def test_the_end_of_a_job(clock: Clock, end: str, phase: AwaitedPhase, is_met: bool) -> None:
     look = states(clock, (0, "PENDING"), (5, "RUNNING"), (60, end))
     waited = wait_for(look, phase, None)
     assert (waited.job.state, waited.is_met) == (end, is_met)
@@ -60,12 +60,12 @@ def test_the_end_of_a_job(clock: Clock, end: str, phase: Phase, is_met: bool) ->
 
 def test_a_job_that_runs(clock: Clock) -> None:
     look = states(clock, (0, "PENDING"), (5, "RUNNING"), (60, "COMPLETED"))
-    assert wait_for(look, Phase.RUNNING, None).is_met
+    assert wait_for(look, AwaitedPhase.RUNNING, None).is_met
     assert 5 <= clock.now_s <= 7
-    assert not wait_for(states(clock, (0, "CANCELLED")), Phase.RUNNING, None).is_met
+    assert not wait_for(states(clock, (0, "CANCELLED")), AwaitedPhase.RUNNING, None).is_met
 
 
 def test_the_time_is_over(clock: Clock) -> None:
-    waited = wait_for(states(clock, (0, "RUNNING")), Phase.ENDED, 10)
+    waited = wait_for(states(clock, (0, "RUNNING")), AwaitedPhase.ENDED, 10)
     assert (waited.job.state, waited.is_met) == ("RUNNING", False)
     assert clock.now_s == pytest.approx(10)

@@ -108,3 +108,14 @@ def test_hundreds_of_streamers_are_not_advised(caplog):
 
 def test_a_run_without_a_step_has_a_record(caplog):
     assert InputLog(feeding(3)).finish().verdict == "not bound"
+
+
+def test_the_streamer_of_the_latest_warning_is_named_until_a_time_without_one():
+    input_log = InputLog(feeding(3))
+    assert input_log.straggler == ""
+    for streamer, produce_s in ((0, 0.1), (1, 0.1), (2, 1.0)) * 4:
+        input_log.add(order(0.5, produce_s, streamer))
+    assert input_log.straggler == "streamer 4"
+    for streamer in (0, 1, 2) * 30:
+        input_log.add(order(0.0, 0.1, streamer))
+    assert input_log.straggler == ""

@@ -21,7 +21,7 @@ from support.pages import CHECKOUT
 
 from csrun.launch import backend_of
 from csrun.site import load
-from csrun.watch import Collector, Snapshot
+from csrun.watch import Collector, SiteSnapshot
 from csrun.watch.live import REFRESH_S
 from csrun.watch.screen import Look, screen
 
@@ -35,7 +35,7 @@ WAITING = ("--total-nodes", "15", "--tasks-per-node", "1", "--cpus-per-task", "1
 FONTS = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)  # which rich has loaded from elsewhere
 
 
-def drawn(snapshot: Snapshot) -> str:
+def drawn(snapshot: SiteSnapshot) -> str:
     """A snapshot as an SVG."""
     console = Console(
         width=COLUMNS, height=LINES, record=True, file=StringIO(), force_terminal=True

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from csrun.watch.keys import Key, ScreenState, keys_in
-from csrun.watch.snapshot import JobLine
+from csrun.watch.site_snapshot import JobLine
 
 NOW = datetime.now(UTC)
 

@@ -12,12 +12,12 @@ from csrun.jobs.overview import SystemStatus
 from csrun.system import Power
 from csrun.watch.run_panel import bar, sparkline
 from csrun.watch.screen import Look, frame, in_order, screen
-from csrun.watch.snapshot import (
+from csrun.watch.site_snapshot import (
     JobDetail,
     JobLine,
     LossPoint,
     RunProgress,
-    Snapshot,
+    SiteSnapshot,
     TaskLine,
     TimeShare,
 )
@@ -57,10 +57,12 @@ DETAIL = JobDetail(
     2, True, "/jobs/2", "/runs/model_dir", RUN, TASKS, ("INFO:csrun:Fabric programmed",)
 )
 JOBS = (job(2), job(3, "PENDING", why="waits for 4 of the 16 nodes: job 2 holds 4"))
-SNAPSHOT = Snapshot("local", NOW, (SYSTEM,), JOBS, DETAIL)
+SNAPSHOT = SiteSnapshot("local", NOW, (SYSTEM,), JOBS, DETAIL)
 
 
-def drawn(snapshot: Snapshot, width: int = 120, height: int = 40, look: Look | None = None) -> str:
+def drawn(
+    snapshot: SiteSnapshot, width: int = 120, height: int = 40, look: Look | None = None
+) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, force_terminal=look is not None)
     shown = frame(snapshot, console) if look is None else screen(snapshot, console, look)
@@ -97,7 +99,7 @@ def test_hostile_text_is_shown_as_text() -> None:
     hostile = msgspec.structs.replace(job(2, name=HOSTILE, why=HOSTILE), user=HOSTILE)
     hostile = msgspec.structs.replace(hostile, state=HOSTILE, system=HOSTILE)
     system = msgspec.structs.replace(SYSTEM, name=HOSTILE)
-    snapshot = Snapshot(HOSTILE, NOW, (system,), (hostile,), detail)
+    snapshot = SiteSnapshot(HOSTILE, NOW, (system,), (hostile,), detail)
     for width in (60, 200):
         text = drawn(snapshot, width)
         assert r"\x1b[31m" in text
@@ -131,7 +133,7 @@ def test_jobs_that_live_come_first_then_the_latest() -> None:
 
 
 def test_an_idle_site() -> None:
-    text = drawn(Snapshot("local", NOW, (SYSTEM,), ()))
+    text = drawn(SiteSnapshot("local", NOW, (SYSTEM,), ()))
     assert "0 running, 0 waiting" in text
 
 

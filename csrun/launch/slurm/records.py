@@ -20,7 +20,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import account_name, make_private
 from csrun.context import JobFile, every_jobs_dir, jobs_dir_of
 from csrun.context.job import SystemUse, now
-from csrun.jobs import labels
+from csrun.jobs import job_labels
 from csrun.jobs.cancel import this_process
 from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
@@ -88,26 +88,28 @@ def of_job(site: Site, job_id: int) -> JobRecord | None:
     return None
 
 
-def label(site: Site, job_id: int, known: labels.Labels, changes: Iterable[str]) -> labels.Labels:
+def label(
+    site: Site, job_id: int, known: job_labels.Labels, changes: Iterable[str]
+) -> job_labels.Labels:
     """Change the labels of a job of this account; all of its labels then.
 
-    Raises: as `labels.changed`; CsrunError for a folder that cannot be written
+    Raises: as `job_labels.changed`; CsrunError for a folder that cannot be written
     """
-    found, path = labels.changed(known, changes), _path(site, job_id)
+    found, path = job_labels.changed(known, changes), _path(site, job_id)
     try:
         make_private(path.parent)
-        labels.store(path, found)
+        job_labels.store(path, found)
     except OSError as error:
         raise CsrunError(f"{path.parent}: cannot be written: {error.strerror}") from error
     return found
 
 
-def labels_of(site: Site, job_id: int, since: datetime) -> labels.Labels:
+def labels_of(site: Site, job_id: int, since: datetime) -> job_labels.Labels:
     """Labels of this account's job; one that was set before the job is of another of its number."""
     record, path = of_job(site, job_id), _path(site, job_id)
     with suppress(OSError):
-        if path.with_suffix(labels.SUFFIX).stat().st_mtime >= since.timestamp():
-            return labels.stored_labels(path) or {}
+        if path.with_suffix(job_labels.SUFFIX).stat().st_mtime >= since.timestamp():
+            return job_labels.stored_labels(path) or {}
     return {} if record is None or record.submitted < since else record.labels
 
 
@@ -116,7 +118,7 @@ def _path(site: Site, job_id: int) -> Path:
 
 
 def _with_labels(record: JobRecord, path: Path) -> JobRecord:
-    later = labels.stored_labels(path)
+    later = job_labels.stored_labels(path)
     return record if later is None else msgspec.structs.replace(record, labels=later)
 
 
@@ -193,4 +195,4 @@ def _prune(records: Path) -> None:
     paths = sorted(records.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     for path in paths[:-KEPT_RECORDS]:
         path.unlink(missing_ok=True)
-        path.with_suffix(labels.SUFFIX).unlink(missing_ok=True)
+        path.with_suffix(job_labels.SUFFIX).unlink(missing_ok=True)

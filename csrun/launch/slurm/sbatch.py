@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from csrun.context import environment
-from csrun.jobs import labels
+from csrun.jobs import job_labels
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan, PlannedTask
 from csrun.launch.slurm import options, sinfo
@@ -146,7 +146,7 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     # As minutes:seconds, for a limit that is no whole number of minutes.
     words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
     words += [f"--output={options.output}"] if options.output else []
-    words += [f"--job-labels={labels.text(options.labels)}"] if options.labels else []
+    words += [f"--job-labels={job_labels.text(options.labels)}"] if options.labels else []
     return [*words, "--label"] if request.label else words
 
 

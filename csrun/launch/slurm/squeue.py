@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.jobs.labels import text as labels_text
+from csrun.jobs.job_labels import text as labels_text
 from csrun.jobs.overview import SystemStatus
 from csrun.jobs.time_limit import format_duration, when
 from csrun.launch.slurm import sinfo

@@ -10,7 +10,7 @@ from csrun.launch.backend import Backend
 from csrun.site import Site
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class SiteNumbers(msgspec.Struct, frozen=True):
     """The systems, nodes and jobs of a site by their states; version: of csrun."""
 
     site: str
@@ -35,14 +35,14 @@ class Cluster(msgspec.Struct, frozen=True):
         yield "jobs", _counted(self.jobs) or "none waits or runs"
 
 
-def cluster_of(site: Site, backend: Backend) -> Cluster:
+def cluster_of(site: Site, backend: Backend) -> SiteNumbers:
     """The numbers of a site now.
 
     Raises: as the verbs of `Backend`
     """
     systems = backend.systems()
     active = [job for job in backend.jobs() if job.ended is None]
-    return Cluster(
+    return SiteNumbers(
         site.name,
         site.scheduler,
         VERSION,

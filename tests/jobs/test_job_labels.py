@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from csrun.base.errors import UsageError
-from csrun.jobs import labels, register
+from csrun.jobs import job_labels, register
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions, type_of
 from csrun.site import load
@@ -14,23 +14,23 @@ SITE = load("local")
 
 
 def test_labels_of_a_command_line() -> None:
-    assert labels.parse(["a=1,b=x/y", "c="]) == {"a": "1", "b": "x/y", "c": ""}
-    assert labels.text({"b": "2", "a": "1"}) == "a=1,b=2"
-    assert labels.parse([]) == {}
+    assert job_labels.parse(["a=1,b=x/y", "c="]) == {"a": "1", "b": "x/y", "c": ""}
+    assert job_labels.text({"b": "2", "a": "1"}) == "a=1,b=2"
+    assert job_labels.parse([]) == {}
 
 
 @pytest.mark.parametrize("word", ["a", "=1", "a b=1", "a=\x1b[31m", "é=1", "a=" + "x" * 64, "a==1"])
 def test_another_form_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="--job-labels: must be key=value"):
-        labels.parse([word])
+        job_labels.parse([word])
 
 
 def test_changes() -> None:
-    assert labels.changed({"a": "1", "b": "2"}, ["a=3", "b-,c=4"]) == {"a": "3", "c": "4"}
+    assert job_labels.changed({"a": "1", "b": "2"}, ["a=3", "b-,c=4"]) == {"a": "3", "c": "4"}
     with pytest.raises(UsageError, match="no label 'd' to remove"):
-        labels.changed({"a": "1"}, ["d-"])
+        job_labels.changed({"a": "1"}, ["d-"])
     with pytest.raises(UsageError, match="label: must be key=value"):
-        labels.changed({}, ["d"])
+        job_labels.changed({}, ["d"])
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_changes() -> None:
      ("a=1,b=1", False), ("", True)],
 )  # fmt: skip
 def test_conditions(condition: str, holds: bool) -> None:
-    assert labels.matches({"a": "1"}, [condition]) is holds
+    assert job_labels.matches({"a": "1"}, [condition]) is holds
 
 
 def test_a_condition_of_another_form() -> None:
     with pytest.raises(UsageError, match="-l: must be key=value, key!=value or key"):
-        labels.matches({}, ["a>1"])
+        job_labels.matches({}, ["a>1"])
 
 
 @pytest.mark.usefixtures("state")
@@ -64,11 +64,11 @@ def test_a_living_job_is_labelled_and_its_launcher_writes_on() -> None:
 
 def test_a_damaged_file_is_as_none(tmp_path: Path) -> None:
     record = tmp_path / "7.json"
-    assert labels.stored_labels(record) is None
-    labels.store(record, {"a": "1"})
-    assert labels.stored_labels(record) == {"a": "1"}
-    record.with_suffix(labels.SUFFIX).write_text("{}")
-    assert labels.stored_labels(record) is None
+    assert job_labels.stored_labels(record) is None
+    job_labels.store(record, {"a": "1"})
+    assert job_labels.stored_labels(record) == {"a": "1"}
+    record.with_suffix(job_labels.SUFFIX).write_text("{}")
+    assert job_labels.stored_labels(record) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from csrun.context.job import TaskEntry, ended_file, peer_name
 from csrun.jobs.folder import JobFolder
 from csrun.launch.process.task_output import log_name
 from csrun.launch.process.task_usage import TaskUsage
-from csrun.watch.snapshot import TaskLine
+from csrun.watch.site_snapshot import TaskLine
 
 _WAFER = "wafer-"
 _STOPPED, _ZOMBIE = "Tt", "Z"

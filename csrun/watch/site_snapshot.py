@@ -100,7 +100,7 @@ class JobDetail(msgspec.Struct, frozen=True):
     log: tuple[str, ...] = ()
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class SiteSnapshot(msgspec.Struct, frozen=True):
     """A site at a moment, and one of its jobs."""
 
     site: str

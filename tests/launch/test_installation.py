@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from csrun.launch.preflight import machine
+from csrun.launch.preflight import installation
 from csrun.launch.preflight.checks import CheckResult, Status
-from csrun.launch.preflight.machine import MachineFacts, checks_of, machine_facts
+from csrun.launch.preflight.installation import MachineFacts, checks_of, machine_facts
 from csrun.site import load
 
 GOOD = MachineFacts(
@@ -66,18 +66,18 @@ def test_facts_of_this_machine() -> None:
 
 
 def test_a_folder_that_cannot_be_written_has_no_speed() -> None:
-    assert machine.disk_speed(Path("/proc/no")) is None
+    assert installation.disk_speed(Path("/proc/no")) is None
 
 
 def test_a_site_without_slurm() -> None:
-    site, slurm = machine.site_checks(load("local"))
+    site, slurm = installation.site_checks(load("local"))
     assert (site.status, slurm.status) == (Status.OK, Status.SKIPPED)
     assert "cs2-01" in site.result
 
 
 def test_slurm_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(installation.shutil, "which", lambda name: None)
     site = msgspec.structs.replace(load("local"), scheduler="slurm")
-    _, slurm = machine.site_checks(site)
+    _, slurm = installation.site_checks(site)
     assert slurm.has_failed
     assert "no srun, sbatch" in slurm.result
