@@ -16,6 +16,7 @@ Key = tuple[
     frozenset[tuple[str, Attribute]],
     tuple[Attribute, ...],
 ]
+_PURE = frozenset(PURE)  # isinstance would ask each of its hundred classes
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class CommonSubexpressions(Pass):
         known: dict[Key, Operation] = {}
         count = 0
         for op in list(module.ops):
-            if not isinstance(op, PURE) or _is_gradient(op):
+            if type(op) not in _PURE or _is_gradient(op):
                 continue
             first = known.setdefault(_key(op), op)
             if first is not op:
