@@ -5,12 +5,15 @@ What Hypothesis draws is the same in each run, and no pause of the machine fails
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -35,6 +38,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking through the tests and all they have imported."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _has_children() -> bool:
@@ -86,9 +96,10 @@ def no_leak() -> Iterator[None]:
     before = (_processes(), _descriptors())
     yield
     deadline_s = time.monotonic() + SETTLE_S
-    left = _new(before)
+    left, looks = _new(before), 0
     while any(left) and time.monotonic() < deadline_s:
-        gc.collect()
+        looks += 1
+        gc.collect(1 if looks % 10 else 2)  # what a test leaves is mostly young; all takes 0.4 s
         time.sleep(0.02)
         left = _new(before)
     assert not any(left), f"left behind: {left}"
@@ -100,6 +111,52 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CSRUN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles without what nobody reads there: the page, the texts of passes and of kernels."""
+    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+    monkeypatch.setattr("csrun.compiler.compile.print_kernels", lambda kernels: "")
+    monkeypatch.setattr("csrun.compiler.passes.pass_manager.print_module", lambda module: "")
+
+
+@pytest.fixture(scope="session")
+def _programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture
+def shared_programs(monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None) -> None:
+    """Equal networks of `support` are compiled once a session, in one folder."""
+
+    def shared(module: Any, root: Path, *options: Any) -> Any:
+        return compile_model(module, _programs, *options)
+
+    from csrun.compiler import compile_model  # not by the tests that compile nothing
+
+    for name in ("programs", "steps", "systems"):
+        monkeypatch.setattr(f"support.{name}.compile_model", shared)
+
+
+@pytest.fixture
+def kept_compiles(monkeypatch: pytest.MonkeyPatch, _programs: Path, no_texts: None) -> None:
+    """A run whose program an earlier test has compiled gets a copy of it into its model_dir."""
+    from csrun.cirh import print_module  # not by the tests that compile nothing
+    from csrun.compiler import compile_directory, compile_model
+
+    def compiled(module: Any, root: Path, options: Any, *others: Any) -> Any:
+        checksum = compile_directory.checksum_of(print_module(module), options)
+        target, kept = (compile_directory.path_of(f, checksum) for f in (root, _programs))
+        is_copied = kept.exists() and not target.exists()
+        if is_copied:
+            shutil.copytree(kept, target)
+        result = compile_model(module, root, options, *others)
+        if target.exists() and not kept.exists():
+            shutil.copytree(target, kept)
+        return replace(result, cached=result.cached and not is_copied)
+
+    monkeypatch.setattr("csrun.estimator.compilation.compile_model", compiled)
 
 
 @pytest.fixture

@@ -85,7 +85,12 @@ class Round:
 
 
 def kill_round(
-    folder: Path, name: str, seed: str, reference: Results, cluster: Testbed | None
+    folder: Path,
+    name: str,
+    seed: str,
+    reference: Results,
+    cluster: Testbed | None,
+    kills: int = KILLS,
 ) -> Round:
     """Kill at random moments, resume after each, and see that nothing is lost."""
     found = Round(f"scripts/chaos --again {name}:{seed}")
@@ -93,7 +98,7 @@ def kill_round(
     store = chance.choice(configuration.stores)
     place = place_of(folder / f"{name}-{seed}", configuration, cluster, store=store)
     shared_memory = set(os.listdir("/dev/shm"))
-    for _ in range(KILLS):
+    for _ in range(kills):
         if is_over(place, configuration):
             break
         kill = _drawn(configuration, chance)

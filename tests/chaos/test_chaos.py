@@ -18,7 +18,9 @@ from chaos.figures import Row, table
 from chaos.rounds import BYTES, CAUSE, CODE, HUNG, LEFT, Ended, Kill, Round
 from support.fc_mnist import FcMnist
 
-SEED = os.environ.get("CHAOS_SEED", "ci")
+#: With it two kills of each configuration have all pairs of a role and a moment that one of the
+#: first 20,000 seeds has with three: 15 of them, SIGINT to a launcher among them.
+SEED, KILLS = os.environ.get("CHAOS_SEED", "17215"), 2
 STREAMING = CONFIGURATIONS["streaming"]
 #: Without those whose halves are in two others; scripts/chaos has them all.
 COMBINED = {"systems-servers", "stopping-pipelined"}
@@ -48,7 +50,7 @@ def test_kills(tmp_path: Path, references: Callable[[Configuration], Results], n
     if CONFIGURATIONS[name].is_torch:
         pytest.importorskip("torch")
     reference = references(CONFIGURATIONS[name])
-    found = rounds.kill_round(tmp_path, name, SEED, reference, None)
+    found = rounds.kill_round(tmp_path, name, SEED, reference, None, KILLS)
     assert not found.faults, found
 
 

@@ -26,9 +26,8 @@ FAMILIES = {
 
 
 @pytest.fixture(autouse=True)
-def _no_page(monkeypatch):
-    """A compile's page, which nobody looks at here."""
-    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+def _no_texts(no_texts):
+    """Hundreds of compiles of which nobody reads a text."""
 
 
 def emitted(case: Case, *operands: Tensor) -> Tensor:

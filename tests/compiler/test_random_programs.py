@@ -22,9 +22,8 @@ ATOL = {"float64": 1e-9, "float32": 1e-3}
 
 
 @pytest.fixture(autouse=True)
-def _no_page(monkeypatch):
-    """Hundreds of compiles whose page nobody looks at."""
-    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+def _no_texts(no_texts):
+    """Hundreds of compiles of which nobody reads a text."""
 
 
 #: Whose epsilon keeps the rounding of gradients that are 0 from becoming updates.

@@ -36,9 +36,8 @@ TABLE = "tests/support/samples/table.py"
 
 
 @pytest.fixture(autouse=True)
-def _no_page(monkeypatch):
-    """Hundreds of compiles whose page nobody looks at."""
-    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+def _no_texts(no_texts):
+    """Hundreds of compiles of which nobody reads a text."""
 
 
 def check(row, root, most, every):

@@ -114,13 +114,16 @@ def evaluations(output: str) -> list[str]:
     return [line[line.index("evaluated") :] for line in output.splitlines() if "evaluated " in line]
 
 
-def undisturbed(place: FcMnist) -> list[str]:
-    """The evaluations of one process, which leaves its checkpoints in another folder."""
-    done = place.run("python", "run.py", NOWHERE, "undisturbed", command="csrun_cpu")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], bytes]:
+    """The evaluations of one process, and its last checkpoint."""
+    place = FcMnist(tmp_path_factory.mktemp("undisturbed"))
+    place.script(SCRIPT)
+    done = place.run("python", "run.py", NOWHERE, "model_dir", command="csrun_cpu")
     assert done.returncode == 0, done.stderr
     found = evaluations(done.stdout)
     assert len(set(found)) == 3
-    return found
+    return found, place.checkpoint(LAST).read_bytes()
 
 
 def amid_an_evaluation(launcher: "subprocess.Popen[str]") -> list[str]:
@@ -134,19 +137,20 @@ def amid_an_evaluation(launcher: "subprocess.Popen[str]") -> list[str]:
     return found
 
 
-def assert_resumes(place: FcMnist, interpreter: str, before: list[str]) -> None:
+def assert_resumes(
+    place: FcMnist, interpreter: str, before: list[str], undisturbed: tuple[list[str], bytes]
+) -> None:
     """Evaluations before the end and after it, and the last checkpoint, are as if none was."""
-    expected = undisturbed(place)
+    expected, checkpoint = undisturbed
     done = place.run(*job(interpreter, NOWHERE))
     assert done.returncode == 0, done.stderr
     assert before + evaluations(done.stdout) == expected
-    whole = place.checkpoint(LAST, "undisturbed").read_bytes()
-    assert place.checkpoint(LAST).read_bytes() == whole
+    assert place.checkpoint(LAST).read_bytes() == checkpoint
 
 
 @pytest.mark.parametrize(("interpreter", "name", "who"), KILLED)
 def test_a_role_that_is_killed_while_the_second_program_runs(
-    place: FcMnist, interpreter: str, name: str, who: str
+    place: FcMnist, interpreter: str, name: str, who: str, undisturbed: tuple[list[str], bytes]
 ) -> None:
     place.script(SCRIPT)
     with place.start(*job(interpreter, MIDDLE)) as launcher:
@@ -161,12 +165,14 @@ def test_a_role_that_is_killed_while_the_second_program_runs(
     assert [line[: len(cause)] for line in named] == [cause]
     assert "Traceback" not in err
     assert gone(list(processes.values()))
-    assert_resumes(place, interpreter, before)
+    assert_resumes(place, interpreter, before, undisturbed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interpreter", LAYOUTS)
-def test_ctrl_c_amid_an_evaluation_saves_at_the_next_step(place: FcMnist, interpreter: str) -> None:
+def test_ctrl_c_amid_an_evaluation_saves_at_the_next_step(
+    place: FcMnist, interpreter: str, undisturbed: tuple[list[str], bytes]
+) -> None:
     place.script(SCRIPT)
     with place.start(*job(interpreter, MIDDLE)) as launcher:
         before = amid_an_evaluation(launcher)
@@ -176,4 +182,4 @@ def test_ctrl_c_amid_an_evaluation_saves_at_the_next_step(place: FcMnist, interp
     assert "finished before the end" in out
     assert evaluations(out) == []
     assert "Traceback" not in err
-    assert_resumes(place, interpreter, before)
+    assert_resumes(place, interpreter, before, undisturbed)

@@ -66,8 +66,8 @@ def expected() -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
-    [(*TWO_STREAMERS, "python-ws"), (*TWO_STREAMERS, "python-pt"), ("python-pt",)],
-    ids=["streaming", "pipelined", "one task"],
+    [(*TWO_STREAMERS, "python-ws"), ("python-pt",)],
+    ids=["streaming", "one task"],
 )
 def test_streamers_make_samples_of_the_data_as_the_loop_has_it(
     tmp_path: Path, command: tuple[str, ...]

@@ -191,7 +191,11 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), *known]))
 """
-COMMANDS = ((*TWO_STREAMERS, "python-ws"), (*TWO_STREAMERS, "python-pt"), ("python-pt",))
+STREAMING, PIPELINED, ONE_TASK = COMMANDS = (
+    (*TWO_STREAMERS, "python-ws"),
+    (*TWO_STREAMERS, "python-pt"),
+    ("python-pt",),
+)
 
 
 def numbers(output: str) -> list[list[float]]:
@@ -202,11 +206,14 @@ def numbers(output: str) -> list[list[float]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "text", [SCRIPT, OWN, WRITES, MASKED], ids=["graphs", "tensors", "writes", "masks"]
+    ("text", "commands"),
+    [(SCRIPT, COMMANDS), (OWN, [PIPELINED]), (WRITES, [ONE_TASK]), (MASKED, [STREAMING])],
+    ids=["graphs", "tensors", "writes", "masks"],
 )
 def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
-    tmp_path: Path, text: str
+    tmp_path: Path, text: str, commands: list[tuple[str, ...]]
 ) -> None:
+    """One script in all ways, each of the others in one."""
     script = tmp_path / "run.py"
     script.write_text(text)
     alone = {**os.environ, "PYTHONPATH": str(PLAIN)}
@@ -215,13 +222,13 @@ def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
     )
     assert plain.returncode == 0, plain.stderr
     found = []
-    for number, command in enumerate(COMMANDS):
+    for number, command in enumerate(commands):
         place = Workplace(tmp_path / str(number))
         place.path.mkdir()
         done = place.run(*command, place.script(text))
         assert done.returncode == 0, done.stderr
         found.append(numbers(done.stdout))
-    assert found[0] == found[1] == found[2]
+    assert all(each == found[0] for each in found)
     for ours, theirs in zip(found[0], numbers(plain.stdout), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
     assert len(found[0]) == 4

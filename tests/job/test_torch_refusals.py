@@ -17,10 +17,9 @@ SCRIPT = Path(__file__).parents[1] / "support" / "refusals.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interpreter", ["python-ws", "python-pt"])
-def test_what_is_refused_is_refused_in_jobs(tmp_path, interpreter):
+def test_what_is_refused_is_refused_in_jobs(tmp_path):
     """None starts a training that would end otherwise than in one process."""
-    done = Workplace(tmp_path).run(*TWO_STREAMERS, interpreter, str(SCRIPT))
+    done = Workplace(tmp_path).run(*TWO_STREAMERS, "python-ws", str(SCRIPT))
     assert done.returncode == 0, done.stderr
     found = dict(line.split(" => ", 1) for line in done.stdout.splitlines() if " => " in line)
     page = messages_of_the_page()

@@ -156,7 +156,7 @@ def test_a_hundred_sequences_of_commands(sequence: list[tuple[int, tuple[str, st
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(sequence=SEQUENCES)
-def test_a_thousand_sequences_of_commands(sequence: list[tuple[int, tuple[str, str]]]) -> None:
+def test_hundreds_of_sequences_of_commands(sequence: list[tuple[int, tuple[str, str]]]) -> None:
     check(sequence)
