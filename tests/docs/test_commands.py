@@ -83,7 +83,6 @@ SLOW = {
     "reference_models/fc_mnist/README.md": model("fc_mnist", needs="torch"),
     "reference_models/cnn_mnist/README.md": model("cnn_mnist"),
     "reference_models/keras_mnist/README.md": model("keras_mnist", needs="keras"),
-    "docs/keras.md": model("keras_mnist", needs="keras"),
     "reference_models/gpt2/README.md": model("gpt2", needs="torch", **CONVERT),
     "reference_models/gptj/README.md": model(
         "gptj", **CONVERT, **{"csrun_wse --total-nodes 14": "98 tasks: tests/launch"}
@@ -95,6 +94,8 @@ SLOW = {
         **{"python run.py": "tests/reference_models/test_fine_tuning.py"},
     ),
 }
+#: Pages with the commands of another one, which runs.
+SAME = {"docs/keras.md": "reference_models/keras_mnist/README.md"}
 #: Pages whose commands cannot run here.
 OTHERS = {
     "CONTRIBUTING.md": "runs these tests",
@@ -160,7 +161,12 @@ def test_the_commands_of_a_page_run_as_printed(name: str, checkout: Path) -> Non
 
 def test_every_page_with_commands_is_run_or_has_a_reason() -> None:
     with_commands = {str(p.relative_to(CHECKOUT)) for p in PAGES if commands(p)}
-    assert with_commands == {*QUICK, *SLOW, *OTHERS}
+    assert with_commands == {*QUICK, *SLOW, *SAME, *OTHERS}
+
+
+@pytest.mark.parametrize(("name", "other"), SAME.items())
+def test_the_commands_are_those_of_the_page_that_runs(name: str, other: str) -> None:
+    assert commands(CHECKOUT / name) == commands(CHECKOUT / other)
 
 
 @pytest.mark.parametrize("name", QUICK | SLOW)
