@@ -324,6 +324,7 @@ def peak_bytes(folder: Path, words: tuple[str, ...]) -> int:
     return int(kilobytes) << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_memory_is_that_of_a_few_tensors(words: tuple[str, ...], tmp_path: Path) -> None:
     peaks = []

@@ -93,6 +93,7 @@ def test_json_is_all_that_standard_output_gets(place: Workplace) -> None:
     assert not (place.path / "input_analysis.json").exists()
 
 
+@pytest.mark.slow
 def test_verify_runs_the_training_in_the_recommended_layout(place: Workplace) -> None:
     done = analyze(place, "--verify", "python-ws", "run.py", LAST)
     assert done.returncode == 0, done.stderr

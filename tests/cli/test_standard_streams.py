@@ -98,6 +98,7 @@ def test_ctrl_c_that_ends_the_reader_too_is_ctrl_c(tmp_path: Path) -> None:
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_ends_tee_as_well_cancels_a_training_in_order(tmp_path: Path) -> None:
     """As of `csrun_wse ... 2>&1 | tee log`: a terminal interrupts both."""
     place = FcMnist(tmp_path)

@@ -80,6 +80,7 @@ def test_batches_that_change(place: FcMnist, command: str, change: str, message:
     assert any(place.checkpoint(step).exists() for step in range(35, 61, 5))
 
 
+@pytest.mark.slow
 def test_a_batch_of_which_no_label_counts(place: FcMnist) -> None:
     """Its loss is no number; that is not the learning rate's fault, nor a sample's."""
     place.configure(runconfig__max_steps=80, runconfig__save_checkpoints_steps=5)
@@ -97,6 +98,7 @@ NOT_FINITE = (
 )
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_found_when_asked_for(place: FcMnist) -> None:
     script = with_batches(place, NOT_FINITE)
     place.configure(runconfig__max_steps=80, runconfig__check_numerics=True)
@@ -113,6 +115,7 @@ def test_without_the_check_the_loss_tells(place: FcMnist) -> None:
     assert_failed(done, "loss is nan at step 61: .*runconfig.check_numerics: true")
 
 
+@pytest.mark.slow
 def test_the_check_costs_nothing_but_time(trained: FcMnist) -> None:
     """Finite data: the same weights with it and without."""
     place = trained
@@ -152,6 +155,7 @@ def test_an_input_function_that_returns_nothing(
     assert "(streamer)" in done.stderr or condition == "True"
 
 
+@pytest.mark.slow
 def test_an_input_function_that_fails_in_its_third_pass(place: FcMnist, command: str) -> None:
     """2,048 samples are 16 batches a pass: with 32 steps two passes have been trained."""
     text = DATA_TEXT.replace("np.arange(variants * len(images))", "np.arange(2048)")

@@ -132,6 +132,7 @@ TOO_LARGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interpreter", "cores", "cs_ip", "message"), TOO_LARGE)
 def test_a_model_larger_than_the_sites_system(
     place: FcMnist,
@@ -236,6 +237,7 @@ def test_a_loss_that_is_not_finite(place: FcMnist) -> None:
     assert not stray_files(place.model_dir)
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_push_no_good_checkpoint_out(place: FcMnist) -> None:
     """A learning rate over float32's range: the loss of step 1 is finite, what follows is not."""
     place.configure(
@@ -265,6 +267,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_its_tensors(trained: FcMnist) -> None:
     trained.checkpoint(20).unlink()
     done = trained.cpu("--max_steps", "30")
@@ -286,6 +289,7 @@ def test_the_one_before_a_damaged_checkpoint_is_offered_and_good(trained: FcMnis
     assert place.checkpoint(30).exists()
 
 
+@pytest.mark.slow
 def test_another_model_than_the_checkpoints(trained: FcMnist) -> None:
     place = trained
     place.configure(model__hidden_sizes=[50, 40] + [50] * 8, runconfig__max_steps=30)

@@ -69,6 +69,7 @@ def test_what_does_not_count(tmp_path: Path, first: object, changes: dict[str, o
     assert compiled_here(tmp_path, **changes) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_order_of_sets_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: object, seed: str

@@ -39,6 +39,7 @@ def test_ctrl_c(endless: FcMnist) -> None:
     assert endless.cpu("--max_steps", str(found.step + 1)).returncode == 0
 
 
+@pytest.mark.slow
 def test_one_training_a_folder(endless: FcMnist) -> None:
     with endless.start_wse() as first:
         until(lambda: any(endless.model_dir.glob("model-ckpt-?00.json")))
@@ -68,6 +69,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["cpu", "wse"])
 def test_a_full_disk(endless: FcMnist, small_disk: Path, command: str) -> None:
     endless.configure(
@@ -89,6 +91,7 @@ def test_a_full_disk(endless: FcMnist, small_disk: Path, command: str) -> None:
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.slow
 def test_without_a_home(place: FcMnist) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "HOME"}
     environment["CSRUN_STATE_DIR"] = str(place.path / "state")

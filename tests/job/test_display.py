@@ -67,6 +67,7 @@ def test_a_terminal_shows_a_bar_below_the_log_lines(long_place: FcMnist, command
     assert len(logged) == 1 + STEPS // 50, shown  # the first step, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "option"),
     [

@@ -112,6 +112,7 @@ def test_a_save_that_takes_long_is_waited_for(place: FcMnist) -> None:
     assert last_saved(place, out) > 0
 
 
+@pytest.mark.slow
 def test_a_save_that_would_take_longer_than_the_grace_is_not_begun(place: FcMnist) -> None:
     there = slow_job(place, seconds=1.5, grace_s=1, every=4)
     script = place.path / "copy" / "run.py"
@@ -122,6 +123,7 @@ def test_a_save_that_would_take_longer_than_the_grace_is_not_begun(place: FcMnis
     assert "Training interrupted: the next run in model_dir resumes from model-ckpt-4\n" in out
 
 
+@pytest.mark.slow
 def test_a_save_that_takes_longer_than_the_grace_is_discarded(place: FcMnist) -> None:
     """The first one, of the initial weights, did not tell that it would."""
     there = slow_job(place, seconds=20, grace_s=2, every=MANY_STEPS)

@@ -65,6 +65,7 @@ def test_a_bug_in_the_input_of_one_streamer_in_the_middle_of_a_training(place: F
     assert "Training interrupted: the next run in model_dir resumes from" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 def test_a_streamer_that_ends_well_in_the_middle_is_the_cause(place: FcMnist, ending: str) -> None:
     where = "        variant, sample = np.divmod("
@@ -91,6 +92,7 @@ def test_sys_exit_gives_the_jobs_exit_code(place: FcMnist, condition: str) -> No
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "message"),
     [
@@ -131,6 +133,7 @@ def test_a_script_that_catches_the_chiefs_error_goes_on_in_every_task(place: FcM
     assert place.checkpoint(20).exists()
 
 
+@pytest.mark.slow
 def test_the_chief_says_which_checkpoints_are_evaluated(trained: FcMnist) -> None:
     """A training beside us may change them before the other tasks look."""
     place = trained

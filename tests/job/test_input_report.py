@@ -85,6 +85,7 @@ def test_validate_only_tells_it_and_leaves_nothing(place: FcMnist, bad: str) -> 
     assert not place.model_dir.exists()
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_in_turn_tell_it_once(place: FcMnist, bad: str) -> None:
     done = place.run("python", bad, *place.own(("--mode", "train_and_eval")), command="csrun_cpu")
     text = done.stdout + done.stderr
@@ -93,6 +94,7 @@ def test_training_and_evaluation_in_turn_tell_it_once(place: FcMnist, bad: str) 
     assert len(reports(place)) == 2
 
 
+@pytest.mark.slow
 def test_the_chief_alone_tells_it(place: FcMnist, bad: str) -> None:
     layout = ("--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1")
     done = place.run(*layout, "python-ws", bad, *place.own(()))

@@ -65,6 +65,7 @@ def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> 
     assert holder.returncode == 143
 
 
+@pytest.mark.slow
 def test_the_folder_of_the_command_has_a_link_to_the_newest_report(place: FcMnist) -> None:
     link = place.path / "compile_report.txt"
     link.write_text("my own")
@@ -86,6 +87,7 @@ BY_RUN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interpreter", "mode", "cs_ip", "where"), BY_RUN)
 def test_a_run_reuses_what_was_compiled_on_a_cpu_node(
     place: FcMnist, interpreter: str, mode, cs_ip: tuple[str, ...], where: str

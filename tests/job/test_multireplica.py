@@ -87,6 +87,7 @@ def test_a_job_with_too_few_streamers_is_refused(place: FcMnist, site: Path) -> 
     assert not place.checkpoint(0).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_either_way_resumes_the_other(
     place: FcMnist, site: Path, alone: dict[str, np.ndarray], first: bool
@@ -102,6 +103,7 @@ def test_either_way_resumes_the_other(
     assert_same(state(place, 20), alone)
 
 
+@pytest.mark.slow
 def test_the_params_file_asks_for_it_as_well_and_evaluations_have_none(
     place: FcMnist, site: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_the_params_file_asks_for_it_as_well_and_evaluations_have_none(
     assert f"global step 20: {accuracy}" in place.cpu("--mode", "eval").stderr
 
 
+@pytest.mark.slow
 def test_one_replica_is_said_to_be_best(place: FcMnist) -> None:
     done = place.cpu("--multireplica", "--compile_only")
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ def place(tmp_path: Path) -> FcMnist:
     return FcMnist(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_single_task_and_csrun_cpu_are_the_cpu_run(place: FcMnist) -> None:
     one_task = ("--total-nodes", "1", "--tasks-per-node", "1")
     assert place.run(*one_task, *PYTHON, *STEPS, "-o", "task").returncode == 0

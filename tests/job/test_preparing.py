@@ -71,6 +71,7 @@ def test_every_task_of_a_job_ends_after_the_compile(place: Workplace) -> None:
     assert not checkpoints(place)
 
 
+@pytest.mark.slow
 def test_the_words_of_one_command_do_not_reach_the_next(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

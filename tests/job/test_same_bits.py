@@ -69,6 +69,7 @@ def test_a_run_killed_in_the_middle_and_started_again(place: FcMnist, reference:
     assert_same(place.path / "killed", reference)
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_elsewhere(place: FcMnist, reference: Path) -> None:
     """Half of the steps on the CPU, half on the system."""
     assert place.cpu("-o", "halves", "--max_steps", str(STEPS // 2)).returncode == 0
@@ -85,6 +86,7 @@ def test_another_seed_is_another_run(place: FcMnist, reference: Path) -> None:
 SMALL = "usable_cores: 16"  # 768 KiB: the first kernel, 784 x 50, is more than an eighth
 
 
+@pytest.mark.slow
 def test_a_wafer_too_small_for_a_matrix_cuts_it_as_any_run_may(tmp_path: Path) -> None:
     """The CPU run that is told to cut has its bits; one that cuts nothing goes on from it."""
     site = tmp_path / "small.yaml"

@@ -78,6 +78,7 @@ def test_the_same_bits_as_in_one_process(
     assert losses(place.path / "tcp" / "eval") == losses(in_one_process / "eval")
 
 
+@pytest.mark.slow
 def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> None:
     """From one MemoryX, and from two, which go on from the first one's checkpoint."""
     on_own_machines(place)
@@ -98,13 +99,12 @@ def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> No
     assert (place.path / "tcp" / last).read_bytes() == (place.path / "cpu" / last).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "name"),
     [
         ("rank-00002", "rank 2 (memoryx) on node3"),
-        pytest.param("rank-00004", "rank 4 (streamer) on node4", marks=pytest.mark.slow),
         ("wafer-cs2-02", "wafer of cs2-02 (for rank 0 on node1)"),
-        pytest.param("rank-00000", "rank 0 (chief) on node1", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist, log: str, name: str) -> None:
@@ -141,6 +141,7 @@ if os.environ["SLURMD_NODENAME"] != "node1":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpreter", LAYOUTS)
 def test_two_hosts_of_a_network(place: FcMnist, in_one_process: Path, interpreter: str) -> None:
     """Network namespaces: neither sees the other's Unix sockets, and packets go from one to one."""

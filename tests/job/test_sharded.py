@@ -60,6 +60,7 @@ def test_a_resumed_run_has_the_same_streamers_and_goes_on_exactly(
     assert place.checkpoint(20).read_bytes() == place.checkpoint(20, "whole").read_bytes()
 
 
+@pytest.mark.slow
 def test_sharded_by_batch_any_number_goes_on(
     place: FcMnist, trained_once: Callable[[str], Any]
 ) -> None:
@@ -70,6 +71,7 @@ def test_sharded_by_batch_any_number_goes_on(
     assert place.checkpoint(20).read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_another_way_of_sharding_is_another_run(trained_on_system: FcMnist, script: str) -> None:
     done = train(trained_on_system, script, 2, 30)
     assert done.returncode == 2

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 from support.fc_mnist import FOLDER, FcMnist
 
 from csrun.runtime.input_log import MOST_ADVISED
@@ -58,6 +59,7 @@ def test_one_slow_streamer_is_named(place: FcMnist) -> None:
     assert record["slowest_stage"] == "map load"
 
 
+@pytest.mark.slow
 def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
     lines, record = run(place, ("2", "3", "4"))
     line = lines[-1]  # the steps of a loaded machine take more than 10 s: one line is said before
@@ -77,6 +79,7 @@ def test_streamers_that_are_all_slow_are_one_line(place: FcMnist) -> None:
         assert f"{needed} streamers are needed (--tasks-per-node {needed})" in line
 
 
+@pytest.mark.slow
 def test_a_run_in_one_process_says_what_streamers_would_do(place: FcMnist) -> None:
     script = with_sleep(place, ("0",))
     place.configure(runconfig__max_steps=20)

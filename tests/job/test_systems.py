@@ -108,7 +108,6 @@ def test_six_systems_on_several_machines_have_the_bits_of_one(place: FcMnist) ->
     [
         ("rank-00003", "rank 3 (swarmx) on node4"),
         ("rank-00001", "rank 1 (memoryx) on node2"),
-        ("wafer-cs2-05", "wafer of cs2-05 (for rank 0 on node1)"),
     ],
 )
 def test_a_killed_task_of_several_machines_is_named(place: FcMnist, log: str, name: str) -> None:

@@ -54,6 +54,7 @@ def test_all_cpus_on_the_cpu_and_in_a_job(place: FcMnist, reference: Path) -> No
     assert_same(place.path / "job", reference)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_another_number_of_threads(
     place: FcMnist, reference: Path
 ) -> None:

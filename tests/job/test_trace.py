@@ -101,6 +101,7 @@ def test_a_streaming_job_shows_each_process_at_its_work(place: FcMnist, plain: F
     assert tracks["chief", "order"]
 
 
+@pytest.mark.slow
 def test_processes_of_other_machines_are_in_it(place: FcMnist) -> None:
     configure(place, runconfig__trace_steps=[FIRST, LAST])
     separate_site(place.path)
@@ -157,6 +158,7 @@ def test_a_trace_that_cannot_be_written_is_a_warning(place: FcMnist) -> None:
     assert place.checkpoint(STEPS).exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_leaves_the_trace_of_the_steps_before(place: FcMnist) -> None:
     configure(place, runconfig__trace_steps=[FIRST, LAST])
     for last in (LAST - 1, STEPS):

@@ -49,6 +49,7 @@ def test_ctrl_c_at_any_moment(moment: int, place: FcMnist) -> None:
     assert leftovers == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> None:
     """A large model whose writing takes long beside the signal's way."""
     place.configure(model__hidden_sizes=[3000, 3000], runconfig__save_checkpoints_steps=1)

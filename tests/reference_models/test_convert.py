@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from safetensors import safe_open
 
@@ -64,6 +65,7 @@ def converted(*arguments):
     return said, int(peak_kb) << 10
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_tensor_not_of_the_file(tmp_path):
     size, largest = sparse_model(tmp_path / "theirs"), V * D * F32
     assert size > 500 << 20
