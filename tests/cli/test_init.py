@@ -19,6 +19,8 @@ RESULTS = {
     "torch": (r"accuracy = ([\d.]+)", 0.85, 1.0),
 }
 
+REFERENCE_MODEL = "fc_mnist"
+
 
 def init(*arguments: object) -> int:
     return frame.run(csrun.csrun, ["init", *map(str, arguments)])
@@ -69,11 +71,11 @@ def test_a_project_trains_in_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("template", NEXT)
+@pytest.mark.parametrize("template", [*RESULTS, REFERENCE_MODEL])
 def test_the_printed_commands_run_and_reach_the_number_that_the_readme_explains(
     template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Reference models, whose data are larger, are trained for few steps."""
+    """A reference model is trained for few steps; tests/docs runs the commands of each one."""
     if template == "torch":
         pytest.importorskip("torch")
     write_commands(tmp_path / "bin")

@@ -13,7 +13,7 @@ import types
 import unittest
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -144,29 +144,43 @@ class Report:
             return Outcome.PARTLY if self.refused[name] else Outcome.EQUAL
         return Outcome.REFUSED if self.refused[name] else Outcome.NOTHING
 
-    def run(self, samples: Mapping[str, Sequence[Sample]], roles: Sequence[Role]) -> None:
-        """Compare samples with PyTorch's numbers, with each of the roles in turn."""
+    def run(
+        self,
+        samples: Mapping[str, Sequence[Sample]],
+        roles: Sequence[Role],
+        refused: Container[str],
+    ) -> None:
+        """Compare samples with PyTorch's numbers, with each of the roles in turn.
+
+        refused: names of which some samples are expected to be. Each of these samples is recorded
+        alone, all others in the common model, or alone as well where one of them is refused.
+        """
         parts = [
             part
             for name, own in samples.items()
             for number, sample in enumerate(own)
-            if (part := self._recordable(name, sample, roles[number % len(roles)]))
+            if _is_comparable(part := Called(name, sample, roles[number % len(roles)]))
         ]
+        parts = [part for part in parts if part.name not in refused or self._is_recorded(part)]
+        if not parts:
+            return
+        try:
+            beside = Beside(Model(parts), BATCH, _step, self.root)
+        except Exception:
+            parts = [part for part in parts if part.name in refused or self._is_recorded(part)]
+            beside = None
         if parts:
-            self._compare(parts)
+            self._compare(parts, beside)
 
-    def _recordable(self, name: str, sample: Sample, role: Role) -> Called | None:
-        """Return a part of the common model, or None where PyTorch or csrun refuses the sample."""
-        part = Called(name, sample, role)
+    def _is_recorded(self, part: Called) -> bool:
+        """Return whether csrun takes a sample, and note its refusal."""
         model = Model([part])
-        if not _is_comparable(model):
-            return None
         try:
             _imported(model)
         except Exception as error:
-            self._refuse(name, error, model)
-            return None
-        return part
+            self._refuse(part.name, error, model)
+            return False
+        return True
 
     def _refuse(self, name: str, error: Exception, model: Model) -> None:
         """Note a refusal, worded as the Session words it."""
@@ -178,9 +192,9 @@ class Report:
         else:
             self.refused[name].append(str(said))
 
-    def _compare(self, parts: Sequence[Called]) -> None:
+    def _compare(self, parts: Sequence[Called], beside: Beside | None = None) -> None:
         try:
-            _check(Beside(Model(parts), BATCH, _step, self.root))
+            _check(beside or Beside(Model(parts), BATCH, _step, self.root))
             self.equal.update(part.name for part in parts)
         except (Exception, AssertionError) as error:
             self._blame(parts, f"{type(error).__name__}: {error}")
@@ -227,11 +241,12 @@ class _Incomparable(TorchDispatchMode):
         return result
 
 
-def _is_comparable(model: Model) -> bool:
+def _is_comparable(part: Called) -> bool:
     """Return whether PyTorch computes finite numbers of one float type, and draws none.
 
     The part's result is scaled to about 1 on the way.
     """
+    model = Model([part])
     if any(x.dtype is not torch.float64 for x in (*model.parameters(), *model.buffers())
            if x.is_floating_point()):  # fmt: skip
         return False
@@ -244,7 +259,7 @@ def _is_comparable(model: Model) -> bool:
             is_finite = all(bool(x.isfinite().all()) for x in (loss, *gradients))
     except Exception:  # PyTorch's or the sample's own, as of sparse tensors
         return False
-    model.parts[0].scale = 1 / max(1.0, abs(float(loss.detach())))
+    part.scale = 1 / max(1.0, abs(float(loss.detach())))
     return is_finite and not incomparable.found
 
 

@@ -108,7 +108,7 @@ def roles_of(table: str) -> tuple[Role, ...]:
 def run(table: str, names: Sequence[str], root: Path) -> Report:
     """Return the report of some names of a database, all in one program."""
     report = Report(root)
-    report.run(samples(table, names), roles_of(table))
+    report.run(samples(table, names), roles_of(table), read(table))
     return report
 
 
