@@ -105,6 +105,7 @@ def test_a_third_is_killed_and_all_others_run(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     killed: dict[int, datetime] = {}
     with many_launchers(tmp_path) as launchers:
+        until(lambda: len(records(tmp_path)) >= JOBS // 2)  # the others have no job yet
         while len(killed) < KILLED:
             time.sleep(LONGEST_PAUSE_S * chance.random())
             living = [launcher for launcher in launchers if launcher.poll() is None]

@@ -17,7 +17,7 @@ from csrun.base.errors import CsrunError, UsageError  # noqa: E402
 from csrun.pytorch.loop import variant_cache  # noqa: E402
 
 IGNORED = -100
-COUNTS = (3, 3, 5, 3, 5, 3)  # of labels in the batches
+COUNTS = (3, 3, 5, 3)  # of labels in the batches
 
 
 class Labelled(Kit):
@@ -25,12 +25,12 @@ class Labelled(Kit):
 
     def __init__(self, *layers, counts=COUNTS):
         super().__init__(*layers)
-        x, y = self.train.dataset.tensors
+        x, y = (each[: 8 * len(counts)] for each in self.train.dataset.tensors)
         y = y.clone()
         for batch, count in enumerate(counts):
             y[8 * batch + torch.randperm(8)[count:]] = IGNORED
         self.train = DataLoader(TensorDataset(x, y), 8)
-        x, y = self.val.dataset.tensors
+        x, y = (each[:12] for each in self.val.dataset.tensors)
         y = y.clone()
         y[::3] = IGNORED
         self.val = DataLoader(TensorDataset(x, y), 4)
