@@ -12,6 +12,7 @@ from csrun.context.environment import (
     preparation,
     site_state_dir,
     state_dir,
+    use_keras_2_for_tensorflow,
     use_torch_for_keras,
 )
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
@@ -52,5 +53,6 @@ __all__ = [
     "preparation",
     "site_state_dir",
     "state_dir",
+    "use_keras_2_for_tensorflow",
     "use_torch_for_keras",
 ]

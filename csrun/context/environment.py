@@ -315,3 +315,9 @@ def ssh_login() -> SshLogin:
 def use_torch_for_keras() -> None:
     """Have Keras take its PyTorch backend when it is imported, unless the user has set another."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
+
+
+def use_keras_2_for_tensorflow() -> None:
+    """Have tf.keras be Keras 2, as models of TensorFlow 1 need, and TensorFlow log errors only."""
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,0 +1,152 @@
+"""The optimizer of a graph, from the Apply operators below its train_op."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from csrun import nn
+from csrun.nn.optimizer import Learning
+from csrun.tensorflow.errors import GraphError, line_of, refused
+from csrun.tensorflow.gradient_clipping import clip_norm_of
+from csrun.tensorflow.graph_folding import value_of
+from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, variables_by_operator
+from csrun.tensorflow.rate_schedules import Rate, RateReader
+
+
+@dataclass(frozen=True)
+class GraphLearning:
+    """How a graph trains. optimizer: csrun's. trained: names of the variables' operators."""
+
+    optimizer: Learning
+    trained: frozenset[str]
+
+
+def learning_of(train_op: Any, asked: AskedGradients, rates: RateReader) -> GraphLearning:
+    """Return the learning of a train_op.
+
+    Raises: GraphError for updates that csrun does not have, or that differ between variables
+    """
+    ops = ancestors([getattr(train_op, "op", train_op)], by_control=True)
+    applied = [op for op in ops if op.type in _RULES]
+    _require_known(ops, asked)
+    if not applied:
+        raise GraphError(
+            "model_fn: no update of a variable is below train_op: it must be the result of an "
+            "optimizer's minimize or apply_gradients"
+        )
+    reader = _ApplyReader(asked, rates)
+    found = [reader.read(op) for op in applied]
+    for op, each in zip(applied, found, strict=True):
+        if each.optimizer != found[0].optimizer:
+            raise refused(op, "all variables must have one optimizer with equal options")
+    return replace(found[0], trained=frozenset().union(*(each.trained for each in found)))
+
+
+class _ApplyReader:
+    """Reads Apply operators."""
+
+    def __init__(self, asked: AskedGradients, rates: RateReader) -> None:
+        self._asked = asked
+        self._rates = rates
+
+    def read(self, op: Any) -> GraphLearning:
+        names = [argument.name for argument in op.op_def.input_arg]
+        inputs = dict(zip(names, op.inputs, strict=True))
+        gradient = inputs.get("grad", inputs.get("delta"))
+        clip_norm, source = clip_norm_of(gradient, self._asked.variables)
+        variable = inputs["var"].op.name
+        if source is None or self._asked.variables[source] != variable:
+            raise refused(
+                gradient.op,
+                f"the gradient of {variable} is changed in a way that is not supported: use it as "
+                "it is, or tf.clip_by_global_norm of all gradients",
+            )
+        make = _RULES[op.type]
+        options = make(_Numbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha"))))
+        kind, values = options
+        return GraphLearning(kind(clip_norm=clip_norm, **values), frozenset({variable}))
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Constant inputs and attributes of an Apply operator."""
+
+    op: Any
+    inputs: Mapping[str, Any]
+
+    def number(self, name: str) -> float:
+        """A constant input.
+
+        Raises: GraphError for one that changes
+        """
+        value = value_of(self.inputs[name])
+        if value is None:
+            raise refused(self.op, f"{name} must be the same in each step")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        return bool(self.op.get_attr(name))
+
+    def first_value(self, name: str) -> float:
+        """The number that a slot variable begins with."""
+        variable = variables_by_operator(self.op.graph)[self.inputs[name].op.name]
+        found = value_of(variable.initial_value)
+        if found is None or (found != found.flat[0]).any():
+            raise refused(self.op, f"slot {name} must begin with one number")
+        return float(found.flat[0])
+
+
+Options = tuple[Callable[..., Learning], dict[str, Any]]
+
+
+def _descent(given: _Numbers, rate: Rate) -> Options:
+    return nn.SGD, {"learning_rate": rate}
+
+
+def _momentum(given: _Numbers, rate: Rate) -> Options:
+    """Source: tf.raw_ops.ResourceApplyMomentum: the velocity is that of PyTorch."""
+    nesterov = given.flag("use_nesterov")
+    momentum = given.number("momentum")
+    return nn.SGD, {"learning_rate": rate, "momentum": momentum, "nesterov": nesterov}
+
+
+def _adam(given: _Numbers, rate: Rate) -> Options:
+    """Source: tf.raw_ops.ResourceApplyAdam: epsilon is added before the bias correction."""
+    if given.flag("use_nesterov"):
+        raise refused(given.op, "Nesterov momentum is not supported")
+    names = ("beta1", "beta2", "epsilon")
+    numbers = {name: given.number(name) for name in names}
+    return nn.Adam, {"learning_rate": rate, "epsilon_hat": True, **numbers}
+
+
+def _adagrad(given: _Numbers, rate: Rate) -> Options:
+    """Source: tf.raw_ops.ResourceApplyAdagrad: there is no epsilon but the first sum."""
+    first = given.first_value("accum")
+    return nn.Adagrad, {"learning_rate": rate, "initial_accumulator": first, "epsilon": 1e-30}
+
+
+_RULES: dict[str, Callable[[_Numbers, Rate], Options]] = {
+    "ResourceApplyGradientDescent": _descent,
+    "ApplyGradientDescent": _descent,
+    "ResourceApplyMomentum": _momentum,
+    "ApplyMomentum": _momentum,
+    "ResourceApplyAdam": _adam,
+    "ApplyAdam": _adam,
+    "ResourceApplyAdagrad": _adagrad,
+    "ApplyAdagrad": _adagrad,
+}
+
+
+def _require_known(ops: list[Any], asked: AskedGradients) -> None:
+    """Raises: GraphError for an optimizer without a rule, or an assignment to a weight"""
+    weights = set(asked.variables.values())
+    for op in ops:
+        if "Apply" in op.type and op.type not in _RULES and op.type.startswith(("Res", "App")):
+            known = sorted({name.rpartition("Apply")[2] for name in _RULES})
+            raise refused(op, f"this optimizer is not supported: use one of {', '.join(known)}")
+        is_assignment = op.type.startswith("Assign") and op.inputs
+        if is_assignment and op.inputs[0].op.name in weights:
+            raise GraphError(
+                f"{line_of(op)}: {op.inputs[0].op.name} is assigned by {op.type}: only optimizers "
+                "of TensorFlow may update weights"
+            )

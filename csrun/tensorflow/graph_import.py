@@ -1,0 +1,146 @@
+"""Import of a graph's forward pass: each operator that the wanted tensors depend on, as CIRH."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
+from xdsl.utils.exceptions import VerifyException
+
+from csrun.cirh.ops.model import Distribution, InitializerAttr
+from csrun.nn import Tensor
+from csrun.nn.errors import TraceError, user_line
+from csrun.nn.tracer import Tracer
+from csrun.tensorflow.errors import GraphError, Unsupported, line_of, refused
+from csrun.tensorflow.fused_patterns import Pattern, match
+from csrun.tensorflow.graph_folding import fold, value_of
+from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
+from csrun.tensorflow.operators import EMITTERS, Emission
+from csrun.tensorflow.operators.base import Value
+
+_ZEROS = InitializerAttr.of(Distribution.ZEROS)  # TensorFlow's first values are written to the store
+_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+
+
+def stored_name(operator: str) -> str:
+    """A variable's name in a checkpoint: its own, below `model` where it has no layer."""
+    return operator if "/" in operator else f"model/{operator}"
+
+
+class GraphImporter:
+    """Import of the tensors that are asked for into a tracer.
+
+    inputs: the batch's tensors by the names of their placeholders' operators. trained: names of
+    the variables' operators that are trained; None for all that are trainable.
+    """
+
+    def __init__(
+        self, tracer: Tracer, inputs: Mapping[str, Tensor], trained: set[str] | None
+    ) -> None:
+        self._emission = Emission(tracer)
+        self._tracer = tracer
+        self._inputs = inputs
+        self._trained = trained
+        self._values: dict[str, Value] = {}
+        self.variables: dict[str, Any] = {}  # those imported, by their operators' names
+
+    def tensors(self, wanted: Sequence[Any]) -> list[Tensor]:
+        """Import these tensors of the graph.
+
+        Raises: GraphError, with the Python line, for an operator that has no CIRH form
+        """
+        ops = ancestors([tensor.op for tensor in wanted])
+        self._values.update(fold([*ops]))
+        self._fold_wanted(wanted)
+        patterns = self._needed(wanted)
+        for op in ops:
+            if op.name in patterns:
+                self._import(op, patterns[op.name])
+        return [self._emission.tensor(self._value(tensor)) for tensor in wanted]
+
+    def _fold_wanted(self, wanted: Sequence[Any]) -> None:
+        """Fold wanted tensors that are constants themselves."""
+        for tensor in wanted:
+            value = None if tensor.name in self._values else value_of(tensor)
+            if value is not None:
+                self._values[tensor.name] = value
+
+    def _needed(self, wanted: Sequence[Any]) -> dict[str, Pattern | None]:
+        """Operators to import, by name, with the patterns that end with them."""
+        pending, found = list(wanted), dict[str, Pattern | None]()
+        constants = {n: v for n, v in self._values.items() if not isinstance(v, Tensor)}
+        while pending:
+            tensor = pending.pop()
+            op = tensor.op
+            if tensor.name in self._values or op.name in found:
+                continue
+            found[op.name] = pattern = match(op, constants)
+            pending += op.inputs if pattern is None else pattern.inputs
+        return found
+
+    def _value(self, tensor: Any) -> Value:
+        return self._values[tensor.name]
+
+    def _import(self, op: Any, pattern: Pattern | None) -> None:
+        self._emission.op = op
+        scope = op.name.rpartition("/")[0]
+        with self._located(op), self._tracer.builder.in_scope(scope):
+            if pattern is not None:
+                found = pattern.emit(self._emission, *map(self._value, pattern.inputs))
+            else:
+                found = self._emitted(op)
+            values = found if isinstance(found, tuple) else (found,)
+        for tensor, value in zip(op.outputs, values, strict=False):
+            self._values[tensor.name] = value
+
+    def _emitted(self, op: Any) -> Any:
+        if op.type in ("Placeholder", "PlaceholderWithDefault"):
+            return self._input(op)
+        if op.type in _VARIABLES:
+            return self._variable(op)
+        if op.type == "ReadVariableOp":
+            return self._value(op.inputs[0])
+        emitter = EMITTERS.get(op.type)
+        if emitter is None:
+            raise Unsupported("it has no CIRH form: rewrite the line with other operators")
+        return emitter(self._emission, op, *map(self._value, op.inputs))
+
+    def _input(self, op: Any) -> Value:
+        if op.name not in self._inputs:
+            raise Unsupported(
+                "the input_fn does not give this placeholder: take what it gives as features and "
+                "labels"
+            )
+        return self._inputs[op.name]
+
+    def _variable(self, op: Any) -> Value:
+        variable = variables_by_operator(op.graph).get(op.name)
+        if variable is None or not variable.dtype.is_floating:
+            raise Unsupported("the loss reads a variable that is not a weight of floats")
+        is_trained = variable.trainable if self._trained is None else op.name in self._trained
+        scope, _, name = stored_name(op.name).rpartition("/")
+        declare = self._tracer.parameter if is_trained else self._tracer.state
+        self.variables[op.name] = variable
+        with self._tracer.builder.in_scope(scope):
+            return declare(name, tuple(variable.shape.as_list()), _ZEROS)
+
+    @contextmanager
+    def _located(self, op: Any) -> Iterator[None]:
+        """Attribute operators and errors to the Python line that made the graph's operator.
+
+        Raises: GraphError for what is not supported
+        """
+        builder, line = self._tracer.builder, line_of(op)
+        file, _, number = line.rpartition(":")
+        place = FileLineColLoc(StringAttr(file), IntAttr(int(number)), IntAttr(0))
+        before, builder.locate = builder.locate, lambda: place
+        try:
+            yield
+        except (Unsupported, VerifyException) as error:
+            raise refused(op, error) from error
+        except GraphError:
+            raise
+        except TraceError as error:
+            raise refused(op, str(error).removeprefix(f"{user_line()}: ")) from error
+        finally:
+            builder.locate = before

@@ -1,0 +1,109 @@
+"""Metrics of an evaluation: TensorFlow's streaming metrics, updated by the program's outputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from csrun.runtime.step.results import HostCall, StepResult
+from csrun.runtime.wire.messages import Results
+from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
+from csrun.tensorflow.tf_spec import CSEstimatorSpec, host_call_to_eval_metric_ops
+from csrun.tensorflow.tf_version import tf
+
+
+@dataclass
+class GraphMetrics(HostCall):
+    """Metric operators in a graph of their own, whose placeholders have any number of samples.
+
+    tensors: of the model's graph, which the metrics are computed from.
+    """
+
+    tensors: tuple[Any, ...] = ()
+    session: Any = field(default=None, repr=False)
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    is_new: bool = True
+
+    @classmethod
+    def of(cls, spec: CSEstimatorSpec, graph: Any) -> Self | None:
+        """The metrics of a specification; None without metrics."""
+        pairs = dict(getattr(spec, "eval_metric_ops", None) or {})
+        if call := getattr(spec, "host_call", None):
+            pairs = host_call_to_eval_metric_ops(call)
+        if not pairs:
+            return None
+        names = {
+            name: (value.name, update.name) for name, (value, update) in pairs.items()
+        }
+        ends = [graph.as_graph_element(name).op for both in names.values() for name in both]
+        tensors = _frontier(ends, spec.loss)
+        session = _session_of(graph, ends, tensors)
+        return cls(dict, (), tensors=tensors, session=session, names=names)
+
+    def take(self, result: StepResult) -> None:
+        """Update the metrics by one step's outputs."""
+        if self.is_new:
+            self.session.run("reset_metrics")
+            self.is_new = False
+        feeds = {f"fed_{n}:0": result.outputs[name] for n, name in enumerate(self.outputs)}
+        self.session.run([update for _, update in self.names.values()], feeds)
+
+    def values(self) -> Results:
+        """The metrics by name, and start again."""
+        if self.is_new:
+            return {}
+        found = self.session.run({name: value for name, (value, _) in self.names.items()})
+        self.is_new = True
+        return {name: float(value) for name, value in found.items()}
+
+
+
+
+def _frontier(ends: list[Any], loss: Any) -> tuple[Any, ...]:
+    """Tensors of the model that the metrics read: those of the loss, and the batch."""
+    of_loss = {op.name for op in ancestors([loss.op])} if loss is not None else set()
+    weights = {
+        name for name, v in variables_by_operator(ends[0].graph).items() if v.trainable
+    }
+    pending, seen, found = list(ends), set[str](), dict[str, Any]()
+    while pending:
+        op = pending.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        for tensor in op.inputs:
+            source = tensor.op
+            if _is_constant(source):
+                continue
+            reads = {t.op.inputs[0].op.name if t.op.inputs else t.op.name for t in source.inputs}
+            if source.type == "Placeholder" or source.name in of_loss or reads & weights:
+                found[tensor.name] = tensor
+            else:
+                pending.append(source)
+        pending += op.control_inputs
+    return tuple(found.values())
+
+
+def _is_constant(op: Any) -> bool:
+    return all(each.type not in ("Placeholder", "VarHandleOp") for each in ancestors([op]))
+
+
+def _session_of(graph: Any, ends: list[Any], tensors: tuple[Any, ...]) -> Any:
+    """A session of a copy of the metrics' part of a graph, over placeholders."""
+    local = graph.get_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES)
+    metric = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
+    variables = {v.name: v for v in (*local, *metric)}.values()
+    starts = [v.initializer.name for v in variables]
+    definition = tf.compat.v1.graph_util.extract_sub_graph(
+        graph.as_graph_def(), [*{op.name for op in ends}, *starts]
+    )
+    copy = tf.Graph()
+    with copy.as_default():
+        fed = {
+            tensor.name: tf.compat.v1.placeholder(
+                tensor.dtype, [None, *tensor.shape[1:]] if tensor.shape.rank else [], f"fed_{n}"
+            )
+            for n, tensor in enumerate(tensors)
+        }
+        tf.import_graph_def(definition, input_map=fed, name="")
+        tf.group(*(copy.get_operation_by_name(name) for name in starts), name="reset_metrics")
+    return tf.compat.v1.Session(graph=copy)

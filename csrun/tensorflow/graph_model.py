@@ -1,0 +1,195 @@
+"""A model_fn's graph: placeholders of the batch, the call, and its import to csrun's tracer."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.compiler import CompileOptions, rebatch
+from csrun.data import Dataset
+from csrun.estimator.config import CSEstimatorSpec as NativeSpec
+from csrun.estimator.model_trace import TracedModel, trace_model
+from csrun.executable import RunMode
+from csrun.nn import Tensor, summary
+from csrun.tensorflow.apply_nodes import GraphLearning, learning_of
+from csrun.tensorflow.errors import GraphError, line_of
+from csrun.tensorflow.graph_gradients import AskedGradients, ancestors
+from csrun.tensorflow.graph_import import GraphImporter, stored_name
+from csrun.tensorflow.graph_metrics import GraphMetrics
+from csrun.tensorflow.rate_schedules import RateReader
+from csrun.tensorflow.tf_spec import CSEstimatorSpec
+from csrun.tensorflow.tf_version import tf
+
+log = logging.getLogger("csrun")
+
+MODES = {RunMode.TRAIN: "train", RunMode.EVAL: "eval", RunMode.PREDICT: "infer"}
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class GraphRequest:
+    """What a trace is of. call: the user's model_fn. last: last step of a training, if known."""
+
+    call: Callable[..., Any]
+    params: Any
+    config: Any
+    seed: int
+    precision: str
+    last: int | None = None
+
+
+def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
+    """The program of a mode before the passes, its metrics, and the first values of its weights.
+
+    Raises: UsageError, GraphError for a model_fn that csrun cannot compile
+    """
+    model = _GraphModel(asked, options.run_mode)
+    specs = dataset.element_spec()
+    model.kinds = dataset.nested(specs)
+    traced = trace_model(model.build, dataset, options.run_mode, asked.params, asked.precision)
+    host = None
+    if model.metrics is not None and traced.host is not None:
+        host = replace(model.metrics, outputs=traced.host.outputs)
+    rebatch(traced.module, options, specs[0].shape[0])
+    return replace(traced, host=host, first_values=model.first_values())
+
+
+@dataclass
+class _GraphModel:
+    """One call of a model_fn in a graph of its own."""
+
+    asked: GraphRequest
+    mode: RunMode
+    graph: Any = field(default_factory=lambda: tf.Graph())
+    kinds: tuple[Any, ...] = ()
+    metrics: GraphMetrics | None = None
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+
+    def build(self, features: Any, labels: Any, mode: RunMode, params: Any) -> NativeSpec:
+        """The model function that csrun's tracer calls."""
+        gradients, rates = AskedGradients(), RateReader(self.asked.last)
+        with self.graph.as_default(), gradients.recorded(), rates.recorded():
+            tf.compat.v1.set_random_seed(self.asked.seed)
+            tf.compat.v1.get_variable_scope().set_use_resource(True)
+            tf.compat.v1.train.get_or_create_global_step()
+            batch = [
+                _mapped(self._placeholder, kind, value)
+                for kind, value in zip(self.kinds, (features, labels), strict=False)
+            ]
+            spec = self._called(*batch[:2])
+            learning = None
+            if mode is RunMode.TRAIN and spec.train_op is not None:
+                learning = learning_of(spec.train_op, gradients, rates)
+                _require_one_loss(spec.loss, gradients)
+            return self._imported(spec, learning)
+
+    def _placeholder(self, kind: Any, value: Tensor) -> Any:
+        made = tf.compat.v1.placeholder(kind.dtype, value.shape, name=f"input/{value.name}")
+        self.inputs[made.op.name] = value
+        return made
+
+    def _called(self, features: Any, labels: Any = None) -> CSEstimatorSpec:
+        """Call the model_fn with those arguments that it takes.
+
+        Raises: GraphError for another result than a specification
+        """
+        given = {
+            "labels": labels,
+            "mode": MODES[self.mode],
+            "params": self.asked.params,
+            "config": self.asked.config,
+        }
+        takes = inspect.signature(self.asked.call).parameters
+        found = self.asked.call(
+            features, **{name: value for name, value in given.items() if name in takes}
+        )
+        if not hasattr(found, "loss") or not hasattr(found, "train_op"):
+            raise GraphError(
+                f"model_fn must return a CSEstimatorSpec, got {type(found).__name__}"
+            )
+        spec: CSEstimatorSpec = found
+        return spec
+
+    def _imported(self, spec: CSEstimatorSpec, learning: GraphLearning | None) -> NativeSpec:
+        tracer = next(iter(self.inputs.values())).tracer
+        trained = set(learning.trained) if learning else None
+        self.importer = importer = GraphImporter(tracer, self.inputs, trained)
+        if self.mode is RunMode.PREDICT:
+            return self._predicted(spec)
+        if spec.loss is None:
+            raise GraphError(f"model_fn: CSEstimatorSpec needs a loss in mode {self.mode}")
+        metrics = None
+        if self.mode is RunMode.EVAL:
+            metrics = self.metrics = GraphMetrics.of(spec, self.graph)
+        wanted = [spec.loss, *(metrics.tensors if metrics else ())]
+        loss, *others = importer.tensors(wanted)
+        call = (dict, others) if metrics else None
+        if learning is None:
+            return NativeSpec(mode=self.mode, loss=loss, host_call=call)
+        self._summarize(spec.loss)
+        return NativeSpec(mode=self.mode, loss=loss, train_op=learning.optimizer.minimize(loss))
+
+    def _predicted(self, spec: CSEstimatorSpec) -> NativeSpec:
+        found = spec.predictions
+        named = dict(found) if isinstance(found, Mapping) else {"output": found}
+        if found is None:
+            raise GraphError("model_fn: CSEstimatorSpec needs predictions in mode infer")
+        values = self.importer.tensors(list(named.values()))
+        return NativeSpec(mode=self.mode, predictions=dict(zip(named, values, strict=True)))
+
+    def _summarize(self, loss: Any) -> None:
+        """Keep the scalar summaries of values that the loss is computed from, or of itself."""
+        known = {op.name for op in ancestors([loss.op])}
+        for entry in self.graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+            op = getattr(entry, "op", None)
+            if op is None or op.type != "ScalarSummary" or op.inputs[1].op.name not in known:
+                continue
+            (value,) = self.importer.tensors([op.inputs[1]])
+            if not value.shape and value.dtype == self.asked.precision:
+                summary.scalar(op.name, value)
+
+    def first_values(self) -> dict[str, Array]:
+        """Initial values of the variables, computed by TensorFlow; none outside of a training."""
+        if self.mode is not RunMode.TRAIN:
+            return {}
+        variables = self.importer.variables
+        with tf.compat.v1.Session(graph=self.graph) as session:
+            session.run([variable.initializer for variable in variables.values()])
+            values = session.run({name: v.value() for name, v in variables.items()})
+        kind = np.dtype(self.asked.precision)
+        return {stored_name(name): np.asarray(value, kind) for name, value in values.items()}
+
+
+def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> Any:
+    """A function of each array of a structure of tuples and dicts."""
+    if isinstance(values, Mapping):
+        return {name: _mapped(function, kinds[name], value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return tuple(_mapped(function, *pair) for pair in zip(kinds, values, strict=True))
+    return function(kinds, values)
+
+
+def _require_one_loss(loss: Any, gradients: AskedGradients) -> None:
+    """Raises: GraphError where gradients are of another tensor than the specification's loss"""
+    losses = {_plain(each).name: each for each in gradients.losses}
+    if len(losses) > 1:
+        lines = " and ".join(f"{each.name} ({line_of(each.op)})" for each in losses.values())
+        raise GraphError(
+            f"model_fn: gradients are asked of {len(losses)} losses, {lines}: minimize their sum"
+        )
+    if losses and loss is not None and _plain(loss).name not in losses:
+        other = next(iter(losses.values()))
+        raise GraphError(
+            f"{line_of(other.op)}: the optimizer minimizes {other.name}, and the loss of "
+            f"CSEstimatorSpec is {loss.name}: give it the same tensor"
+        )
+
+
+def _plain(tensor: Any) -> Any:
+    while tensor.op.type in ("Identity", "Cast"):
+        tensor = tensor.op.inputs[0]
+    return tensor

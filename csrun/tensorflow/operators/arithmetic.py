@@ -1,0 +1,180 @@
+"""Elementwise arithmetic, comparisons, logic, selections and casts."""
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from csrun import nn
+from csrun.cirh.ops import arithmetic as cirh_arithmetic
+from csrun.cirh.ops import comparison, powers, rounding, trigonometry
+from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.shape import ViewOp
+from csrun.nn import Tensor
+from csrun.tensorflow.errors import Unsupported
+from csrun.tensorflow.operators.base import Emission, Emitter, Value
+
+_BINARY: dict[str, type[CirhOp]] = {
+    "Add": cirh_arithmetic.AddOp,
+    "AddV2": cirh_arithmetic.AddOp,
+    "Sub": cirh_arithmetic.SubOp,
+    "Mul": cirh_arithmetic.MulOp,
+    "RealDiv": cirh_arithmetic.DivOp,
+    "FloorDiv": rounding.FloorDivideOp,
+    "FloorMod": rounding.RemainderOp,
+    "Maximum": comparison.MaximumOp,
+    "Minimum": comparison.MinimumOp,
+    "Pow": powers.PowOp,
+    "Atan2": trigonometry.Atan2Op,
+    "Equal": comparison.EqOp,
+    "NotEqual": comparison.NeOp,
+    "Less": comparison.LtOp,
+    "LessEqual": comparison.LeOp,
+    "Greater": comparison.GtOp,
+    "GreaterEqual": comparison.GeOp,
+}
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "Neg": lambda x: -x,
+    "Exp": nn.exp,
+    "Expm1": nn.expm1,
+    "Log": nn.log,
+    "Log1p": nn.log1p,
+    "Sqrt": nn.sqrt,
+    "Rsqrt": nn.rsqrt,
+    "Reciprocal": nn.reciprocal,
+    "Inv": nn.reciprocal,
+    "Abs": nn.abs,
+    "Sign": nn.sign,
+    "Square": lambda x: x * x,
+    "Floor": nn.floor,
+    "Ceil": nn.ceil,
+    "Round": nn.round,
+    "Rint": nn.round,
+    "Sin": nn.sin,
+    "Cos": nn.cos,
+    "Tan": nn.tan,
+    "Asin": nn.asin,
+    "Acos": nn.acos,
+    "Atan": nn.atan,
+    "Sinh": nn.sinh,
+    "Cosh": nn.cosh,
+    "Asinh": nn.asinh,
+    "Acosh": nn.acosh,
+    "Atanh": nn.atanh,
+}
+
+
+def _binary(kind: type[CirhOp], e: Emission, op: Any, x: Value, y: Value) -> Value:
+    return e.emit(kind, x, y)
+
+
+def _unary(function: Callable[[Tensor], Tensor], e: Emission, op: Any, x: Value) -> Value:
+    return function(e.tensor(x))
+
+
+def power(e: Emission, op: Any, x: Value, y: Value) -> Value:
+    """Powers by a number, such as 2 and 0.5, are products and roots."""
+    if not isinstance(y, Tensor) and y.size == 1:
+        return e.tensor(x) ** float(y.reshape(()))
+    return e.emit(powers.PowOp, x, y)
+
+
+def squared_difference(e: Emission, op: Any, x: Value, y: Value) -> Value:
+    difference = e.emit(cirh_arithmetic.SubOp, x, y)
+    return difference * difference
+
+
+def div_no_nan(e: Emission, op: Any, x: Value, y: Value) -> Value:
+    """x / y, and 0 where y is 0."""
+    a, b = e.tensor(x), e.tensor(y)
+    is_zero = b == 0.0
+    return nn.where(is_zero, a * 0.0, a / nn.where(is_zero, 1.0, b))
+
+
+def add_n(e: Emission, op: Any, *terms: Value) -> Value:
+    return reduce(lambda x, y: e.emit(cirh_arithmetic.AddOp, x, y), terms)
+
+
+def logical_not(e: Emission, op: Any, x: Value) -> Value:
+    return e.emit(comparison.EqOp, x, np.array(False))
+
+
+def logical_and(e: Emission, op: Any, x: Value, y: Value) -> Value:
+    return e.emit(comparison.WhereOp, x, y, np.array(False))
+
+
+def logical_or(e: Emission, op: Any, x: Value, y: Value) -> Value:
+    return e.emit(comparison.WhereOp, x, np.array(True), y)
+
+
+def select(e: Emission, op: Any, condition: Value, x: Value, y: Value) -> Value:
+    """In the older form the condition may be a vector, one for each row."""
+    mask, values = e.tensor(condition), e.tensor(x)
+    if op.type == "Select" and len(mask.shape) == 1 and len(values.shape) > 1:
+        rows = (mask.shape[0], *(1,) * (len(values.shape) - 1))
+        mask = e.emit(ViewOp, mask, shape=rows)
+    return e.emit(comparison.WhereOp, mask, values, y)
+
+
+def cast(e: Emission, op: Any, x: Value) -> Value:
+    return e.tensor(x).astype(e.dtype_of(op.get_attr("DstT").name))
+
+
+def identity(e: Emission, op: Any, *values: Value) -> Value | tuple[Value, ...]:
+    return values[0] if len(op.outputs) == 1 else values
+
+
+def clip_by_value(e: Emission, op: Any, x: Value, low: Value, high: Value) -> Value:
+    return e.emit(comparison.MinimumOp, e.emit(comparison.MaximumOp, x, low), high)
+
+
+def stop_gradient(e: Emission, op: Any, x: Value) -> Value:
+    """Only of values that no weight is trained through, or whose gradient is zero.
+
+    tf.nn.moments stops the gradient of a mean within the variance, where it is zero.
+    """
+    users = {user.type for user in op.outputs[0].consumers()} - {"Shape"}
+    source = op.inputs[0].op.type
+    value = e.tensor(x)
+    if value.dtype in ("int32", "int64", "bool") or not depends_on_weights(value):
+        return value
+    if source == "Mean" and users == {"SquaredDifference"}:
+        return value
+    raise Unsupported("tf.stop_gradient of a value that weights are trained through")
+
+
+def depends_on_weights(value: Tensor) -> bool:
+    """True for a value that a parameter is among the ancestors of."""
+    pending, seen = [value.value.owner], set()
+    while pending:
+        owner: Any = pending.pop()
+        if owner in seen:
+            continue
+        seen.add(owner)
+        if owner.name == "cirh.parameter":
+            return True
+        pending += [operand.owner for operand in owner.operands]
+    return False
+
+
+EMITTERS: dict[str, Emitter] = {
+    **{name: partial(_binary, kind) for name, kind in _BINARY.items()},
+    **{name: partial(_unary, function) for name, function in _UNARY.items()},
+    "Pow": power,
+    "SquaredDifference": squared_difference,
+    "DivNoNan": div_no_nan,
+    "AddN": add_n,
+    "LogicalNot": logical_not,
+    "LogicalAnd": logical_and,
+    "LogicalOr": logical_or,
+    "Select": select,
+    "SelectV2": select,
+    "ClipByValue": clip_by_value,
+    "Cast": cast,
+    "Identity": identity,
+    "IdentityN": identity,
+    "Snapshot": identity,
+    "CheckNumerics": identity,
+    "StopGradient": stop_gradient,
+}

@@ -1,0 +1,75 @@
+"""Emission: the tracer that emitters write to, with helpers on constants and attributes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.cirh.ops.base import CirhOp, Plain
+from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.types import tensor_type
+from csrun.nn import Tensor
+from csrun.nn.tracer import Tracer
+from csrun.tensorflow.errors import Unsupported
+from csrun.tensorflow.half_floats import say_widened
+
+Array = npt.NDArray[Any]
+Value = Tensor | Array  # an array is the same in each step
+#: Takes an operator of a graph and its inputs; returns its outputs in order.
+Emitter = Callable[..., "Value | tuple[Value, ...]"]
+
+#: Integers of TensorFlow that CIRH has as others.
+_WIDENED = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int32"}
+
+
+class Emission:
+    """A model under construction. op: the operator of the graph that is emitted."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.op: Any = None
+
+    def emit(self, kind: type[CirhOp], *operands: Value, **properties: Plain) -> Tensor:
+        """Emit an operator and return its first result."""
+        return self.tracer.emit(kind, *map(self.tensor, operands), **properties)
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return a value as a tensor of the model."""
+        if isinstance(value, Tensor):
+            return value
+        array = np.asarray(value).astype(self.dtype_of(np.asarray(value).dtype.name))
+        declared = tensor_type(array.shape, array.dtype.name)
+        if array.size and (array == array.flat[0]).all():
+            return Tensor(self.tracer, self.tracer.builder.full(float(array.flat[0]), declared))
+        packed = ConstantOp.packed(array)
+        return Tensor(self.tracer, self.tracer.builder.leaf(ConstantOp, declared, values=packed))
+
+    def dtype_of(self, name: str) -> str:
+        """Return CIRH's name of a TensorFlow type; every float is of the run's precision.
+
+        Raises: Unsupported for a type without one
+        """
+        if name in ("float16", "bfloat16"):
+            say_widened(self.op)
+        if name in ("float16", "bfloat16", "float32", "float64"):
+            return self.tracer.precision
+        found = _WIDENED.get(name, name)
+        if found not in ("int32", "int64", "bool"):
+            raise Unsupported(f"values of type {name} are not supported: cast them")
+        return found
+
+    def constant(self, value: Value, what: str) -> Array:
+        """Return an input that must be the same in each step.
+
+        Raises: Unsupported for one that is computed from the batch
+        """
+        if isinstance(value, Tensor):
+            raise Unsupported(
+                f"{what} depends on the values of the batch: only static shapes are supported"
+            )
+        return value
+
+    def integers(self, value: Value, what: str) -> tuple[int, ...]:
+        """Return a constant input as integers."""
+        return tuple(int(n) for n in self.constant(value, what).reshape(-1))

@@ -1,0 +1,68 @@
+"""Reductions. A mean over the batch is of the rows that it has."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from csrun import nn
+from csrun.nn import Tensor
+from csrun.tensorflow.errors import Unsupported
+from csrun.tensorflow.operators.base import Emission, Emitter, Value
+
+
+def _reduction(
+    function: Callable[..., Tensor], e: Emission, op: Any, x: Value, axes: Value
+) -> Value:
+    value = e.tensor(x)
+    rank = len(value.shape)
+    dims = sorted({n % rank for n in e.integers(axes, "the axes")}) if rank else []
+    if not dims:
+        return value
+    return function(value, axis=dims, keepdims=op.get_attr("keep_dims"))
+
+
+def total(x: Tensor, axis: list[int], keepdims: bool) -> Tensor:
+    """Integers keep their type, as in TensorFlow."""
+    return nn.sum(x, axis, keepdims).astype(x.dtype)
+
+
+def argmax(e: Emission, op: Any, x: Value, axis: Value) -> Value:
+    (dim,) = e.integers(axis, "the axis")
+    return nn.argmax(e.tensor(x), dim).astype(e.dtype_of(op.get_attr("output_type").name))
+
+
+def every(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+    """Whether all are true."""
+    ones = e.tensor(x).astype("int32")
+    found = _reduction(nn.amin, e, op, ones, axes)
+    return e.tensor(found) == 1
+
+
+def some(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+    """Whether one is true."""
+    ones = e.tensor(x).astype("int32")
+    found = _reduction(nn.amax, e, op, ones, axes)
+    return e.tensor(found) == 1
+
+
+def l2_loss(e: Emission, op: Any, x: Value) -> Value:
+    value = e.tensor(x)
+    return nn.sum(value * value) * 0.5
+
+
+def mean(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+    if e.tensor(x).dtype not in ("float32", "float64"):
+        raise Unsupported("a mean of integers is rounded by TensorFlow: cast them to float32")
+    return _reduction(nn.mean, e, op, x, axes)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "Mean": mean,
+    "Sum": partial(_reduction, total),
+    "Max": partial(_reduction, nn.amax),
+    "Min": partial(_reduction, nn.amin),
+    "All": every,
+    "Any": some,
+    "ArgMax": argmax,
+    "L2Loss": l2_loss,
+}

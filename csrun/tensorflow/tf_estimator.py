@@ -1,0 +1,166 @@
+"""CerebrasEstimator of TensorFlow model functions."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig as RunOptions
+from csrun.base.run_config import WarmStart
+from csrun.compiler import CompileOptions
+from csrun.data import Dataset
+from csrun.estimator import CerebrasEstimator as NativeEstimator
+from csrun.estimator.model_trace import TracedModel
+from csrun.executable import RunMode
+from csrun.runtime.wire.messages import Results
+from csrun.tensorflow.tf_input import input_of
+from csrun.tensorflow.tf_run_config import CSRunConfig
+
+log = logging.getLogger("csrun")
+
+MODES = {"train": RunMode.TRAIN, "eval": RunMode.EVAL, "infer": RunMode.PREDICT}
+
+
+class CerebrasEstimator(NativeEstimator):
+    """Training and evaluation of a TensorFlow 1 `model_fn(features, labels, mode, params)`.
+
+    In a job only the chief calls model_fn and imports TensorFlow for it. The methods have the
+    arguments of the original's estimator; hooks, saving_listeners and compile_dir have no effect.
+
+    warm_start_from: a checkpoint of csrun, or settings with ckpt_to_initialize_from and
+    vars_to_warm_start.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | Path | None = None,
+        compile_dir: str | Path | None = None,
+        config: CSRunConfig | RunOptions | None = None,
+        params: Any = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        self._given_config = config
+        folder = model_dir or getattr(config, "model_dir", None) or "model_dir"
+        options = config.to_csrun() if isinstance(config, CSRunConfig) else config or RunOptions()
+        super().__init__(model_fn, folder, _warmed(options, warm_start_from), params)
+        self._last: int | None = None
+
+    @property
+    def model_dir(self) -> str:
+        """Folder of checkpoints and reports."""
+        return str(self._model_dir)
+
+    @property
+    def params(self) -> Any:
+        """The params of model_fn and input_fn."""
+        return self._params
+
+    @property
+    def config(self) -> Any:
+        """The configuration as given."""
+        return self._given_config
+
+    def train(  # type: ignore[override]
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Any = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Any = None,
+        use_cs: bool = True,
+    ) -> "CerebrasEstimator":
+        """Train: `steps` more, or up to global step `max_steps`."""
+        _say_ignored(hooks=hooks, saving_listeners=saving_listeners)
+        self._last = max_steps if steps is None else self._newest_step() + steps
+        super().train(self._input(input_fn, RunMode.TRAIN), steps, max_steps)
+        return self
+
+    def evaluate(  # type: ignore[override]
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Any = None,
+        checkpoint_path: str | Path | None = None,
+        name: str | None = None,
+        use_cs: bool = False,
+    ) -> Results:
+        """Return loss and metrics over `steps` batches, or all of them."""
+        _say_ignored(hooks=hooks)
+        return super().evaluate(self._input(input_fn, RunMode.EVAL), steps, checkpoint_path)
+
+    def predict(  # type: ignore[override]
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: Any = None,
+        hooks: Any = None,
+        checkpoint_path: str | Path | None = None,
+        yield_single_examples: bool = True,
+        num_samples: int | None = None,
+        use_cs: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the predictions of each sample.
+
+        Raises: UsageError for whole batches
+        """
+        _say_ignored(hooks=hooks)
+        if not yield_single_examples:
+            raise UsageError("predict: yield_single_examples=False is not supported: leave it out")
+        found = super().predict(self._input(input_fn, RunMode.PREDICT), None, checkpoint_path)
+        keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
+        for sample in found[:num_samples]:
+            yield {name: v for name, v in sample.items() if keys is None or name in keys}
+
+    def compile(  # type: ignore[override]
+        self, input_fn: Callable[..., Any], validate_only: bool = False, mode: str = "train"
+    ) -> Results:
+        """Compile the model into model_dir, or check that each operator has a kernel."""
+        run_mode = MODES.get(mode)
+        if run_mode is None:
+            raise UsageError(f"compile: mode must be one of {', '.join(MODES)}, got {mode!r}")
+        make = self._input(input_fn, run_mode)
+        return super().validate(make, run_mode) if validate_only else super().compile(make, run_mode)
+
+    def _input(self, input_fn: Callable[..., Any], mode: RunMode) -> Callable[[Any], Any]:
+        return input_of(input_fn, mode, self._config.seed)
+
+    def _newest_step(self) -> int:
+        return int(max(self._kept().values(), default=0.0))
+
+    def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
+        from csrun.tensorflow.tf_version import require_tensorflow
+
+        require_tensorflow()  # before the modules below import it
+        from csrun.tensorflow.graph_model import GraphRequest, trace_graph
+
+        config = self._config
+        asked = GraphRequest(
+            self._model_fn,
+            self._params,
+            self._given_config,
+            config.seed,
+            config.precision,
+            self._last,
+        )
+        return trace_graph(asked, dataset, options)
+
+
+def _say_ignored(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            log.warning(f"{name} have no effect in csrun")
+
+
+def _warmed(options: RunOptions, source: Any) -> RunOptions:
+    """The options with the source of initial weights."""
+    if source is None:
+        return options
+    import msgspec
+
+    path = getattr(source, "ckpt_to_initialize_from", source)
+    names = getattr(source, "vars_to_warm_start", None) or ".*"
+    patterns = (names,) if isinstance(names, str) else tuple(names)
+    return msgspec.structs.replace(
+        options, warm_start=WarmStart(checkpoint_path=str(path), tensors=patterns)
+    )

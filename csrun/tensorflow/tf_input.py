@@ -1,0 +1,102 @@
+"""Input functions: data sets of csrun, arrays in batches, and tf.data in the tasks that read it."""
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from csrun.executable import RunMode
+
+log = logging.getLogger("csrun")
+
+_MODE_NAMES = {RunMode.TRAIN: "train", RunMode.EVAL: "eval", RunMode.PREDICT: "infer"}
+
+
+def input_of(input_fn: Callable[..., Any], mode: RunMode, seed: int) -> Callable[[Any], Any]:
+    """Return csrun's form of an input function, which may take params, mode or nothing."""
+
+    def make(params: Any) -> Any:
+        given = {"params": params, "mode": _MODE_NAMES[mode]}
+        takes = inspect.signature(input_fn).parameters
+        options = {
+            name: value
+            for name, value in given.items()
+            if name in takes and (name == "params" or takes[name].default is takes[name].empty)
+        }
+        if "params" not in takes and _needs_one(takes):
+            return _converted(lambda: input_fn(params), seed)
+        return _converted(lambda: input_fn(**options), seed)
+
+    return make
+
+
+def _needs_one(takes: Any) -> bool:
+    """True for a function whose only argument without a default has a name of its own."""
+    needed = [p for p in takes.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return len(needed) == 1 and needed[0].name != "mode"
+
+
+def _converted(make: Callable[[], Any], seed: int) -> Any:
+    """Call an input function, and make what TensorFlow it returns readable."""
+    with _eager(seed):
+        found = make()
+    return TfBatches(found, seed) if _is_tf_data(found) else found
+
+
+def _is_tf_data(found: Any) -> bool:
+    return any(
+        cls.__module__.partition(".")[0] == "tensorflow" and cls.__name__ == "DatasetV2"
+        for cls in type(found).__mro__
+    )
+
+
+@contextmanager
+def _eager(seed: int) -> Iterator[None]:
+    """Run TensorFlow operators at once, with the run's seed, where TensorFlow is imported.
+
+    Each task of a job makes the same batches so, whatever it has computed before.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        yield
+        return
+    from tensorflow.python.eager import context
+
+    with context.eager_mode():
+        tensorflow.random.set_seed(seed)
+        yield
+
+
+class TfBatches:
+    """Batches of a tf.data.Dataset as NumPy arrays, from its beginning at each pass."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        from csrun.tensorflow.tf_memory import warn_of_memory
+
+        self._dataset = dataset
+        self._seed = seed
+        warn_of_memory()
+
+    def __iter__(self) -> Iterator[Any]:
+        with _eager(self._seed):
+            batches = iter(self._dataset.as_numpy_iterator())
+        while True:
+            with _eager(self._seed):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield _plain(batch)
+
+
+def _plain(batch: Any) -> Any:
+    """A batch whose 16-bit floats are of a type that NumPy has."""
+    if isinstance(batch, dict):
+        return {name: _plain(value) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return tuple(map(_plain, batch))
+    array = np.asarray(batch)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

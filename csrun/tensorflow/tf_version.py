@@ -1,0 +1,29 @@
+"""TensorFlow as csrun needs it: its version, and Keras 2 as tf.keras."""
+
+import importlib
+from typing import Any
+
+from csrun.base.errors import UsageError
+from csrun.context import use_keras_2_for_tensorflow
+
+INSTALL = "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.21.*'"
+VERSION = "2.21"
+
+
+def require_tensorflow() -> Any:
+    """Import TensorFlow and return it.
+
+    Raises: UsageError without TensorFlow, or for another version
+    """
+    use_keras_2_for_tensorflow()
+    try:
+        found = importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise UsageError(f"TensorFlow models need TensorFlow ({error}): {INSTALL}") from error
+    version = getattr(found, "__version__", "of unknown version")
+    if not version.startswith(f"{VERSION}."):
+        raise UsageError(f"TensorFlow must be {VERSION}, got {version}: {INSTALL}")
+    return found
+
+
+tf: Any = require_tensorflow()
