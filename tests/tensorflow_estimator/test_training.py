@@ -1,0 +1,88 @@
+"""Training of TensorFlow model functions, compared with tf.compat.v1.Session."""
+
+import numpy as np
+import pytest
+from support.tf_models import (
+    CLASSES,
+    CSEstimatorSpec,
+    assert_as_in_session,
+    batches,
+    classifier,
+    cross_entropy,
+    ignore_warnings,
+    tf,
+    trained,
+    v1,
+)
+
+pytestmark = ignore_warnings
+
+
+def clipped(features, labels, mode, params):
+    """Gradients of tf.gradients, clipped to their norm."""
+    logits = v1.layers.dense(v1.layers.dense(features, 32, activation=tf.nn.tanh), CLASSES)
+    loss = 5.0 * cross_entropy(logits, labels)
+    variables = v1.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.7)
+    optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
+    step = v1.train.get_or_create_global_step()
+    train_op = optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), step)
+    return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+OPTIMIZERS = {
+    "sgd": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.05, 0.9),
+    "nesterov": lambda: v1.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "adam": lambda: v1.train.AdamOptimizer(1e-2, beta1=0.8, epsilon=1e-6),
+    "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_20_steps_are_those_of_a_session(name, tmp_path):
+    assert_as_in_session(classifier(OPTIMIZERS[name]), tmp_path, batches())
+
+
+def test_gradients_are_clipped_by_their_global_norm(tmp_path):
+    assert_as_in_session(clipped, tmp_path, batches(), tolerance=3e-6)
+
+
+def decayed(rate):
+    def make():
+        return v1.train.GradientDescentOptimizer(rate(v1.train.get_or_create_global_step()))
+
+    return classifier(make)
+
+
+SCHEDULES = {
+    "polynomial": lambda step: v1.train.polynomial_decay(0.2, step, 15, 0.01, power=2.0),
+    "exponential": lambda step: v1.train.exponential_decay(0.2, step, 5, 0.5),
+    "staircase": lambda step: v1.train.exponential_decay(0.2, step, 5, 0.5, staircase=True),
+    "cosine": lambda step: v1.train.cosine_decay(0.2, step, 15, alpha=0.1),
+    "piecewise": lambda step: v1.train.piecewise_constant(step, [4, 9], [0.2, 0.1, 0.05]),
+    "joined": lambda step: tf.case(
+        [(tf.less(step, 6), lambda: v1.train.polynomial_decay(0.0, step, 6, 0.2))],
+        default=lambda: v1.train.polynomial_decay(0.2, step - 6, 10, 0.0),
+    ),
+    "own": lambda step: 0.2 / (1.0 + tf.cast(step, tf.float32)),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_learning_rates_are_those_of_the_graph(name, tmp_path):
+    assert_as_in_session(decayed(SCHEDULES[name]), tmp_path, batches())
+
+
+def test_dropout_drops_the_share_and_keeps_the_mean(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight = v1.get_variable("scale/weight", [], initializer=v1.ones_initializer())
+        dropped = tf.nn.dropout(features * weight, rate=0.25)
+        v1.summary.scalar("share", tf.reduce_mean(tf.cast(tf.equal(dropped, 0.0), tf.float32)))
+        loss = tf.reduce_mean(dropped) + 0.0 * tf.reduce_mean(tf.cast(labels, tf.float32))
+        train_op = v1.train.GradientDescentOptimizer(0.0).minimize(loss)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    ones = [(np.ones((64, 400), np.float32), np.zeros(64, np.int32))] * 5
+    results = trained(model_fn, tmp_path, ones).evaluate(lambda: ones)
+    assert results["loss"] == pytest.approx(1.0, abs=0.02)
