@@ -12,6 +12,7 @@ from csrun.compiler import CompileOptions
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator as NativeEstimator
 from csrun.estimator.model_trace import TracedModel
+from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
 from csrun.runtime.wire.messages import Results
 from csrun.tensorflow.tf_input import input_of
@@ -42,10 +43,10 @@ class CerebrasEstimator(NativeEstimator):
         warm_start_from: Any = None,
     ) -> None:
         self._given_config = config
+        self._last: int | None = None  # step that a training ends with
         folder = model_dir or getattr(config, "model_dir", None) or "model_dir"
         options = config.to_csrun() if isinstance(config, CSRunConfig) else config or RunOptions()
         super().__init__(model_fn, folder, _warmed(options, warm_start_from), params)
-        self._last: int | None = None
 
     @property
     def model_dir(self) -> str:
@@ -74,7 +75,7 @@ class CerebrasEstimator(NativeEstimator):
         """Train: `steps` more, or up to global step `max_steps`."""
         _say_ignored(hooks=hooks, saving_listeners=saving_listeners)
         self._last = max_steps if steps is None else self._newest_step() + steps
-        super().train(self._input(input_fn, RunMode.TRAIN), steps, max_steps)
+        super().train(input_fn, steps, max_steps)
         return self
 
     def evaluate(  # type: ignore[override]
@@ -88,7 +89,7 @@ class CerebrasEstimator(NativeEstimator):
     ) -> Results:
         """Return loss and metrics over `steps` batches, or all of them."""
         _say_ignored(hooks=hooks)
-        return super().evaluate(self._input(input_fn, RunMode.EVAL), steps, checkpoint_path)
+        return super().evaluate(input_fn, steps, checkpoint_path)
 
     def predict(  # type: ignore[override]
         self,
@@ -100,17 +101,19 @@ class CerebrasEstimator(NativeEstimator):
         num_samples: int | None = None,
         use_cs: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the predictions of each sample.
+        """Return the predictions of each sample.
 
         Raises: UsageError for whole batches
         """
         _say_ignored(hooks=hooks)
         if not yield_single_examples:
             raise UsageError("predict: yield_single_examples=False is not supported: leave it out")
-        found = super().predict(self._input(input_fn, RunMode.PREDICT), None, checkpoint_path)
+        found = super().predict(input_fn, None, checkpoint_path)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
-        for sample in found[:num_samples]:
-            yield {name: v for name, v in sample.items() if keys is None or name in keys}
+        return iter(
+            {name: v for name, v in sample.items() if keys is None or name in keys}
+            for sample in found[:num_samples]
+        )
 
     def compile(  # type: ignore[override]
         self, input_fn: Callable[..., Any], validate_only: bool = False, mode: str = "train"
@@ -121,6 +124,25 @@ class CerebrasEstimator(NativeEstimator):
             raise UsageError(f"compile: mode must be one of {', '.join(MODES)}, got {mode!r}")
         make = self._input(input_fn, run_mode)
         return super().validate(make, run_mode) if validate_only else super().compile(make, run_mode)
+
+    def train_and_evaluate(
+        self,
+        train_input_fn: Callable[..., Any],
+        eval_input_fn: Callable[..., Any],
+        max_steps: int | None,
+        eval_steps: int | None = None,
+    ) -> Results:
+        """Train up to global step `max_steps`, and evaluate after each checkpoint."""
+        self._last = max_steps
+        return super().train_and_evaluate(train_input_fn, eval_input_fn, max_steps, eval_steps)
+
+    def _run(
+        self,
+        input_fn: Callable[..., Any],
+        mode: RunMode,
+        lead: Callable[[EstimatorRun], Results],
+    ) -> Results:
+        return super()._run(self._input(input_fn, mode), mode, lead)
 
     def _input(self, input_fn: Callable[..., Any], mode: RunMode) -> Callable[[Any], Any]:
         return input_of(input_fn, mode, self._config.seed)

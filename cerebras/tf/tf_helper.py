@@ -1,0 +1,10 @@
+"""Helpers of model functions."""
+
+from csrun.tensorflow.tf_helpers import (
+    GetWeights,
+    boundary_cast,
+    summarize_tensor,
+    summary_layer,
+)
+
+__all__ = ["GetWeights", "boundary_cast", "summarize_tensor", "summary_layer"]

@@ -1,0 +1,138 @@
+"""Names of TensorFlow 2.2 that scripts of its time import, where the installed one has none.
+
+`install` puts them into TensorFlow when it is imported, and imports nothing itself.
+"""
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from csrun.context import use_keras_2_for_tensorflow
+from csrun.tensorflow.estimator_names import estimator_module
+
+log = logging.getLogger("csrun")
+
+POLICIES = "tensorflow.keras.mixed_precision.experimental"
+OLD_KERAS = "tensorflow.python.keras.mixed_precision"
+_HALF = ("float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+_said: list[str] = []
+
+
+def install() -> None:
+    """Put the names into TensorFlow, now or when it is imported."""
+    use_keras_2_for_tensorflow()
+    if "tensorflow" in sys.modules:
+        _add_names(sys.modules["tensorflow"])
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+
+
+class _AfterImport(MetaPathFinder):
+    """Finds TensorFlow as the other finders do, and adds the names to it."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _NamesLoader(spec.loader)
+        return spec
+
+
+class _NamesLoader(Loader):
+    """Loads a module by another loader, and adds the names to it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _add_names(module)
+
+
+def _add_names(tensorflow: Any) -> None:
+    """Add the names that are absent."""
+    if not hasattr(tensorflow, "estimator"):
+        tensorflow.estimator = tensorflow.compat.v1.estimator = estimator_module()
+        sys.modules.setdefault("tensorflow.estimator", tensorflow.estimator)
+    if POLICIES in sys.modules:
+        return
+    keras = importlib.import_module("tensorflow.keras")
+    if not hasattr(keras.mixed_precision, "experimental"):
+        _add_policies(keras)
+    old = f"{OLD_KERAS}.experimental"
+    parent = importlib.import_module(OLD_KERAS)
+    if not hasattr(parent, "experimental"):
+        optimizers = importlib.import_module(f"{OLD_KERAS}.loss_scale_optimizer")
+        parent.experimental = _module(old, loss_scale_optimizer=optimizers)
+        sys.modules[f"{old}.loss_scale_optimizer"] = optimizers
+
+
+def _module(name: str, **attributes: Any) -> ModuleType:
+    made = ModuleType(name, "Stand-in of csrun.")
+    made.__path__ = []
+    made.__dict__.update(attributes)
+    sys.modules[name] = made
+    return made
+
+
+def _add_policies(keras: Any) -> None:
+    """Add policies, and the parts of layers that they had."""
+    policies = keras.mixed_precision
+
+    def make_policy(name: Any, loss_scale: Any = None) -> Any:
+        return policies.Policy(_widened(name))
+
+    def set_policy(policy: Any) -> None:
+        policies.set_global_policy(policy if hasattr(policy, "name") else make_policy(policy))
+
+    policies.experimental = _module(
+        POLICIES,
+        Policy=make_policy,
+        set_policy=set_policy,
+        global_policy=policies.global_policy,
+        LossScaleOptimizer=policies.LossScaleOptimizer,
+    )
+    set_floatx: Callable[[str], None] = keras.backend.set_floatx
+    keras.backend.set_floatx = lambda value: set_floatx(_widened(value))
+    for name in ("dtype_policy", "compute_dtype", "variable_dtype"):
+        _make_settable(keras.layers.Layer, name)
+
+
+def _widened(name: Any) -> Any:
+    """The name of a policy or type of floats: of one with 16 bits, float32."""
+    if name not in _HALF:
+        return name
+    if not _said:
+        _said.append(name)
+        log.info(f"Keras's {name} is float32 here, as all arithmetic is")
+    return "float32"
+
+
+def _make_settable(layer: Any, name: str) -> None:
+    """Let a layer set a property to the value that it has, as layers of TensorFlow 2.2 do.
+
+    Raises: AttributeError for another value
+    """
+    own = vars(layer)[name] if name in vars(layer) else getattr(layer, name)
+
+    def assign(self: Any, value: Any) -> None:
+        current = own.fget(self)
+        if value != current and getattr(value, "name", value) != getattr(current, "name", current):
+            raise AttributeError(f"{name} of a layer cannot be set to another value, got {value!r}")
+
+    if isinstance(own, property) and own.fset is None:
+        setattr(layer, name, own.setter(assign))
