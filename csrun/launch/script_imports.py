@@ -9,19 +9,23 @@ from csrun.base.errors import UsageError
 from csrun.launch.user_command import UserCommand
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
-HEAVY = ("torch", "cerebras_torch")
+HEAVY = ("torch", "cerebras_torch", "tensorflow")
 TORCH_VERSION = "2.13"
 TORCH_REMEDY = f"pip install 'torch=={TORCH_VERSION}.*'"
 _TORCH = "torch", TORCH_REMEDY
 _KERAS = "keras", f"pip install 'keras>=3.12,<4' 'torch=={TORCH_VERSION}.*'"
-_TITLES = {"torch": "PyTorch", "keras": "Keras"}
+_TENSORFLOW = "tensorflow", "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.21.*'"
+_TITLES = {"torch": "PyTorch", "keras": "Keras", "tensorflow": "TensorFlow"}
 #: Package that an imported module needs, and the command that installs it.
 _NEEDED = {
     "torch": _TORCH,
     "cerebras_torch": _TORCH,
     "cerebras.framework": _TORCH,
     "csrun.keras": _KERAS,
+    "csrun.tensorflow": _TENSORFLOW,
+    "tensorflow": _TENSORFLOW,
     "cerebras.tf.cs_model_to_estimator": _KERAS,
+    "cerebras.tf": _TENSORFLOW,
 }
 _BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of torch.optim imports
 
@@ -35,7 +39,7 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     if command.script is None:
         return ()
     script = Path(command.script)
-    found = set(_packages(script))
+    found = set(_packages(script)) - {"tensorflow"} | set(_at_once(script, set()))
     if any(map(_is_of_torch_scripts, _nodes(script, set()))):
         found.add("cerebras_torch")  # its modules import it, and PyTorch
     names = [name for name in HEAVY if name in found]
@@ -43,7 +47,7 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
 
 
 def require_packages(command: UserCommand) -> None:
-    """See that PyTorch or Keras is installed where a script of csrun's interpreters needs it.
+    """See that PyTorch, Keras or TensorFlow is installed where a script of csrun's interpreters needs it.
 
     It can begin without where it imports in a function, or in a `try`.
 
@@ -114,6 +118,19 @@ def _packages(script: Path) -> Iterator[str]:
     """The top-level packages that a file imports anywhere, with those of its neighbours."""
     for node in _nodes(script, set()):
         yield from _imported(node)
+
+
+def _at_once(script: Path, seen: set[Path]) -> Iterator[str]:
+    """The top-level packages that a file imports when it begins, with those of its neighbours.
+
+    TensorFlow is not preloaded for a function's import: only the chief calls a model_fn.
+    """
+    seen.add(script)
+    for name in (name for node in _tree(script).body for name in _imported(node)):
+        yield name
+        neighbour = script.parent / f"{name}.py"
+        if neighbour not in seen and neighbour.is_file():
+            yield from _at_once(neighbour, seen)
 
 
 def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:

@@ -93,9 +93,12 @@ def _session_of(graph: Any, ends: list[Any], tensors: tuple[Any, ...]) -> Any:
     metric = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
     variables = {v.name: v for v in (*local, *metric)}.values()
     starts = [v.initializer.name for v in variables]
-    definition = tf.compat.v1.graph_util.extract_sub_graph(
-        graph.as_graph_def(), [*{op.name for op in ends}, *starts]
-    )
+    needed = ancestors([*ends, *map(graph.get_operation_by_name, starts)], by_control=True)
+    names = {op.name for op in needed}
+    definition = graph.as_graph_def()
+    nodes = [node for node in definition.node if node.name in names]
+    del definition.node[:]
+    definition.node.extend(nodes)
     copy = tf.Graph()
     with copy.as_default():
         fed = {

@@ -22,7 +22,7 @@ from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.rate_schedules import RateReader
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
-from csrun.tensorflow.tf_version import tf
+from csrun.tensorflow.tf_version import seed_keras, tf
 
 log = logging.getLogger("csrun")
 
@@ -74,6 +74,7 @@ class _GraphModel:
         gradients, rates = AskedGradients(), RateReader(self.asked.last)
         with self.graph.as_default(), gradients.recorded(), rates.recorded():
             tf.compat.v1.set_random_seed(self.asked.seed)
+            seed_keras(self.asked.seed)
             tf.compat.v1.get_variable_scope().set_use_resource(True)
             tf.compat.v1.train.get_or_create_global_step()
             batch = [

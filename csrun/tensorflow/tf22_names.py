@@ -10,11 +10,14 @@ from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from csrun.base.errors import UsageError
 from csrun.context import use_keras_2_for_tensorflow
 from csrun.tensorflow.estimator_names import estimator_module
+from csrun.tensorflow.install_command import INSTALL
 
 log = logging.getLogger("csrun")
 
@@ -70,6 +73,7 @@ def _add_names(tensorflow: Any) -> None:
         sys.modules.setdefault("tensorflow.estimator", tensorflow.estimator)
     if POLICIES in sys.modules:
         return
+    _use_keras_2(tensorflow)
     keras = importlib.import_module("tensorflow.keras")
     if not hasattr(keras.mixed_precision, "experimental"):
         _add_policies(keras)
@@ -79,6 +83,26 @@ def _add_names(tensorflow: Any) -> None:
         optimizers = importlib.import_module(f"{OLD_KERAS}.loss_scale_optimizer")
         parent.experimental = _module(old, loss_scale_optimizer=optimizers)
         sys.modules[f"{old}.loss_scale_optimizer"] = optimizers
+
+
+def _use_keras_2(tensorflow: Any) -> None:
+    """Have `tensorflow.keras` be Keras 2, where TensorFlow was imported before the names.
+
+    Raises: UsageError where the script has taken Keras 3 already, or Keras 2 is not installed
+    """
+    spec = find_spec("tf_keras")
+    if spec is None or spec.origin is None:
+        raise UsageError(f"Keras 2 is not installed, which TensorFlow 1 models use: {INSTALL}")
+    folder = str(Path(spec.origin).parent / "api" / "_v2")
+    if folder not in tensorflow.__path__:
+        tensorflow.__path__.insert(0, folder)
+    taken = sys.modules.get("tensorflow.keras")
+    is_keras_3 = vars(tensorflow)["keras"].__dict__.get("_tfll_keras_version") == "keras_3"
+    if is_keras_3 or "tf_keras" not in str(getattr(taken, "__file__", "tf_keras")):
+        raise UsageError(
+            "tf.keras is Keras 3 in this script, TensorFlow 1 models use Keras 2: set "
+            "TF_USE_LEGACY_KERAS=1, or import cerebras.tf.cs_estimator before"
+        )
 
 
 def _module(name: str, **attributes: Any) -> ModuleType:

@@ -84,12 +84,7 @@ class TfBatches:
     def __iter__(self) -> Iterator[Any]:
         with _eager(self._seed):
             batches = iter(self._dataset.as_numpy_iterator())
-        while True:
-            with _eager(self._seed):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield _plain(batch)
+        yield from map(_plain, batches)
 
 
 def _plain(batch: Any) -> Any:

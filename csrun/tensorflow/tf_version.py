@@ -1,12 +1,13 @@
 """TensorFlow as csrun needs it: its version, and Keras 2 as tf.keras."""
 
 import importlib
+import random
 from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.context import use_keras_2_for_tensorflow
+from csrun.tensorflow.install_command import INSTALL
 
-INSTALL = "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.21.*'"
 VERSION = "2.21"
 
 
@@ -27,3 +28,9 @@ def require_tensorflow() -> Any:
 
 
 tf: Any = require_tensorflow()
+
+
+def seed_keras(seed: int) -> None:
+    """Have the initializers of Keras 2, which draw seeds of their own, draw them from a seed."""
+    backend = importlib.import_module("tf_keras.src.backend")
+    backend._SEED_GENERATOR.generator = random.Random(seed)

@@ -5,11 +5,15 @@ import importlib
 import traceback
 from collections.abc import Iterable
 
+from csrun.context import use_keras_2_for_tensorflow
+
 ALWAYS = ("numpy",)  # of what each Python of csrun's wants
 
 
 def preload(modules: Iterable[str]) -> None:
     """Import what the tasks will want, once for all that are forked from this process."""
+    if "tensorflow" in (modules := tuple(modules)):
+        use_keras_2_for_tensorflow()
     gc.disable()  # finds nothing, and takes a fifth of PyTorch's import
     for module in modules:
         try:
