@@ -7,9 +7,10 @@ from typing import Any
 from csrun import nn
 from csrun.nn.optimizer import Learning
 from csrun.tensorflow.errors import GraphError, line_of, refused
-from csrun.tensorflow.gradient_clipping import clip_norm_of
+from csrun.tensorflow.gradient_clipping import clip_norm_of, refuse_edited
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, variables_by_operator
+from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import Rate, RateReader
 
 
@@ -21,12 +22,16 @@ class GraphLearning:
     trained: frozenset[str]
 
 
-def learning_of(train_op: Any, asked: AskedGradients, rates: RateReader) -> GraphLearning:
+def learning_of(
+    train_op: Any, asked: AskedGradients, rates: RateReader, own: OwnOptimizers
+) -> GraphLearning:
     """Return the learning of a train_op.
 
     Raises: GraphError for updates that csrun does not have, or that differ between variables
     """
     ops = ancestors([getattr(train_op, "op", train_op)], by_control=True)
+    if (found := own.learning(ops, asked, rates)) is not None:
+        return GraphLearning(found[0], frozenset(found[1]))
     applied = [op for op in ops if op.type in _RULES]
     _require_known(ops, asked)
     if not applied:
@@ -35,11 +40,11 @@ def learning_of(train_op: Any, asked: AskedGradients, rates: RateReader) -> Grap
             "optimizer's minimize or apply_gradients"
         )
     reader = _ApplyReader(asked, rates)
-    found = [reader.read(op) for op in applied]
-    for op, each in zip(applied, found, strict=True):
-        if each.optimizer != found[0].optimizer:
+    read = [reader.read(op) for op in applied]
+    for op, each in zip(applied, read, strict=True):
+        if each.optimizer != read[0].optimizer:
             raise refused(op, "all variables must have one optimizer with equal options")
-    return replace(found[0], trained=frozenset().union(*(each.trained for each in found)))
+    return replace(read[0], trained=frozenset().union(*(each.trained for each in read)))
 
 
 class _ApplyReader:
@@ -56,11 +61,7 @@ class _ApplyReader:
         clip_norm, source = clip_norm_of(gradient, self._asked.variables)
         variable = inputs["var"].op.name
         if source is None or self._asked.variables[source] != variable:
-            raise refused(
-                gradient.op,
-                f"the gradient of {variable} is changed in a way that is not supported: use it as "
-                "it is, or tf.clip_by_global_norm of all gradients",
-            )
+            raise refuse_edited(gradient.op, variable)
         make = _RULES[op.type]
         options = make(_Numbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha"))))
         kind, values = options

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from csrun.tensorflow.errors import GraphError, refused
 from csrun.tensorflow.graph_folding import value_of
 
 
@@ -28,6 +29,15 @@ def clip_norm_of(gradient: Any, known: Mapping[str, str]) -> tuple[float | None,
     if length is None or not norms or not _is_norm_of_all(norms[0], known):
         return None, None
     return float(length), source.name
+
+
+def refuse_edited(op: Any, variable: str) -> GraphError:
+    """The error of a gradient that is changed before an optimizer takes it."""
+    return refused(
+        op,
+        f"the gradient of {variable} is changed in a way that is not supported: use it as it is, "
+        "or tf.clip_by_global_norm of all gradients",
+    )
 
 
 def _is_norm_of_all(minimum: Any, known: Mapping[str, str]) -> bool:

@@ -20,6 +20,8 @@ from csrun.tensorflow.errors import GraphError, line_of
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_metrics import GraphMetrics
+from csrun.tensorflow.half_floats import HALVES, without_halves
+from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import RateReader
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
 from csrun.tensorflow.tf_version import seed_keras, tf
@@ -72,7 +74,8 @@ class _GraphModel:
     def build(self, features: Any, labels: Any, mode: RunMode, params: Any) -> NativeSpec:
         """The model function that csrun's tracer calls."""
         gradients, rates = AskedGradients(), RateReader(self.asked.last)
-        with self.graph.as_default(), gradients.recorded(), rates.recorded():
+        own = OwnOptimizers()
+        with self.graph.as_default(), gradients.recorded(), rates.recorded(), own.recorded():
             tf.compat.v1.set_random_seed(self.asked.seed)
             seed_keras(self.asked.seed)
             tf.compat.v1.get_variable_scope().set_use_resource(True)
@@ -81,15 +84,17 @@ class _GraphModel:
                 _mapped(self._placeholder, kind, value)
                 for kind, value in zip(self.kinds, (features, labels), strict=False)
             ]
-            spec = self._called(*batch[:2])
+            with without_halves(tf):
+                spec = self._called(*batch[:2])
             learning = None
             if mode is RunMode.TRAIN and spec.train_op is not None:
-                learning = learning_of(spec.train_op, gradients, rates)
+                learning = learning_of(spec.train_op, gradients, rates, own)
                 _require_one_loss(spec.loss, gradients)
             return self._imported(spec, learning)
 
     def _placeholder(self, kind: Any, value: Tensor) -> Any:
-        made = tf.compat.v1.placeholder(kind.dtype, value.shape, name=f"input/{value.name}")
+        dtype = "float32" if np.dtype(kind.dtype).name in HALVES else kind.dtype
+        made = tf.compat.v1.placeholder(dtype, value.shape, name=f"input/{value.name}")
         self.inputs[made.op.name] = value
         return made
 

@@ -1,18 +1,41 @@
-"""16-bit floats of a graph: in a float32 run they mean float32."""
+"""16-bit floats in a model_fn: in a float32 run they mean float32."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
-from csrun.tensorflow.errors import line_of
+from csrun.base.callers import user_line
 
 log = logging.getLogger("csrun")
 
+HALVES = ("float16", "bfloat16")
+_NAMES = ("float16", "half", "bfloat16")
 _said: set[str] = set()
 
 
-def say_widened(op: Any) -> None:
-    """Log once that 16-bit floats are float32. op: has them, or None."""
+def say_widened() -> None:
+    """Log once that 16-bit floats are float32."""
     if not _said:
         _said.add("float16")
-        place = f"{line_of(op)}: " if op is not None else ""
-        log.info(f"{place}values of float16 or bfloat16 are float32, as all arithmetic is")
+        log.info(f"{user_line()}: float16 and bfloat16 are float32 here, as all arithmetic is")
+
+
+@contextmanager
+def without_halves(tf: Any) -> Iterator[None]:
+    """Have 16-bit types, and casts to them, be float32 within the block."""
+    cast = tf.cast
+
+    def widened(x: Any, dtype: Any, *arguments: Any, **options: Any) -> Any:
+        if getattr(dtype, "name", dtype) in HALVES:
+            say_widened()
+            dtype = tf.float32
+        return cast(x, dtype, *arguments, **options)
+
+    with ExitStack() as stack:
+        for module in (tf, tf.compat.v1):
+            stack.enter_context(patch.object(module, "cast", widened))
+            for name in _NAMES:
+                stack.enter_context(patch.object(module, name, tf.dtypes.as_dtype("float32")))
+        yield

@@ -12,7 +12,7 @@ from csrun.cirh.types import tensor_type
 from csrun.nn import Tensor
 from csrun.nn.tracer import Tracer
 from csrun.tensorflow.errors import Unsupported
-from csrun.tensorflow.half_floats import say_widened
+from csrun.tensorflow.half_floats import HALVES, say_widened
 
 Array = npt.NDArray[Any]
 Value = Tensor | Array  # an array is the same in each step
@@ -50,9 +50,9 @@ class Emission:
 
         Raises: Unsupported for a type without one
         """
-        if name in ("float16", "bfloat16"):
-            say_widened(self.op)
-        if name in ("float16", "bfloat16", "float32", "float64"):
+        if name in HALVES:
+            say_widened()
+        if name in (*HALVES, "float32", "float64"):
             return self.tracer.precision
         found = _WIDENED.get(name, name)
         if found not in ("int32", "int64", "bool"):

@@ -1,0 +1,180 @@
+"""Optimizers that scripts have classes of: recognized by their options, and proven by a step.
+
+BERT's AdamWeightDecayOptimizer and the Model Zoo's AdamWOptimizer are AdamW, whose epsilon is added
+before the bias correction. Their class is the user's, so a step of it is compared with the rule.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun import nn
+from csrun.nn.optimizer import Learning
+from csrun.tensorflow.errors import GraphError
+from csrun.tensorflow.gradient_clipping import clip_norm_of, refuse_edited
+from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, operator_of
+from csrun.tensorflow.graph_import import stored_name
+from csrun.tensorflow.rate_schedules import RateReader
+from csrun.tensorflow.tf_version import tf
+
+Array = npt.NDArray[Any]
+_OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
+_MOST_PROVEN = 4  # weights, the smallest ones
+TOLERANCE = 1e-5
+
+
+@dataclass
+class OwnOptimizers:
+    """The uses of optimizers whose class is not TensorFlow's: their gradients and variables."""
+
+    uses: list[tuple[Any, list[tuple[Any, Any]]]] = field(default_factory=list)
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record the uses within the block; a loss scale of TensorFlow's has no effect."""
+        from tensorflow.python.training import optimizer
+        from tensorflow.python.training.experimental import loss_scale_optimizer
+
+        base, scaled = optimizer.Optimizer, loss_scale_optimizer.MixedPrecisionLossScaleOptimizer
+        original = base.apply_gradients
+
+        def apply(this: Any, pairs: Any, *arguments: Any, **options: Any) -> Any:
+            given = list(pairs)
+            if not type(this).__module__.startswith("tensorflow."):
+                self.uses.append((this, given))
+            return original(this, given, *arguments, **options)
+
+        def compute(this: Any, loss: Any, *arguments: Any, **options: Any) -> Any:
+            return this._optimizer.compute_gradients(loss, *arguments, **options)
+
+        def apply_inner(this: Any, *arguments: Any, **options: Any) -> Any:
+            return this._optimizer.apply_gradients(*arguments, **options)
+
+        with (
+            patch.object(base, "apply_gradients", apply),
+            patch.object(scaled, "compute_gradients", compute),
+            patch.object(scaled, "apply_gradients", apply_inner),
+        ):
+            yield
+
+    def learning(
+        self, ops: list[Any], asked: AskedGradients, rates: RateReader
+    ) -> tuple[Learning, set[str]] | None:
+        """Return the optimizer of these operators and its variables; None where there is no own.
+
+        Raises: GraphError for one that is not known, or that computes another step
+        """
+        names = {op.name for op in ops}
+        uses = [use for use in self.uses if any(operator_of(v).name in names for _, v in use[1])]
+        if not uses:
+            return None
+        optimizer, pairs = uses[0]
+        if len(uses) > 1 or not all(hasattr(optimizer, name) for name in _OPTIONS):
+            raise GraphError(
+                f"optimizer {type(optimizer).__name__} is not supported: use one of TensorFlow's, "
+                "or AdamWOptimizer as the Model Zoo has it"
+            )
+        used = [(gradient, v) for gradient, v in pairs if gradient is not None]
+        norms = {_checked_norm(gradient, v, asked) for gradient, v in used}
+        if len(norms) > 1:
+            raise GraphError("gradients must be clipped all by one norm, or none of them")
+        learning = _adamw(optimizer, rates, next(iter(norms), None))
+        _prove(learning, optimizer, [v for _, v in used], asked, ops)
+        return learning, {operator_of(v).name for _, v in used}
+
+
+def _checked_norm(gradient: Any, variable: Any, asked: AskedGradients) -> float | None:
+    norm, source = clip_norm_of(gradient, asked.variables)
+    name = operator_of(variable).name
+    if source is None or asked.variables[source] != name:
+        raise refuse_edited(gradient.op, name)
+    return norm
+
+
+def _adamw(optimizer: Any, rates: RateReader, clip_norm: float | None) -> nn.AdamW:
+    rate = optimizer.learning_rate
+    return nn.AdamW(
+        learning_rate=rates.of(rate) if hasattr(rate, "op") else float(rate),
+        weight_decay=float(optimizer.weight_decay_rate or 0.0),
+        beta1=float(optimizer.beta1),
+        beta2=float(optimizer.beta2),
+        epsilon=float(optimizer.epsilon),
+        epsilon_hat=True,
+        bias_correction=bool(getattr(optimizer, "use_bias_correction", False)),
+        exclude_from_weight_decay=tuple(optimizer.exclude_from_weight_decay or ()),
+        clip_norm=clip_norm,
+    )
+
+
+def _prove(
+    learning: nn.AdamW, optimizer: Any, variables: list[Any], asked: AskedGradients, ops: list[Any]
+) -> None:
+    """Compare a step of the user's class with the rule, on random numbers.
+
+    Raises: GraphError, with the difference, for another step
+    """
+    updates = {op.inputs[0].op.name: op.inputs[1] for op in ops if op.type == "AssignVariableOp"}
+    smallest = sorted(variables, key=lambda v: v.shape.num_elements())[:_MOST_PROVEN]
+    placeholders = {variable: name for name, variable in asked.variables.items()}
+    rng = np.random.default_rng(0)
+    graph = smallest[0].graph
+    with tf.compat.v1.Session(graph=graph) as session:
+        for variable in smallest:
+            name = operator_of(variable).name
+            needed = {op.name for op in ancestors([updates[name].op])}
+            others = [v for v in graph.get_collection("variables") if operator_of(v).name in needed]
+            session.run([v.initializer for v in others])
+            shape = variable.shape.as_list()
+            w, g, m = (rng.standard_normal(shape) for _ in range(3))
+            v = rng.random(shape)
+            for place, value in ((variable, w), *_slots(optimizer, variable, m, v)):
+                place.load(value, session)
+            # The gradient after clipping, so that it is the norm's operators that are fed.
+            source = graph.get_tensor_by_name(f"{placeholders[name]}:0")
+            fed = {_after_clipping(source, updates[name]): g}
+            found = session.run(updates[name], fed)
+            wanted = _stepped(learning, stored_name(name), w, g, m, v)
+            difference = np.abs(found - wanted).max() / max(np.abs(wanted - w).max(), 1e-12)
+            if not difference <= TOLERANCE:
+                raise GraphError(
+                    f"optimizer {type(optimizer).__name__}: its step of {name} is not that of "
+                    f"AdamW, by {difference:.1g} of the step: use the class unchanged"
+                )
+
+
+def _slots(optimizer: Any, variable: Any, m: Array, v: Array) -> list[tuple[Any, Array]]:
+    return [(optimizer.get_slot(variable, "m"), m), (optimizer.get_slot(variable, "v"), v)]
+
+
+def _after_clipping(source: Any, update: Any) -> Any:
+    """The tensor that the optimizer takes as a gradient: the placeholder, or what is clipped."""
+    inside = {op.name for op in ancestors([update.op])}
+    tensor = source
+    while True:
+        users = [op for op in tensor.consumers() if op.name in inside]
+        clips = [op for op in users if op.name.rpartition("/")[0].endswith("clip_by_global_norm")]
+        scaled = [op for op in clips if op.type in ("Mul", "Identity")]
+        if not scaled:
+            return tensor
+        tensor = scaled[0].outputs[0]
+
+
+def _stepped(learning: nn.AdamW, name: str, w: Array, g: Array, m: Array, v: Array) -> Array:
+    """The first step of the rule, in float64."""
+    import re
+
+    rate = learning.learning_rate
+    lr = rate if isinstance(rate, float | int) else rate.at(0)
+    next_m = learning.beta1 * m + (1 - learning.beta1) * g
+    next_v = learning.beta2 * v + (1 - learning.beta2) * g * g
+    update = next_m / (np.sqrt(next_v) + learning.epsilon)
+    if learning.bias_correction:
+        update = update * np.sqrt(1 - learning.beta2) / (1 - learning.beta1)
+    if not any(re.search(pattern, name) for pattern in learning.exclude_from_weight_decay):
+        update = update + learning.weight_decay * w
+    return w - lr * update
