@@ -23,6 +23,7 @@ NOUNS = frozenset({"cirh", "executable", "kernels", "records", "context", "site"
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": EVERYTHING,
     "params": NOUNS | {"estimator", "nn", "data"},
+    "tensorflow": NOUNS | {"estimator", "nn", "compiler", "runtime", "data"},
     "keras": NOUNS | {"pytorch", "estimator", "nn", "compiler", "runtime", "data"},
     "pytorch": NOUNS | {"estimator", "advice", "compiler", "runtime", "jobs", "system", "data"},
     "estimator": NOUNS | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},

@@ -25,6 +25,10 @@ SHARED_CLASS_NAMES = {
     "Constant": {"executable", "pytorch/framework", "pytorch/step"},
     "Exponential": {"executable", "pytorch/framework"},
     "Polynomial": {"executable", "pytorch/framework"},
+    # Names of `cerebras.tf`, as scripts of TensorFlow have them.
+    "CSEstimatorSpec": {"estimator", "tensorflow"},
+    "CSRunConfig": {"base", "tensorflow"},
+    "CerebrasEstimator": {"estimator", "tensorflow"},
     # Names of `cerebras.framework.torch`, as scripts of the Model Zoo have them.
     "Optimizer": {"compiler/optimizers", "pytorch/framework"},
     "RateTracker": {"pytorch/framework", "records"},
@@ -53,6 +57,7 @@ MIRRORED_FOLDERS = (
         "nn",
         "pytorch/operators",
         "pytorch/record",
+        "tensorflow/operators",
     },
     {"cirh/algorithms", "compiler/optimizers", "pytorch/optimizers"},  # an optimizer
     {"runtime/remote", "runtime/roles", "runtime/step", "runtime/wire"},  # by process and by wire

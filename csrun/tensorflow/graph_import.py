@@ -18,7 +18,9 @@ from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
 from csrun.tensorflow.operators import EMITTERS, Emission
 from csrun.tensorflow.operators.base import Value
 
-_ZEROS = InitializerAttr.of(Distribution.ZEROS)  # TensorFlow's first values are written to the store
+_ZEROS = InitializerAttr.of(
+    Distribution.ZEROS
+)  # TensorFlow's first values are written to the store
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 
 

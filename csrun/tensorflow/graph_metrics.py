@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from csrun.base.errors import UsageError
 from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.wire.messages import Results
 from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
@@ -15,29 +16,30 @@ from csrun.tensorflow.tf_version import tf
 class GraphMetrics(HostCall):
     """Metric operators in a graph of their own, whose placeholders have any number of samples.
 
-    tensors: of the model's graph, which the metrics are computed from.
+    tensors: of the model's graph, which the metrics are computed from. takes_parts: whether the
+    metrics are of any number of samples.
     """
 
     tensors: tuple[Any, ...] = ()
     session: Any = field(default=None, repr=False)
     names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     is_new: bool = True
+    takes_parts: bool = True
 
     @classmethod
     def of(cls, spec: CSEstimatorSpec, graph: Any) -> Self | None:
         """The metrics of a specification; None without metrics."""
         pairs = dict(getattr(spec, "eval_metric_ops", None) or {})
         if call := getattr(spec, "host_call", None):
-            pairs = host_call_to_eval_metric_ops(call)
+            given = tf.nest.map_structure(_of_any_batch, list(call[1]))
+            pairs = host_call_to_eval_metric_ops((call[0], given))
         if not pairs:
             return None
-        names = {
-            name: (value.name, update.name) for name, (value, update) in pairs.items()
-        }
+        names = {name: (value.name, update.name) for name, (value, update) in pairs.items()}
         ends = [graph.as_graph_element(name).op for both in names.values() for name in both]
         tensors = _frontier(ends, spec.loss)
         session = _session_of(graph, ends, tensors)
-        return cls(dict, (), tensors=tensors, session=session, names=names)
+        return cls(dict, (), tensors=tensors, session=session, names=names, takes_parts=bool(call))
 
     def take(self, result: StepResult) -> None:
         """Update the metrics by one step's outputs."""
@@ -45,6 +47,12 @@ class GraphMetrics(HostCall):
             self.session.run("reset_metrics")
             self.is_new = False
         feeds = {f"fed_{n}:0": result.outputs[name] for n, name in enumerate(self.outputs)}
+        whole = [tuple(t.shape.as_list()) for t in self.tensors]
+        if not self.takes_parts and [v.shape for v in feeds.values()] != whole:
+            raise UsageError(
+                "eval_metric_ops: the last batch has fewer samples, and the graph's metrics are of "
+                "whole batches: drop it (drop_remainder=True), or use host_call"
+            )
         self.session.run([update for _, update in self.names.values()], feeds)
 
     def values(self) -> Results:
@@ -56,14 +64,17 @@ class GraphMetrics(HostCall):
         return {name: float(value) for name, value in found.items()}
 
 
+def _of_any_batch(tensor: Any) -> Any:
+    """A tensor whose first axis has no static size, as a last batch may have fewer samples."""
+    if not hasattr(tensor, "op") or not tensor.shape.rank:
+        return tensor
+    return tf.compat.v1.placeholder_with_default(tensor, [None, *tensor.shape[1:]])
 
 
 def _frontier(ends: list[Any], loss: Any) -> tuple[Any, ...]:
     """Tensors of the model that the metrics read: those of the loss, and the batch."""
     of_loss = {op.name for op in ancestors([loss.op])} if loss is not None else set()
-    weights = {
-        name for name, v in variables_by_operator(ends[0].graph).items() if v.trainable
-    }
+    weights = {name for name, v in variables_by_operator(ends[0].graph).items() if v.trainable}
     pending, seen, found = list(ends), set[str](), dict[str, Any]()
     while pending:
         op = pending.pop()

@@ -114,9 +114,7 @@ class _GraphModel:
             features, **{name: value for name, value in given.items() if name in takes}
         )
         if not hasattr(found, "loss") or not hasattr(found, "train_op"):
-            raise GraphError(
-                f"model_fn must return a CSEstimatorSpec, got {type(found).__name__}"
-            )
+            raise GraphError(f"model_fn must return a CSEstimatorSpec, got {type(found).__name__}")
         spec: CSEstimatorSpec = found
         return spec
 

@@ -4,6 +4,7 @@ BERT's AdamWeightDecayOptimizer and the Model Zoo's AdamWOptimizer are AdamW, wh
 before the bias correction. Their class is the user's, so a step of it is compared with the rule.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from csrun.tensorflow.tf_version import tf
 Array = npt.NDArray[Any]
 _OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
 _MOST_PROVEN = 4  # weights, the smallest ones
-TOLERANCE = 1e-5
+_STEP = 1000  # at which no schedule is still 0
+TOLERANCE, ROUNDING = 1e-5, 2.0**-22  # of the step, and of weights in float32
 
 
 @dataclass
@@ -84,7 +86,8 @@ class OwnOptimizers:
         if len(norms) > 1:
             raise GraphError("gradients must be clipped all by one norm, or none of them")
         learning = _adamw(optimizer, rates, next(iter(norms), None))
-        _prove(learning, optimizer, [v for _, v in used], asked, ops)
+        step = _STEP if rates.last is None else min(_STEP, rates.last - 1)
+        _Proof(learning, optimizer, step).run([v for _, v in used], asked, ops)
         return learning, {operator_of(v).name for _, v in used}
 
 
@@ -111,40 +114,54 @@ def _adamw(optimizer: Any, rates: RateReader, clip_norm: float | None) -> nn.Ada
     )
 
 
-def _prove(
-    learning: nn.AdamW, optimizer: Any, variables: list[Any], asked: AskedGradients, ops: list[Any]
-) -> None:
-    """Compare a step of the user's class with the rule, on random numbers.
+@dataclass(frozen=True)
+class _Proof:
+    """Comparison of a step of the user's class with the rule, on random numbers."""
 
-    Raises: GraphError, with the difference, for another step
-    """
-    updates = {op.inputs[0].op.name: op.inputs[1] for op in ops if op.type == "AssignVariableOp"}
-    smallest = sorted(variables, key=lambda v: v.shape.num_elements())[:_MOST_PROVEN]
-    placeholders = {variable: name for name, variable in asked.variables.items()}
-    rng = np.random.default_rng(0)
-    graph = smallest[0].graph
-    with tf.compat.v1.Session(graph=graph) as session:
-        for variable in smallest:
-            name = operator_of(variable).name
-            needed = {op.name for op in ancestors([updates[name].op])}
-            others = [v for v in graph.get_collection("variables") if operator_of(v).name in needed]
-            session.run([v.initializer for v in others])
-            shape = variable.shape.as_list()
-            w, g, m = (rng.standard_normal(shape) for _ in range(3))
-            v = rng.random(shape)
-            for place, value in ((variable, w), *_slots(optimizer, variable, m, v)):
-                place.load(value, session)
-            # The gradient after clipping, so that it is the norm's operators that are fed.
-            source = graph.get_tensor_by_name(f"{placeholders[name]}:0")
-            fed = {_after_clipping(source, updates[name]): g}
-            found = session.run(updates[name], fed)
-            wanted = _stepped(learning, stored_name(name), w, g, m, v)
-            difference = np.abs(found - wanted).max() / max(np.abs(wanted - w).max(), 1e-12)
-            if not difference <= TOLERANCE:
-                raise GraphError(
-                    f"optimizer {type(optimizer).__name__}: its step of {name} is not that of "
-                    f"AdamW, by {difference:.1g} of the step: use the class unchanged"
-                )
+    learning: nn.AdamW
+    optimizer: Any
+    step: int
+
+    def run(self, variables: list[Any], asked: AskedGradients, ops: list[Any]) -> None:
+        """Compare the steps of the smallest weights.
+
+        Raises: GraphError, with the difference, for another step
+        """
+        updates = {op.inputs[0].op.name: op.inputs[1] for op in ops if op.type.startswith("Assign")}
+        placeholders = {variable: name for name, variable in asked.variables.items()}
+        smallest = sorted(variables, key=lambda v: v.shape.num_elements())[:_MOST_PROVEN]
+        rng = np.random.default_rng(0)
+        graph = smallest[0].graph
+        with tf.compat.v1.Session(graph=graph) as session:
+            for variable in smallest:
+                name = operator_of(variable).name
+                shape = variable.shape.as_list()
+                numbers = [rng.standard_normal(shape) for _ in range(3)] + [rng.random(shape)]
+                gradient = graph.get_tensor_by_name(f"{placeholders[name]}:0")
+                self._compare(session, variable, updates[name], gradient, numbers)
+
+    def _compare(
+        self, session: Any, variable: Any, update: Any, gradient: Any, numbers: list[Array]
+    ) -> None:
+        """Compare one weight's step. numbers: weight, gradient and moments."""
+        needed = {op.name for op in ancestors([update.op])}
+        others = session.graph.get_collection("variables")
+        session.run([each.initializer for each in others if operator_of(each).name in needed])
+        tf.compat.v1.train.get_global_step(session.graph).load(self.step, session)
+        w, g, m, v = numbers
+        for place, value in ((variable, w), *_slots(self.optimizer, variable, m, v)):
+            place.load(value, session)
+        # The gradient after clipping, so that the norm of all gradients is not needed.
+        found = session.run(update, {_after_clipping(gradient, update): g})
+        name = stored_name(operator_of(variable).name)
+        wanted = _stepped(self.learning, name, self.step, numbers)
+        difference, moved = np.abs(found - wanted).max(), np.abs(wanted - w).max()
+        if not difference <= TOLERANCE * moved + ROUNDING * np.abs(w).max():
+            raise GraphError(
+                f"optimizer {type(self.optimizer).__name__}: its step of {name} is not that of "
+                f"AdamW, by {difference / max(moved, 1e-30):.1g} of the step: use the class "
+                "unchanged"
+            )
 
 
 def _slots(optimizer: Any, variable: Any, m: Array, v: Array) -> list[tuple[Any, Array]]:
@@ -164,12 +181,11 @@ def _after_clipping(source: Any, update: Any) -> Any:
         tensor = scaled[0].outputs[0]
 
 
-def _stepped(learning: nn.AdamW, name: str, w: Array, g: Array, m: Array, v: Array) -> Array:
-    """The first step of the rule, in float64."""
-    import re
-
+def _stepped(learning: nn.AdamW, name: str, step: int, numbers: list[Array]) -> Array:
+    """The step of the rule, in float64."""
+    w, g, m, v = numbers
     rate = learning.learning_rate
-    lr = rate if isinstance(rate, float | int) else rate.at(0)
+    lr = rate if isinstance(rate, float | int) else rate.at(step)
     next_m = learning.beta1 * m + (1 - learning.beta1) * g
     next_v = learning.beta2 * v + (1 - learning.beta2) * g * g
     update = next_m / (np.sqrt(next_v) + learning.epsilon)

@@ -144,7 +144,9 @@ def _turns(schedules: list[Schedule]) -> Iterator[int]:
 
 def _warmed(schedules: list[Schedule]) -> list[Schedule]:
     """Each schedule behind each line that rises from 0."""
-    rises = [s.steps for s in schedules if isinstance(s, Polynomial) and not s.at(0) and s.power == 1]
+    rises = [
+        s.steps for s in schedules if isinstance(s, Polynomial) and not s.at(0) and s.power == 1
+    ]
     import msgspec
 
     return [
@@ -154,7 +156,9 @@ def _warmed(schedules: list[Schedule]) -> list[Schedule]:
 
 
 def _ends(schedules: list[Schedule]) -> list[Schedule]:
-    return [Constant(learning_rate=s.end_learning_rate) for s in schedules if isinstance(s, Polynomial)]
+    return [
+        Constant(learning_rate=s.end_learning_rate) for s in schedules if isinstance(s, Polynomial)
+    ]
 
 
 def _polynomial(given: Any) -> Schedule:

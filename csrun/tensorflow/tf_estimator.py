@@ -123,7 +123,9 @@ class CerebrasEstimator(NativeEstimator):
         if run_mode is None:
             raise UsageError(f"compile: mode must be one of {', '.join(MODES)}, got {mode!r}")
         make = self._input(input_fn, run_mode)
-        return super().validate(make, run_mode) if validate_only else super().compile(make, run_mode)
+        return (
+            super().validate(make, run_mode) if validate_only else super().compile(make, run_mode)
+        )
 
     def train_and_evaluate(
         self,

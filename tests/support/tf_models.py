@@ -98,9 +98,7 @@ def in_session(
         for batch in data:
             given = tf.nest.flatten((x, y))
             feeds = dict(zip([t.ref() for t in given], tf.nest.flatten(batch), strict=True))
-            loss, _ = session.run(
-                [spec.loss, spec.train_op], {t: feeds[t.ref()] for t in given}
-            )
+            loss, _ = session.run([spec.loss, spec.train_op], {t: feeds[t.ref()] for t in given})
             losses.append(float(loss))
         return losses, session.run(variables)
 

@@ -18,11 +18,7 @@ def squeeze(e: Emission, op: Any, x: Value) -> Value:
     value = e.tensor(x)
     rank = len(value.shape)
     axes = {axis % rank for axis in op.get_attr("squeeze_dims")}
-    kept = [
-        n
-        for axis, n in enumerate(value.shape)
-        if not (axis in axes if axes else n == 1)
-    ]
+    kept = [n for axis, n in enumerate(value.shape) if not (axis in axes if axes else n == 1)]
     return nn.reshape(value, kept)
 
 
@@ -104,7 +100,9 @@ def strided_slice(
             last = None if _has_bit(op, "end_mask", place) else stop
             keys.append(slice(first, last, step))
             if step < 1:
-                raise Unsupported(f"a slice with step {step}: only steps of 1 or more are supported")
+                raise Unsupported(
+                    f"a slice with step {step}: only steps of 1 or more are supported"
+                )
     return e.tensor(x)[tuple(keys)]
 
 

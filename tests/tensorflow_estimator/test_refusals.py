@@ -1,0 +1,216 @@
+"""Model functions that csrun cannot compile: named with the line that made the operator."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.tf_models import (
+    CSEstimatorSpec,
+    CSRunConfig,
+    batches,
+    classifier,
+    cross_entropy,
+    ignore_warnings,
+    tf,
+    trained,
+    v1,
+)
+
+from csrun.base.errors import UsageError
+
+pytestmark = ignore_warnings
+HERE = re.escape(__file__)
+
+
+def dense(features):
+    return v1.layers.dense(features, 10)
+
+
+def minimized(loss, mode="train", **options):
+    train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return CSEstimatorSpec(mode, loss=loss, train_op=train_op, **options)
+
+
+def operator_without_form(features, labels, mode, params):
+    return minimized(tf.reduce_sum(tf.linalg.det(tf.reshape(dense(features), [-1, 2, 2]))))
+
+
+def placeholder_of_its_own(features, labels, mode, params):
+    scale = v1.placeholder(tf.float32, [])
+    return minimized(cross_entropy(dense(features) * scale, labels))
+
+
+def shapes_by_values(features, labels, mode, params):
+    kept = tf.boolean_mask(dense(features), labels > 3)
+    return minimized(tf.reduce_mean(kept))
+
+
+def two_losses(features, labels, mode, params):
+    logits = dense(features)
+    first, second = cross_entropy(logits, labels), tf.reduce_mean(logits)
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    train_op = tf.group(optimizer.minimize(first), optimizer.minimize(second))
+    return CSEstimatorSpec(mode, loss=first, train_op=train_op)
+
+
+def another_loss(features, labels, mode, params):
+    logits = dense(features)
+    spec = minimized(tf.reduce_mean(logits))
+    return CSEstimatorSpec(mode, loss=cross_entropy(logits, labels), train_op=spec.train_op)
+
+
+def edited_gradient(features, labels, mode, params):
+    loss = cross_entropy(dense(features), labels)
+    optimizer = v1.train.GradientDescentOptimizer(0.1)
+    pairs = [(tf.sign(g), v) for g, v in optimizer.compute_gradients(loss)]
+    return CSEstimatorSpec(mode, loss=loss, train_op=optimizer.apply_gradients(pairs))
+
+
+def stopped(features, labels, mode, params):
+    return minimized(cross_entropy(tf.stop_gradient(dense(features)) * dense(features), labels))
+
+
+def rate_of_a_placeholder(features, labels, mode, params):
+    loss = cross_entropy(dense(features), labels)
+    optimizer = v1.train.GradientDescentOptimizer(0.1 * tf.reduce_mean(features))
+    return CSEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+
+LINES = range(dense.__code__.co_firstlineno, 1000)  # of the models
+REFUSED = {
+    operator_without_form: "TensorFlow operator MatrixDeterminant .*: it has no CIRH form",
+    placeholder_of_its_own: "Placeholder .*: the input_fn does not give this placeholder",
+    shapes_by_values: "TensorFlow operator Where ",
+    two_losses: "gradients are asked of 2 losses",
+    another_loss: "the optimizer minimizes Mean:0, and the loss of CSEstimatorSpec is Mean_1:0",
+    edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
+    stopped: "tf.stop_gradient of a value that weights are trained through",
+    rate_of_a_placeholder: "a learning rate may depend on global_step only",
+}
+
+
+@pytest.mark.parametrize("model_fn", REFUSED, ids=lambda model_fn: model_fn.__name__)
+def test_a_model_is_refused_with_its_line(model_fn, tmp_path):
+    with pytest.raises(UsageError, match=REFUSED[model_fn]) as error:
+        trained(model_fn, tmp_path, batches(1))
+    first = model_fn.__code__.co_firstlineno
+    if "input_fn" not in str(error.value) and model_fn is not rate_of_a_placeholder:
+        lines = [int(n) for n in re.findall(rf"{HERE}:(\d+)", str(error.value))]
+        assert any(LINES.start <= line <= first + 12 for line in lines), error.value
+
+
+def test_an_optimizer_without_a_rule_is_refused(tmp_path):
+    make = lambda: v1.train.RMSPropOptimizer(0.1)  # noqa: E731
+    with pytest.raises(UsageError, match="this optimizer is not supported: use one of Adagrad"):
+        trained(classifier(make), tmp_path, batches(1))
+
+
+class AdamWOptimizer(v1.train.Optimizer):
+    """AdamW as BERT's code has it, whose decay an edit doubles."""
+
+    def __init__(self, decay_factor):
+        super().__init__(False, "AdamW")
+        self.learning_rate, self.weight_decay_rate = 0.01, 0.1
+        self.beta1, self.beta2, self.epsilon = 0.9, 0.999, 1e-6
+        self.exclude_from_weight_decay = ["bias"]
+        self._factor = decay_factor
+
+    def _create_slots(self, var_list):
+        for v in var_list:
+            self._zeros_slot(v, "m", self._name)
+            self._zeros_slot(v, "v", self._name)
+
+    def _resource_apply_dense(self, grad, var):
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        next_m = self.beta1 * m + (1 - self.beta1) * grad
+        next_v = self.beta2 * v + (1 - self.beta2) * grad * grad
+        update = next_m / (tf.sqrt(next_v) + self.epsilon)
+        if "bias" not in var.name:
+            update += self._factor * self.weight_decay_rate * var
+        next_var = var - self.learning_rate * update
+        return tf.group(var.assign(next_var), m.assign(next_m), v.assign(next_v))
+
+
+def test_an_edited_class_is_refused_with_the_difference(tmp_path):
+    with pytest.raises(UsageError, match=r"its step of dense_?1?/kernel is not that of AdamW, by"):
+        trained(classifier(lambda: AdamWOptimizer(2.0)), tmp_path, batches(1))
+
+
+def test_an_unchanged_class_trains_as_in_a_session(tmp_path):
+    from support.tf_models import assert_as_in_session
+
+    make = lambda: AdamWOptimizer(1.0)  # noqa: E731
+    assert_as_in_session(classifier(make), tmp_path, batches(), tolerance=2e-6)
+
+
+def test_specifications_are_checked_as_the_original_does():
+    call = (lambda x: {}, [1])
+    with pytest.raises(ValueError, match="only one of `host_call` or `eval_metric_ops`, not both"):
+        CSEstimatorSpec("eval", loss=1, host_call=call, eval_metric_ops={"a": (1, 2)})
+    with pytest.raises(ValueError, match="host_call must be an iterable with length 2 or 3"):
+        CSEstimatorSpec("eval", loss=1, host_call=(len,))
+    with pytest.raises(ValueError, match="Expected first item of host_call to be a callable"):
+        CSEstimatorSpec("eval", loss=1, host_call=(1, []))
+    with pytest.raises(ValueError, match="Expected second item of host_call to be an iterable"):
+        CSEstimatorSpec("eval", loss=1, host_call=(len, 1))
+
+
+def test_options_of_a_run_are_checked():
+    options = CSRunConfig(tf_random_seed=5, save_checkpoints_steps=7, log_step_count_steps=None)
+    assert (options.to_csrun().seed, options.to_csrun().save_checkpoints_steps) == (5, 7)
+    with pytest.raises(UsageError, match="CSRunConfig has no option save_steps"):
+        CSRunConfig(save_steps=1)
+    with pytest.raises(UsageError, match="train_distribute is not supported"):
+        CSRunConfig(train_distribute=object())
+
+
+def test_importing_the_package_imports_no_framework():
+    code = (
+        "import sys, csrun.tensorflow, cerebras.tf.cs_estimator, cerebras.tf.run_config\n"
+        "found = {'tensorflow', 'tf_keras', 'keras', 'torch'} & set(sys.modules)\n"
+        "sys.exit(str(found) if found else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_evaluation_has_the_metrics_of_tensorflow_and_predictions(tmp_path):
+    def model_fn(features, labels, mode, params):
+        logits = dense(features)
+        label = tf.argmax(logits, 1)
+        if mode == "infer":
+            return CSEstimatorSpec(mode, predictions={"label": label, "logits": logits})
+        loss = cross_entropy(logits, labels)
+        if mode == "train":
+            return minimized(loss)
+
+        def metrics(label, labels):
+            return {
+                "accuracy": v1.metrics.accuracy(labels, label),
+                "mean_label": v1.metrics.mean(tf.cast(label, tf.float32)),
+            }
+
+        return CSEstimatorSpec(mode, loss=loss, host_call=(metrics, [label, labels]))
+
+    data = batches(5)
+    estimator = trained(model_fn, tmp_path, data)
+    short = [*data, (data[0][0][:7], data[0][1][:7])]
+    results = estimator.evaluate(lambda: short)
+    predicted = list(estimator.predict(lambda: [x for x, _ in short], predict_keys="label"))
+    labels = np.concatenate([y for _, y in short])
+    found = np.array([each["label"] for each in predicted])
+    assert [*predicted[0]] == ["label"]
+    assert results["accuracy"] == pytest.approx(np.mean(found == labels), rel=1e-6)
+    assert results["mean_label"] == pytest.approx(found.mean(), rel=1e-6)
+
+
+def test_a_script_is_checked_before_the_job(tmp_path: Path):
+    from csrun.launch.script_imports import require_packages
+    from csrun.launch.user_command import UserCommand
+
+    script = tmp_path / "run.py"
+    script.write_text("from cerebras.tf.cs_estimator import CerebrasEstimator\n")
+    require_packages(UserCommand(("python", str(script))))
