@@ -1,4 +1,4 @@
-"""What a model_fn returns."""
+"""Result of a model_fn."""
 
 from csrun.tensorflow import CSEstimatorSpec
 

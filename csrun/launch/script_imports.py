@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     if command.script is None:
         return ()
     script = Path(command.script)
-    found = set(_packages(script)) - {"tensorflow"} | set(_at_once(script, set()))
+    found = set(_packages(script)) - {"tensorflow"}
+    if any(map(_is_of_estimators, _nodes(script, set()))):
+        found |= {"tensorflow"} & set(_at_once(script, set()))
     if any(map(_is_of_torch_scripts, _nodes(script, set()))):
         found.add("cerebras_torch")  # its modules import it, and PyTorch
     names = [name for name in HEAVY if name in found]
@@ -47,7 +50,7 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
 
 
 def require_packages(command: UserCommand) -> None:
-    """See that PyTorch, Keras or TensorFlow is installed where a script of csrun's interpreters needs it.
+    """See that the framework is installed that a script of csrun's interpreters needs.
 
     It can begin without where it imports in a function, or in a `try`.
 
@@ -62,11 +65,31 @@ def require_packages(command: UserCommand) -> None:
             if name is None:
                 continue
             needed, install = _NEEDED[name]
+            if needed == "tensorflow":
+                _require_version(f"{script}:{node.lineno}: imports {name}", name, install)
             if find_spec(needed) is None and not (script.parent / f"{needed}.py").exists():
                 raise UsageError(
                     f"{script}:{node.lineno}: imports {name}, and {_TITLES[needed]} is not "
                     f"installed: {install}"
                 )
+
+
+def _require_version(imports: str, name: str, install: str) -> None:
+    """Raises: UsageError for csrun's estimators with another TensorFlow, or without Keras 2"""
+    found = next((v for v in map(_version, ("tensorflow", "tensorflow-cpu")) if v), None)
+    if found is None or name == "tensorflow":
+        return
+    if not found.startswith("2.21."):
+        raise UsageError(f"{imports}, which needs TensorFlow 2.21, got {found}: {install}")
+    if find_spec("tf_keras") is None:
+        raise UsageError(f"{imports}, which needs Keras 2: {install}")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def is_run_by_params(script: str) -> bool:
@@ -147,6 +170,14 @@ def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
 def _is_of_torch_scripts(node: ast.AST) -> bool:
     """True for an import from a package's part for PyTorch, as modelzoo.fc_mnist.pytorch.model."""
     return isinstance(node, ast.ImportFrom) and "pytorch" in (node.module or "").split(".")
+
+
+def _is_of_estimators(node: ast.AST) -> bool:
+    """True for an import of csrun's TensorFlow estimators, or of a package's part for TensorFlow."""
+    names = _modules(node)
+    if any(f"{name}.".startswith(("cerebras.tf.", "csrun.tensorflow.")) for name in names):
+        return True
+    return isinstance(node, ast.ImportFrom) and "tf" in (node.module or "").split(".")
 
 
 def _tree(script: Path) -> ast.Module:

@@ -16,7 +16,7 @@ from csrun.tensorflow.rate_schedules import Rate, RateReader
 
 @dataclass(frozen=True)
 class GraphLearning:
-    """How a graph trains. optimizer: csrun's. trained: names of the variables' operators."""
+    """Learning of a graph. optimizer: csrun's. trained: names of the variables' operators."""
 
     optimizer: Learning
     trained: frozenset[str]
@@ -57,7 +57,7 @@ class _ApplyReader:
     def read(self, op: Any) -> GraphLearning:
         names = [argument.name for argument in op.op_def.input_arg]
         inputs = dict(zip(names, op.inputs, strict=True))
-        gradient = inputs.get("grad", inputs.get("delta"))
+        gradient = inputs["grad" if "grad" in inputs else "delta"]
         clip_norm, source = clip_norm_of(gradient, self._asked.variables)
         variable = inputs["var"].op.name
         if source is None or self._asked.variables[source] != variable:

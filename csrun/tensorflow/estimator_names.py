@@ -17,7 +17,7 @@ class ModeKeys:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What train_and_evaluate trains."""
+    """Training of train_and_evaluate."""
 
     input_fn: Any
     max_steps: int | None = None
@@ -26,7 +26,7 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What train_and_evaluate evaluates; the seconds of waiting have no effect."""
+    """Evaluation of train_and_evaluate; the seconds of waiting have no effect."""
 
     input_fn: Any
     steps: int | None = 100

@@ -5,7 +5,7 @@ that TensorFlow computes from the graph. Other functions become a table, up to t
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -57,10 +57,8 @@ class RateReader:
     def _call(self, original: Any, make: Any, *arguments: Any, **options: Any) -> Any:
         given = signature(original).bind(*arguments, **options)
         given.apply_defaults()
-        try:
+        with suppress(TypeError, ValueError, UsageError):  # of tensors, or another form
             self._calls.append(make(given.arguments))
-        except (TypeError, ValueError, UsageError):  # of tensors, or a form that csrun has not
-            pass
         return original(*arguments, **options)
 
     def of(self, tensor: Any) -> Rate:

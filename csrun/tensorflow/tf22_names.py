@@ -78,7 +78,7 @@ def _add_names(tensorflow: Any) -> None:
     if not hasattr(keras.mixed_precision, "experimental"):
         _add_policies(keras)
     old = f"{OLD_KERAS}.experimental"
-    parent = importlib.import_module(OLD_KERAS)
+    parent: Any = importlib.import_module(OLD_KERAS)
     if not hasattr(parent, "experimental"):
         optimizers = importlib.import_module(f"{OLD_KERAS}.loss_scale_optimizer")
         parent.experimental = _module(old, loss_scale_optimizer=optimizers)

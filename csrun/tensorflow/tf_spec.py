@@ -1,4 +1,4 @@
-"""CSEstimatorSpec: what a TensorFlow model_fn returns."""
+"""CSEstimatorSpec: result of a TensorFlow model_fn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 
 from csrun.context import use_keras_2_for_tensorflow
+from csrun.data import Dataset
+from csrun.records import checkpoints
+from csrun.tensorflow import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 
 use_keras_2_for_tensorflow()
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     pytest.importorskip("tf_keras", reason="tf-keras is not installed")
-
-from csrun.data import Dataset
-from csrun.records import checkpoints
-from csrun.tensorflow import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
-from csrun.tensorflow.graph_import import stored_name
 
 v1 = tf.compat.v1
 BATCH, STEPS, FEATURES, CLASSES = 16, 20, 20, 10
@@ -91,6 +89,8 @@ def in_session(
         x, y = (tf.nest.map_structure(_placeholder, part) for part in data[0])
         spec = model_fn(x, y, "train", params)
         session.run(v1.global_variables_initializer())
+        from csrun.tensorflow.graph_import import stored_name  # imports TensorFlow
+
         variables = {stored_name(v.op.name): v for v in v1.trainable_variables()}
         for name, variable in variables.items():
             variable.load(first[name], session)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from csrun.base.errors import UsageError
+from csrun.base.open_config import OpenConfig
 from csrun.context import current
 from csrun.pytorch import settings, user
 from csrun.pytorch.errors import user_line
-from csrun.base.open_config import OpenConfig
 from csrun.pytorch.framework.rates import RateTracker
 from csrun.pytorch.framework.xla_stub import install
 from csrun.pytorch.loop.late_calls import late_calls

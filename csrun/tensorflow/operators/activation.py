@@ -36,12 +36,12 @@ def sparse_cross_entropy(e: Emission, op: Any, logits: Value, labels: Value) -> 
     """Shapes: logits [N, C], labels [N] -> [N]; the second output is for TensorFlow's gradient"""
     found, wanted = nn.log_softmax(e.tensor(logits)), e.tensor(labels)
     rows = nn.gather(found, nn.reshape(wanted, (*wanted.shape, 1)), axis=-1)
-    return (-nn.reshape(rows, wanted.shape),)
+    return -nn.reshape(rows, wanted.shape)
 
 
 def cross_entropy(e: Emission, op: Any, logits: Value, labels: Value) -> Value:
     """Shapes: logits and labels [N, C] -> [N]"""
-    return (-nn.sum(e.tensor(labels) * nn.log_softmax(e.tensor(logits)), axis=-1),)
+    return -nn.sum(e.tensor(labels) * nn.log_softmax(e.tensor(logits)), axis=-1)
 
 
 def one_hot(e: Emission, op: Any, indices: Value, depth: Value, on: Value, off: Value) -> Value:
