@@ -173,7 +173,7 @@ def _is_of_torch_scripts(node: ast.AST) -> bool:
 
 
 def _is_of_estimators(node: ast.AST) -> bool:
-    """True for an import of csrun's TensorFlow estimators, or of a package's part for TensorFlow."""
+    """True for an import of csrun's TensorFlow estimators, or of a package's part for these."""
     names = _modules(node)
     if any(f"{name}.".startswith(("cerebras.tf.", "csrun.tensorflow.")) for name in names):
         return True

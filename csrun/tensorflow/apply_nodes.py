@@ -63,13 +63,15 @@ class _ApplyReader:
         if source is None or self._asked.variables[source] != variable:
             raise refuse_edited(gradient.op, variable)
         make = _RULES[op.type]
-        options = make(_Numbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha"))))
+        options = make(
+            _ApplyNumbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha")))
+        )
         kind, values = options
         return GraphLearning(kind(clip_norm=clip_norm, **values), frozenset({variable}))
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class _ApplyNumbers:
     """Constant inputs and attributes of an Apply operator."""
 
     op: Any
@@ -100,18 +102,18 @@ class _Numbers:
 Options = tuple[Callable[..., Learning], dict[str, Any]]
 
 
-def _descent(given: _Numbers, rate: Rate) -> Options:
+def _descent(given: _ApplyNumbers, rate: Rate) -> Options:
     return nn.SGD, {"learning_rate": rate}
 
 
-def _momentum(given: _Numbers, rate: Rate) -> Options:
+def _momentum(given: _ApplyNumbers, rate: Rate) -> Options:
     """Source: tf.raw_ops.ResourceApplyMomentum: the velocity is that of PyTorch."""
     nesterov = given.flag("use_nesterov")
     momentum = given.number("momentum")
     return nn.SGD, {"learning_rate": rate, "momentum": momentum, "nesterov": nesterov}
 
 
-def _adam(given: _Numbers, rate: Rate) -> Options:
+def _adam(given: _ApplyNumbers, rate: Rate) -> Options:
     """Source: tf.raw_ops.ResourceApplyAdam: epsilon is added before the bias correction."""
     if given.flag("use_nesterov"):
         raise refused(given.op, "Nesterov momentum is not supported")
@@ -120,13 +122,13 @@ def _adam(given: _Numbers, rate: Rate) -> Options:
     return nn.Adam, {"learning_rate": rate, "epsilon_hat": True, **numbers}
 
 
-def _adagrad(given: _Numbers, rate: Rate) -> Options:
+def _adagrad(given: _ApplyNumbers, rate: Rate) -> Options:
     """Source: tf.raw_ops.ResourceApplyAdagrad: there is no epsilon but the first sum."""
     first = given.first_value("accum")
     return nn.Adagrad, {"learning_rate": rate, "initial_accumulator": first, "epsilon": 1e-30}
 
 
-_RULES: dict[str, Callable[[_Numbers, Rate], Options]] = {
+_RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyGradientDescent": _descent,
     "ApplyGradientDescent": _descent,
     "ResourceApplyMomentum": _momentum,

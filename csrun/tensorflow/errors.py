@@ -14,7 +14,7 @@ class GraphError(UsageError):
     """A model_fn whose graph csrun cannot compile."""
 
 
-class Unsupported(Exception):  # noqa: N818  the importer adds the user's line and raises GraphError
+class UnsupportedOperator(Exception):  # noqa: N818  the importer adds the user's line and raises GraphError
     """An operator, or a form of one, that has no CIRH form."""
 
 

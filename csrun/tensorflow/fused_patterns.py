@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun import nn
-from csrun.tensorflow.operators.base import Emission, Value
+from csrun.tensorflow.operators.base import GraphEmission, Value
 
 Constants = Mapping[str, npt.NDArray[Any]]
 
@@ -36,7 +36,7 @@ def _mean_cross_entropy(op: Any, constants: Constants) -> Pattern | None:
     if source.outputs[0].shape.num_elements() != op.inputs[0].shape.num_elements():
         return None
 
-    def emit(e: Emission, logits: Value, labels: Value) -> Value:
+    def emit(e: GraphEmission, logits: Value, labels: Value) -> Value:
         return nn.softmax_cross_entropy(e.tensor(logits), e.tensor(labels))
 
     return Pattern(tuple(source.inputs), emit)
@@ -60,7 +60,7 @@ def _dropout(op: Any, constants: Constants) -> Pattern | None:
     if rate is None:
         return None
 
-    def emit(e: Emission, x: Value) -> Value:
+    def emit(e: GraphEmission, x: Value) -> Value:
         return nn.Dropout(rate)(e.tensor(x)) * (1.0 - rate)
 
     return Pattern((kept,), emit)

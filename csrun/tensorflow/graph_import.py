@@ -11,11 +11,11 @@ from csrun.cirh.ops.model import Distribution, InitializerAttr
 from csrun.nn import Tensor
 from csrun.nn.errors import TraceError, user_line
 from csrun.nn.tracer import Tracer
-from csrun.tensorflow.errors import GraphError, Unsupported, line_of, refused
+from csrun.tensorflow.errors import GraphError, UnsupportedOperator, line_of, refused
 from csrun.tensorflow.fused_patterns import Pattern, match
 from csrun.tensorflow.graph_folding import fold, value_of
 from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
-from csrun.tensorflow.operators import EMITTERS, Emission
+from csrun.tensorflow.operators import EMITTERS, GraphEmission
 from csrun.tensorflow.operators.base import Value
 
 _ZEROS = InitializerAttr.of(
@@ -39,7 +39,7 @@ class GraphImporter:
     def __init__(
         self, tracer: Tracer, inputs: Mapping[str, Tensor], trained: set[str] | None
     ) -> None:
-        self._emission = Emission(tracer)
+        self._emission = GraphEmission(tracer)
         self._tracer = tracer
         self._inputs = inputs
         self._trained = trained
@@ -104,12 +104,12 @@ class GraphImporter:
             return self._value(op.inputs[0])
         emitter = EMITTERS.get(op.type)
         if emitter is None:
-            raise Unsupported("it has no CIRH form: rewrite the line with other operators")
+            raise UnsupportedOperator("it has no CIRH form: rewrite the line with other operators")
         return emitter(self._emission, op, *map(self._value, op.inputs))
 
     def _input(self, op: Any) -> Value:
         if op.name not in self._inputs:
-            raise Unsupported(
+            raise UnsupportedOperator(
                 "the input_fn does not give this placeholder: take what it gives as features and "
                 "labels"
             )
@@ -118,7 +118,7 @@ class GraphImporter:
     def _variable(self, op: Any) -> Value:
         variable = variables_by_operator(op.graph).get(op.name)
         if variable is None or not variable.dtype.is_floating:
-            raise Unsupported("the loss reads a variable that is not a weight of floats")
+            raise UnsupportedOperator("the loss reads a variable that is not a weight of floats")
         is_trained = variable.trainable if self._trained is None else op.name in self._trained
         scope, _, name = stored_name(op.name).rpartition("/")
         declare = self._tracer.parameter if is_trained else self._tracer.state
@@ -138,7 +138,7 @@ class GraphImporter:
         before, builder.locate = builder.locate, lambda: place
         try:
             yield
-        except (Unsupported, VerifyException) as error:
+        except (UnsupportedOperator, VerifyException) as error:
             raise refused(op, error) from error
         except GraphError:
             raise

@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class GraphRequest:
-    """What a trace is of. call: the user's model_fn. last: last step of a training, if known."""
+    """Request of a trace. call: the user's model_fn. last: last step of a training, if known."""
 
     call: Callable[..., Any]
     params: Any

@@ -87,7 +87,7 @@ class OwnOptimizers:
             raise GraphError("gradients must be clipped all by one norm, or none of them")
         learning = _adamw(optimizer, rates, next(iter(norms), None))
         step = _STEP if rates.last is None else min(_STEP, rates.last - 1)
-        _Proof(learning, optimizer, step).run([v for _, v in used], asked, ops)
+        _StepProof(learning, optimizer, step).run([v for _, v in used], asked, ops)
         return learning, {operator_of(v).name for _, v in used}
 
 
@@ -115,7 +115,7 @@ def _adamw(optimizer: Any, rates: RateReader, clip_norm: float | None) -> nn.Ada
 
 
 @dataclass(frozen=True)
-class _Proof:
+class _StepProof:
     """Comparison of a step of the user's class with the rule, on random numbers."""
 
     learning: nn.AdamW

@@ -105,6 +105,7 @@ OTHERS = {
     "docs/design.md": "shows README.md's command",
     "docs/modelzoo.md": "needs a checkout of the Model Zoo: tests/job/test_modelzoo.py",
     "docs/slurm.md": CLUSTER,
+    "docs/tensorflow.md": "a script that the page begins: tests/tensorflow_estimator",
     "docs/tools.md": "needs a user's files: tests/cli/test_params.py, test_run_comparison.py",
     "docs/top.md": "needs a job: tests/job/test_top.py",
 }

@@ -37,7 +37,7 @@ ADAM = {"optimizer_type": "adam", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
 
 def params_of_fc_mnist():
-    rate = {"learning_rate": 0.01}
+    rate = {"learning_rate": 0.1 if optimizer == "sgd" else 0.001}
     chosen = {"optimizer_type": "sgd"} if optimizer == "sgd" else ADAM
     model = {"hidden_sizes": [50, 30], "dropout": 0.0, "activation_fn": "relu"}
     return {"model": model, "optimizer": {**chosen, **rate}}

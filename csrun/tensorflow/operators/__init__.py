@@ -1,7 +1,7 @@
 """Emitters of TensorFlow operators in CIRH: a file per family, each with a table `EMITTERS`."""
 
 from csrun.base.families import families_of
-from csrun.tensorflow.operators.base import Emission, Emitter
+from csrun.tensorflow.operators.base import Emitter, GraphEmission
 
 #: Emitter of each operator, by its kind.
 EMITTERS: dict[str, Emitter] = {
@@ -10,4 +10,4 @@ EMITTERS: dict[str, Emitter] = {
     for name, emitter in family.EMITTERS.items()
 }
 
-__all__ = ["EMITTERS", "Emission", "Emitter"]
+__all__ = ["EMITTERS", "Emitter", "GraphEmission"]

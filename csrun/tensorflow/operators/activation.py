@@ -8,7 +8,7 @@ import numpy as np
 
 from csrun import nn
 from csrun.nn import Tensor
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Relu": nn.relu,
@@ -24,27 +24,29 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _activation(function: Callable[[Tensor], Tensor], e: Emission, op: Any, x: Value) -> Value:
+def _activation(function: Callable[[Tensor], Tensor], e: GraphEmission, op: Any, x: Value) -> Value:
     return function(e.tensor(x))
 
 
-def leaky_relu(e: Emission, op: Any, x: Value) -> Value:
+def leaky_relu(e: GraphEmission, op: Any, x: Value) -> Value:
     return nn.leaky_relu(e.tensor(x), op.get_attr("alpha"))
 
 
-def sparse_cross_entropy(e: Emission, op: Any, logits: Value, labels: Value) -> Value:
+def sparse_cross_entropy(e: GraphEmission, op: Any, logits: Value, labels: Value) -> Value:
     """Shapes: logits [N, C], labels [N] -> [N]; the second output is for TensorFlow's gradient"""
     found, wanted = nn.log_softmax(e.tensor(logits)), e.tensor(labels)
     rows = nn.gather(found, nn.reshape(wanted, (*wanted.shape, 1)), axis=-1)
     return -nn.reshape(rows, wanted.shape)
 
 
-def cross_entropy(e: Emission, op: Any, logits: Value, labels: Value) -> Value:
+def cross_entropy(e: GraphEmission, op: Any, logits: Value, labels: Value) -> Value:
     """Shapes: logits and labels [N, C] -> [N]"""
     return -nn.sum(e.tensor(labels) * nn.log_softmax(e.tensor(logits)), axis=-1)
 
 
-def one_hot(e: Emission, op: Any, indices: Value, depth: Value, on: Value, off: Value) -> Value:
+def one_hot(
+    e: GraphEmission, op: Any, indices: Value, depth: Value, on: Value, off: Value
+) -> Value:
     """Shapes: indices [...] -> [..., depth], the new axis where the operator has it"""
     (count,) = e.integers(depth, "the depth")
     index = e.tensor(indices)

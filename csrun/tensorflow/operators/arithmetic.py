@@ -12,8 +12,8 @@ from csrun.cirh.ops import comparison, powers, rounding, trigonometry
 from csrun.cirh.ops.base import CirhOp
 from csrun.cirh.ops.shape import ViewOp
 from csrun.nn import Tensor
-from csrun.tensorflow.errors import Unsupported
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.errors import UnsupportedOperator
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 _BINARY: dict[str, type[CirhOp]] = {
     "Add": cirh_arithmetic.AddOp,
@@ -65,50 +65,50 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _binary(kind: type[CirhOp], e: Emission, op: Any, x: Value, y: Value) -> Value:
+def _binary(kind: type[CirhOp], e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     return e.emit(kind, x, y)
 
 
-def _unary(function: Callable[[Tensor], Tensor], e: Emission, op: Any, x: Value) -> Value:
+def _unary(function: Callable[[Tensor], Tensor], e: GraphEmission, op: Any, x: Value) -> Value:
     return function(e.tensor(x))
 
 
-def power(e: Emission, op: Any, x: Value, y: Value) -> Value:
+def power(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     """Powers by a number, such as 2 and 0.5, are products and roots."""
     if not isinstance(y, Tensor) and y.size == 1:
         return e.tensor(x) ** float(y.reshape(()))
     return e.emit(powers.PowOp, x, y)
 
 
-def squared_difference(e: Emission, op: Any, x: Value, y: Value) -> Value:
+def squared_difference(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     difference = e.emit(cirh_arithmetic.SubOp, x, y)
     return difference * difference
 
 
-def div_no_nan(e: Emission, op: Any, x: Value, y: Value) -> Value:
+def div_no_nan(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     """x / y, and 0 where y is 0."""
     a, b = e.tensor(x), e.tensor(y)
     is_zero = b == 0.0
     return nn.where(is_zero, a * 0.0, a / nn.where(is_zero, 1.0, b))
 
 
-def add_n(e: Emission, op: Any, *terms: Value) -> Value:
+def add_n(e: GraphEmission, op: Any, *terms: Value) -> Value:
     return reduce(lambda x, y: e.emit(cirh_arithmetic.AddOp, x, y), terms)
 
 
-def logical_not(e: Emission, op: Any, x: Value) -> Value:
+def logical_not(e: GraphEmission, op: Any, x: Value) -> Value:
     return e.emit(comparison.EqOp, x, np.array(False))
 
 
-def logical_and(e: Emission, op: Any, x: Value, y: Value) -> Value:
+def logical_and(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     return e.emit(comparison.WhereOp, x, y, np.array(False))
 
 
-def logical_or(e: Emission, op: Any, x: Value, y: Value) -> Value:
+def logical_or(e: GraphEmission, op: Any, x: Value, y: Value) -> Value:
     return e.emit(comparison.WhereOp, x, np.array(True), y)
 
 
-def select(e: Emission, op: Any, condition: Value, x: Value, y: Value) -> Value:
+def select(e: GraphEmission, op: Any, condition: Value, x: Value, y: Value) -> Value:
     """In the older form the condition may be a vector, one for each row."""
     mask, values = e.tensor(condition), e.tensor(x)
     if op.type == "Select" and len(mask.shape) == 1 and len(values.shape) > 1:
@@ -117,19 +117,19 @@ def select(e: Emission, op: Any, condition: Value, x: Value, y: Value) -> Value:
     return e.emit(comparison.WhereOp, mask, values, y)
 
 
-def cast(e: Emission, op: Any, x: Value) -> Value:
+def cast(e: GraphEmission, op: Any, x: Value) -> Value:
     return e.tensor(x).astype(e.dtype_of(op.get_attr("DstT").name))
 
 
-def identity(e: Emission, op: Any, *values: Value) -> Value | tuple[Value, ...]:
+def identity(e: GraphEmission, op: Any, *values: Value) -> Value | tuple[Value, ...]:
     return values[0] if len(op.outputs) == 1 else values
 
 
-def clip_by_value(e: Emission, op: Any, x: Value, low: Value, high: Value) -> Value:
+def clip_by_value(e: GraphEmission, op: Any, x: Value, low: Value, high: Value) -> Value:
     return e.emit(comparison.MinimumOp, e.emit(comparison.MaximumOp, x, low), high)
 
 
-def stop_gradient(e: Emission, op: Any, x: Value) -> Value:
+def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
     """Only of values that no weight is trained through, or whose gradient is zero.
 
     tf.nn.moments stops the gradient of a mean within the variance, where it is zero.
@@ -141,7 +141,7 @@ def stop_gradient(e: Emission, op: Any, x: Value) -> Value:
         return value
     if source == "Mean" and users == {"SquaredDifference"}:
         return value
-    raise Unsupported("tf.stop_gradient of a value that weights are trained through")
+    raise UnsupportedOperator("tf.stop_gradient of a value that weights are trained through")
 
 
 def depends_on_weights(value: Tensor) -> bool:

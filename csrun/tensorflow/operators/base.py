@@ -1,4 +1,4 @@
-"""Emission: the tracer that emitters write to, with helpers on constants and attributes."""
+"""GraphEmission: the tracer that emitters write to, with helpers on constants and attributes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.types import tensor_type
 from csrun.nn import Tensor
 from csrun.nn.tracer import Tracer
-from csrun.tensorflow.errors import Unsupported
+from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.half_floats import HALVES, say_widened
 
 Array = npt.NDArray[Any]
@@ -23,7 +23,7 @@ Emitter = Callable[..., "Value | tuple[Value, ...]"]
 _WIDENED = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int32"}
 
 
-class Emission:
+class GraphEmission:
     """A model under construction. op: the operator of the graph that is emitted."""
 
     def __init__(self, tracer: Tracer) -> None:
@@ -48,7 +48,7 @@ class Emission:
     def dtype_of(self, name: str) -> str:
         """Return CIRH's name of a TensorFlow type; every float is of the run's precision.
 
-        Raises: Unsupported for a type without one
+        Raises: UnsupportedOperator for a type without one
         """
         if name in HALVES:
             say_widened()
@@ -56,16 +56,16 @@ class Emission:
             return self.tracer.precision
         found = _WIDENED.get(name, name)
         if found not in ("int32", "int64", "bool"):
-            raise Unsupported(f"values of type {name} are not supported: cast them")
+            raise UnsupportedOperator(f"values of type {name} are not supported: cast them")
         return found
 
     def constant(self, value: Value, what: str) -> Array:
         """Return an input that must be the same in each step.
 
-        Raises: Unsupported for one that is computed from the batch
+        Raises: UnsupportedOperator for one that is computed from the batch
         """
         if isinstance(value, Tensor):
-            raise Unsupported(
+            raise UnsupportedOperator(
                 f"{what} depends on the values of the batch: only static shapes are supported"
             )
         return value

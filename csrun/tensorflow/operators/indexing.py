@@ -6,11 +6,11 @@ from typing import Any
 from csrun import nn
 from csrun.cirh.ops.embedding import NO_PADDING, EmbeddingOp
 from csrun.nn import Tensor
-from csrun.tensorflow.errors import Unsupported
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.errors import UnsupportedOperator
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 
-def gather(e: Emission, op: Any, x: Value, indices: Value, axis: Value) -> Value:
+def gather(e: GraphEmission, op: Any, x: Value, indices: Value, axis: Value) -> Value:
     """Slices of x at the indices along an axis, within each row of `batch_dims` leading axes."""
     values, index = e.tensor(x), e.tensor(indices)
     (dim,) = e.integers(axis, "the axis")
@@ -27,10 +27,10 @@ def gather(e: Emission, op: Any, x: Value, indices: Value, axis: Value) -> Value
 def _gather_in_rows(values: Tensor, index: Tensor, dim: int, leading: int) -> Tensor:
     """Shapes: values [R..., N, D...], index [R..., M] -> [R..., M, D...]
 
-    Raises: Unsupported for another axis, or indices of more than one axis
+    Raises: UnsupportedOperator for another axis, or indices of more than one axis
     """
     if dim != leading or len(index.shape) != leading + 1:
-        raise Unsupported(
+        raise UnsupportedOperator(
             f"batch_dims {leading} with axis {dim} and indices of shape {list(index.shape)}"
         )
     rest = values.shape[dim + 1 :]
@@ -38,7 +38,7 @@ def _gather_in_rows(values: Tensor, index: Tensor, dim: int, leading: int) -> Te
     return nn.gather(values, nn.broadcast_to(apart, (*index.shape, *rest)), dim)
 
 
-def resource_gather(e: Emission, op: Any, table: Value, indices: Value) -> Value:
+def resource_gather(e: GraphEmission, op: Any, table: Value, indices: Value) -> Value:
     """Rows of a variable."""
     values, index = e.tensor(table), e.tensor(indices)
     if len(values.shape) == 2:

@@ -7,10 +7,10 @@ from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.products import MatmulOp, MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn import Tensor
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 
-def mat_mul(e: Emission, op: Any, a: Value, b: Value) -> Value:
+def mat_mul(e: GraphEmission, op: Any, a: Value, b: Value) -> Value:
     """Shapes: [m, k] x [k, n] -> [m, n], each transposed where the operator says so"""
     x, y = e.tensor(a), e.tensor(b)
     if op.get_attr("transpose_a"):
@@ -20,7 +20,7 @@ def mat_mul(e: Emission, op: Any, a: Value, b: Value) -> Value:
     return e.emit(MmOp, x, y)
 
 
-def batch_mat_mul(e: Emission, op: Any, a: Value, b: Value) -> Value:
+def batch_mat_mul(e: GraphEmission, op: Any, a: Value, b: Value) -> Value:
     """Shapes: [..., m, k] x [..., k, n] -> [..., m, n]"""
     x, y = e.tensor(a), e.tensor(b)
     if op.get_attr("adj_x"):
@@ -35,7 +35,7 @@ def _swapped(x: Tensor) -> Tensor:
     return nn.transpose(x, (*leading, columns, rows))
 
 
-def bias_add(e: Emission, op: Any, x: Value, bias: Value) -> Value:
+def bias_add(e: GraphEmission, op: Any, x: Value, bias: Value) -> Value:
     """Shapes: x [..., C], or [N, C, ...] where channels come first; bias [C]"""
     values, row = e.tensor(x), e.tensor(bias)
     if op.get_attr("data_format") == b"NCHW":

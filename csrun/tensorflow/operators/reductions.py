@@ -6,12 +6,12 @@ from typing import Any
 
 from csrun import nn
 from csrun.nn import Tensor
-from csrun.tensorflow.errors import Unsupported
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.errors import UnsupportedOperator
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 
 def _reduction(
-    function: Callable[..., Tensor], e: Emission, op: Any, x: Value, axes: Value
+    function: Callable[..., Tensor], e: GraphEmission, op: Any, x: Value, axes: Value
 ) -> Value:
     value = e.tensor(x)
     rank = len(value.shape)
@@ -26,33 +26,35 @@ def total(x: Tensor, axis: list[int], keepdims: bool) -> Tensor:
     return nn.sum(x, axis, keepdims).astype(x.dtype)
 
 
-def argmax(e: Emission, op: Any, x: Value, axis: Value) -> Value:
+def argmax(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
     (dim,) = e.integers(axis, "the axis")
     return nn.argmax(e.tensor(x), dim).astype(e.dtype_of(op.get_attr("output_type").name))
 
 
-def every(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+def every(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     """Whether all are true."""
     ones = e.tensor(x).astype("int32")
     found = _reduction(nn.amin, e, op, ones, axes)
     return e.tensor(found) == 1
 
 
-def some(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+def some(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     """Whether one is true."""
     ones = e.tensor(x).astype("int32")
     found = _reduction(nn.amax, e, op, ones, axes)
     return e.tensor(found) == 1
 
 
-def l2_loss(e: Emission, op: Any, x: Value) -> Value:
+def l2_loss(e: GraphEmission, op: Any, x: Value) -> Value:
     value = e.tensor(x)
     return nn.sum(value * value) * 0.5
 
 
-def mean(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+def mean(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     if e.tensor(x).dtype not in ("float32", "float64"):
-        raise Unsupported("a mean of integers is rounded by TensorFlow: cast them to float32")
+        raise UnsupportedOperator(
+            "a mean of integers is rounded by TensorFlow: cast them to float32"
+        )
     return _reduction(nn.mean, e, op, x, axes)
 
 

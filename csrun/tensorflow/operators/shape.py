@@ -6,15 +6,15 @@ import numpy as np
 
 from csrun import nn
 from csrun.nn import Tensor
-from csrun.tensorflow.errors import Unsupported
-from csrun.tensorflow.operators.base import Emission, Emitter, Value
+from csrun.tensorflow.errors import UnsupportedOperator
+from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 
-def reshape(e: Emission, op: Any, x: Value, shape: Value) -> Value:
+def reshape(e: GraphEmission, op: Any, x: Value, shape: Value) -> Value:
     return nn.reshape(e.tensor(x), e.integers(shape, "the shape"))
 
 
-def squeeze(e: Emission, op: Any, x: Value) -> Value:
+def squeeze(e: GraphEmission, op: Any, x: Value) -> Value:
     value = e.tensor(x)
     rank = len(value.shape)
     axes = {axis % rank for axis in op.get_attr("squeeze_dims")}
@@ -22,34 +22,34 @@ def squeeze(e: Emission, op: Any, x: Value) -> Value:
     return nn.reshape(value, kept)
 
 
-def expand_dims(e: Emission, op: Any, x: Value, axis: Value) -> Value:
+def expand_dims(e: GraphEmission, op: Any, x: Value, axis: Value) -> Value:
     value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
     dim %= len(value.shape) + 1
     return nn.reshape(value, (*value.shape[:dim], 1, *value.shape[dim:]))
 
 
-def transpose(e: Emission, op: Any, x: Value, axes: Value) -> Value:
+def transpose(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     return nn.transpose(e.tensor(x), e.integers(axes, "the permutation"))
 
 
-def concat(e: Emission, op: Any, *inputs: Value) -> Value:
+def concat(e: GraphEmission, op: Any, *inputs: Value) -> Value:
     *parts, axis = inputs
     (dim,) = e.integers(axis, "the axis")
     return nn.concatenate([e.tensor(part) for part in parts], dim)
 
 
-def pack(e: Emission, op: Any, *parts: Value) -> Value:
+def pack(e: GraphEmission, op: Any, *parts: Value) -> Value:
     return nn.stack([e.tensor(part) for part in parts], op.get_attr("axis"))
 
 
-def unpack(e: Emission, op: Any, x: Value) -> tuple[Value, ...]:
+def unpack(e: GraphEmission, op: Any, x: Value) -> tuple[Value, ...]:
     value = e.tensor(x)
     axis = op.get_attr("axis") % len(value.shape)
     before = (slice(None),) * axis
     return tuple(value[(*before, n)] for n in range(value.shape[axis]))
 
 
-def split(e: Emission, op: Any, axis: Value, x: Value) -> tuple[Value, ...]:
+def split(e: GraphEmission, op: Any, axis: Value, x: Value) -> tuple[Value, ...]:
     """Equal parts."""
     value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
     count = len(op.outputs)
@@ -57,7 +57,7 @@ def split(e: Emission, op: Any, axis: Value, x: Value) -> tuple[Value, ...]:
     return _parts(value, dim, [size] * count)
 
 
-def split_v(e: Emission, op: Any, x: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
+def split_v(e: GraphEmission, op: Any, x: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
     """Parts of given sizes, one of which may be -1."""
     value, (dim,) = e.tensor(x), e.integers(axis, "the axis")
     wanted = list(e.integers(sizes, "the sizes"))
@@ -72,7 +72,7 @@ def _parts(x: Tensor, axis: int, sizes: list[int]) -> tuple[Value, ...]:
     )
 
 
-def slice_of(e: Emission, op: Any, x: Value, begin: Value, size: Value) -> Value:
+def slice_of(e: GraphEmission, op: Any, x: Value, begin: Value, size: Value) -> Value:
     value = e.tensor(x)
     starts, sizes = e.integers(begin, "the begin"), e.integers(size, "the size")
     keys = [
@@ -83,7 +83,7 @@ def slice_of(e: Emission, op: Any, x: Value, begin: Value, size: Value) -> Value
 
 
 def strided_slice(
-    e: Emission, op: Any, x: Value, begin: Value, end: Value, strides: Value
+    e: GraphEmission, op: Any, x: Value, begin: Value, end: Value, strides: Value
 ) -> Value:
     """A slice as Python writes it; each mask has a bit for each of its keys."""
     limits = (e.integers(v, "the slice") for v in (begin, end, strides))
@@ -100,7 +100,7 @@ def strided_slice(
             last = None if _has_bit(op, "end_mask", place) else stop
             keys.append(slice(first, last, step))
             if step < 1:
-                raise Unsupported(
+                raise UnsupportedOperator(
                     f"a slice with step {step}: only steps of 1 or more are supported"
                 )
     return e.tensor(x)[tuple(keys)]
@@ -110,11 +110,11 @@ def _has_bit(op: Any, name: str, place: int) -> bool:
     return bool(op.get_attr(name) >> place & 1)
 
 
-def broadcast_to(e: Emission, op: Any, x: Value, shape: Value) -> Value:
+def broadcast_to(e: GraphEmission, op: Any, x: Value, shape: Value) -> Value:
     return nn.broadcast_to(e.tensor(x), e.integers(shape, "the shape"))
 
 
-def tile(e: Emission, op: Any, x: Value, multiples: Value) -> Value:
+def tile(e: GraphEmission, op: Any, x: Value, multiples: Value) -> Value:
     value = e.tensor(x)
     for axis, count in enumerate(e.integers(multiples, "the multiples")):
         if count == 1:
@@ -127,7 +127,9 @@ def tile(e: Emission, op: Any, x: Value, multiples: Value) -> Value:
     return value
 
 
-def pad(e: Emission, op: Any, x: Value, paddings: Value, filling: Value | None = None) -> Value:
+def pad(
+    e: GraphEmission, op: Any, x: Value, paddings: Value, filling: Value | None = None
+) -> Value:
     """Constants before and after the values of each axis."""
     value = e.tensor(x)
     number = 0.0 if filling is None else float(e.constant(filling, "the padding"))
@@ -139,17 +141,17 @@ def pad(e: Emission, op: Any, x: Value, paddings: Value, filling: Value | None =
     return value
 
 
-def _filled(e: Emission, like: Tensor, axis: int, size: int, number: float) -> Tensor:
+def _filled(e: GraphEmission, like: Tensor, axis: int, size: int, number: float) -> Tensor:
     shape = tuple(size if a == axis else n for a, n in enumerate(like.shape))
     return e.tensor(np.full(shape, number).astype(like.dtype))
 
 
-def zeros_like(e: Emission, op: Any, x: Value) -> Value:
+def zeros_like(e: GraphEmission, op: Any, x: Value) -> Value:
     value = e.tensor(x)
     return np.zeros(value.shape, value.dtype)
 
 
-def ones_like(e: Emission, op: Any, x: Value) -> Value:
+def ones_like(e: GraphEmission, op: Any, x: Value) -> Value:
     value = e.tensor(x)
     return np.ones(value.shape, value.dtype)
 
