@@ -101,7 +101,7 @@ def strided_slice(
             keys.append(slice(first, last, step))
             if step < 1:
                 raise UnsupportedOperator(
-                    f"a slice with step {step}: only steps of 1 or more are supported"
+                    f"a slice with step {step}: only 1 or more is supported"
                 )
     return e.tensor(x)[tuple(keys)]
 
