@@ -60,10 +60,13 @@ def _static_shapes(op: Any) -> dict[str, Array] | None:
 
 
 def _evaluated(wanted: Mapping[str, Any], fed: Mapping[str, Array]) -> dict[str, Array]:
-    if not wanted:
-        return {}
-    graph = next(iter(wanted.values())).graph
-    with tf.compat.v1.Session(graph=graph) as session:
-        feeds = {graph.get_tensor_by_name(name): value for name, value in fed.items()}
-        values = session.run(dict(wanted), feeds)
+    """Evaluate tensors; constants of the graph are read without a session, which takes longer."""
+    plain = {name: t for name, t in wanted.items() if t.op.type == "Const"}
+    values = {name: tf.get_static_value(tensor) for name, tensor in plain.items()}
+    others = {name: tensor for name, tensor in wanted.items() if name not in plain}
+    if others:
+        graph = next(iter(others.values())).graph
+        with tf.compat.v1.Session(graph=graph) as session:
+            feeds = {graph.get_tensor_by_name(name): value for name, value in fed.items()}
+            values |= session.run(others, feeds)
     return {name: np.asarray(value) for name, value in values.items()}

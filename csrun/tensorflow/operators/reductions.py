@@ -52,9 +52,7 @@ def l2_loss(e: GraphEmission, op: Any, x: Value) -> Value:
 
 def mean(e: GraphEmission, op: Any, x: Value, axes: Value) -> Value:
     if e.tensor(x).dtype not in ("float32", "float64"):
-        raise UnsupportedOperator(
-            "a mean of integers is rounded: cast them to float32"
-        )
+        raise UnsupportedOperator("a mean of integers is rounded: cast them to float32")
     return _reduction(nn.mean, e, op, x, axes)
 
 
