@@ -1,0 +1,144 @@
+"""16-bit floating-point formats, as words of memory: float16, bfloat16 and CB16.
+
+CB16 has 1 sign, 6 exponent and 9 mantissa bits. Its vendor publishes no exponent bias; 31 is ours.
+All three have subnormals, infinities and NaN as in IEEE 754, and round to nearest, ties to even.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint16]
+
+CB16_EXPONENT_BIAS = 31
+MOST_CB16_BIAS = 62  # the largest exponent is that of 1
+_FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
+_SIGN, _MAGNITUDE, _INFINITY = 0x80000000, 0x7FFFFFFF, 0x7F800000
+
+
+@dataclass(frozen=True)
+class HalfFormat:
+    """A format of 1 sign bit, 15 - `mantissa_bits` exponent bits, and `mantissa_bits`."""
+
+    name: str
+    mantissa_bits: int
+    bias: int
+
+    @property
+    def exponent_bits(self) -> int:
+        return 15 - self.mantissa_bits
+
+    @property
+    def dropped_bits(self) -> int:
+        """Bits of float32's mantissa that a word has no room for."""
+        return _FLOAT32_BITS - self.mantissa_bits
+
+    @property
+    def infinity(self) -> int:
+        """Word of positive infinity."""
+        return ((1 << self.exponent_bits) - 1) << self.mantissa_bits
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def smallest(self) -> float:
+        """Smallest positive number, a subnormal."""
+        return 2.0 ** (1 - self.bias - self.mantissa_bits)
+
+    @property
+    def largest(self) -> float:
+        """Largest finite number."""
+        exponent = (1 << self.exponent_bits) - 2 - self.bias
+        return (2.0 - 2.0**-self.mantissa_bits) * 2.0**exponent
+
+    @property
+    def epsilon(self) -> float:
+        """Distance from 1 to the next larger number."""
+        return 2.0**-self.mantissa_bits
+
+    @property
+    def has_range_of_float32(self) -> bool:
+        return self.bias == _FLOAT32_BIAS
+
+    @property
+    def rebias(self) -> int:
+        """Difference of the biases, at the place of float32's exponent."""
+        return (_FLOAT32_BIAS - self.bias) << _FLOAT32_BITS
+
+    @property
+    def aligner(self) -> float:
+        """Number whose unit in the last place, in float32, is the smallest subnormal."""
+        return self.smallest * 2.0**_FLOAT32_BITS
+
+    def narrow(self, x: Floats, out: Words) -> None:
+        """Round float32 to words, any shape."""
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
+        dropped = np.uint32(self.dropped_bits)
+        # In the integers of the bits, a carry out of the mantissa is one into the exponent.
+        half = (1 << (self.dropped_bits - 1)) - 1
+        with np.errstate(over="ignore"):
+            words = magnitude - np.uint32(self.rebias)
+            words = (words + half + ((words >> dropped) & 1)) >> dropped
+        np.minimum(words, self.infinity, out=words)
+        if not self.has_range_of_float32:
+            # The sum's last place is the smallest subnormal: the addition rounds there.
+            aligner = np.float32(self.aligner)
+            small = magnitude < np.float32(self.smallest_normal).view(np.uint32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                aligned = (magnitude.view(np.float32) + aligner).view(np.uint32)
+            words = np.where(small, aligned - aligner.view(np.uint32), words)
+        quiet = self.infinity | 1 << (self.mantissa_bits - 1)
+        nan = (magnitude >> dropped & ((1 << self.mantissa_bits) - 1)) | quiet
+        words = np.where(magnitude > _INFINITY, nan, words)
+        out[...] = words | sign
+
+    def widen(self, words: Words, out: Floats) -> None:
+        """Words to float32, exactly, any shape."""
+        if self.has_range_of_float32:
+            np.left_shift(words, 16, out=out.view(np.uint32), dtype=np.uint32)
+            return
+        np.take(_table(self), words, out=out, mode="clip")  # no word is out of range
+
+    def round(self, x: Floats, out: Floats) -> None:
+        """Round float32 to the nearest number of the format, any shape; out may be x."""
+        words = np.empty(x.shape, np.uint16)
+        self.narrow(x, words)
+        self.widen(words, out)
+
+    def nearest(self, number: float) -> float:
+        """The number of the format nearest to a float32."""
+        found = np.array([number], np.float32)
+        self.round(found, found)
+        return float(found[0])
+
+
+@cache
+def _table(kind: HalfFormat) -> Floats:
+    """Value of each word."""
+    words = np.arange(1 << 16, dtype=np.int64)
+    mantissa = words & ((1 << kind.mantissa_bits) - 1)
+    exponent = (words >> kind.mantissa_bits) & ((1 << kind.exponent_bits) - 1)
+    hidden = np.where(exponent > 0, 1 << kind.mantissa_bits, 0)
+    scale = np.maximum(exponent, 1) - kind.bias - kind.mantissa_bits
+    values = np.ldexp((hidden + mantissa).astype(np.float64), scale).astype(np.float32)
+    bits = values.view(np.uint32)
+    special = exponent == (1 << kind.exponent_bits) - 1
+    bits[special] = _INFINITY | (mantissa[special] << kind.dropped_bits).astype(np.uint32)
+    bits |= ((words >> 15) << 31).astype(np.uint32)
+    values.flags.writeable = False
+    return values
+
+
+FLOAT16 = HalfFormat("float16", 10, 15)
+BFLOAT16 = HalfFormat("bfloat16", 7, 127)
+
+
+def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
+    """CB16 with an exponent bias, 1 to MOST_CB16_BIAS."""
+    return HalfFormat("cbfloat16", 9, bias)
