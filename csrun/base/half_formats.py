@@ -6,6 +6,7 @@ All three have subnormals, infinities and NaN as in IEEE 754, and round to neare
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,7 @@ class HalfFormat:
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
         dropped = np.uint32(self.dropped_bits)
+        words: npt.NDArray[Any]
         # In the integers of the bits, a carry out of the mantissa is one into the exponent.
         half = (1 << (self.dropped_bits - 1)) - 1
         with np.errstate(over="ignore"):
@@ -105,11 +107,33 @@ class HalfFormat:
             return
         np.take(_table(self), words, out=out, mode="clip")  # no word is out of range
 
-    def round(self, x: Floats, out: Floats) -> None:
+    def round(self, x: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         """Round float32 to the nearest number of the format, any shape; out may be x."""
-        words = np.empty(x.shape, np.uint16)
-        self.narrow(x, words)
-        self.widen(words, out)
+        if (self.mantissa_bits, self.bias) == (10, 15):
+            with np.errstate(over="ignore"):
+                out[...] = x.astype(np.float16)  # in hardware, where there is some
+            return
+        # In the integers of the bits, a carry out of the mantissa is one into the exponent.
+        bits = x.view(np.uint32)
+        found = bits >> np.uint32(self.dropped_bits)
+        found &= np.uint32(1)
+        found += np.uint32((1 << (self.dropped_bits - 1)) - 1)
+        found += bits
+        found &= np.uint32(-(1 << self.dropped_bits) & 0xFFFFFFFF)
+        rounded = found.view(np.float32)
+        magnitude = np.abs(x)
+        if not self.has_range_of_float32:
+            # The sum's last place is the smallest subnormal: the addition rounds there.
+            small, aligner = magnitude < self.smallest_normal, np.float32(self.aligner)
+            if small.any():
+                aligned = np.copysign((magnitude + aligner) - aligner, x)
+                np.copyto(rounded, aligned, where=small)
+            large = np.abs(rounded) > np.float32(self.largest)
+            if large.any():
+                np.copyto(rounded, np.copysign(np.float32(np.inf), x), where=large)
+        if not magnitude.max(initial=0) < np.inf:
+            np.copyto(rounded, x, where=np.isnan(x))
+        out[...] = rounded
 
     def nearest(self, number: float) -> float:
         """The number of the format nearest to a float32."""
@@ -126,7 +150,8 @@ def _table(kind: HalfFormat) -> Floats:
     exponent = (words >> kind.mantissa_bits) & ((1 << kind.exponent_bits) - 1)
     hidden = np.where(exponent > 0, 1 << kind.mantissa_bits, 0)
     scale = np.maximum(exponent, 1) - kind.bias - kind.mantissa_bits
-    values = np.ldexp((hidden + mantissa).astype(np.float64), scale).astype(np.float32)
+    exact = np.ldexp((hidden + mantissa).astype(np.float64), scale)
+    values: Floats = exact.astype(np.float32)
     bits = values.view(np.uint32)
     special = exponent == (1 << kind.exponent_bits) - 1
     bits[special] = _INFINITY | (mantissa[special] << kind.dropped_bits).astype(np.uint32)
@@ -142,3 +167,16 @@ BFLOAT16 = HalfFormat("bfloat16", 7, 127)
 def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
     """CB16 with an exponent bias, 1 to MOST_CB16_BIAS."""
     return HalfFormat("cbfloat16", 9, bias)
+
+
+#: Tensors of a checkpoint that hold the state of the loss's scale.
+SCALE_KEYS = "loss_scale", "steps_since_rescale", "overflows_since_rescale"
+MIXED = "mixed_"  # before the name of a format, in a run's precision
+
+
+def storage_format(
+    precision: str, cb16_exponent_bias: int = CB16_EXPONENT_BIAS
+) -> HalfFormat | None:
+    """The 16-bit format of a run's precision; None where nothing is 16 bits wide."""
+    kinds = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16(cb16_exponent_bias))}
+    return kinds[precision.removeprefix(MIXED)] if precision.startswith(MIXED) else None

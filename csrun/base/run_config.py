@@ -8,6 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import (
+    CB16_EXPONENT_BIAS,
+    MOST_CB16_BIAS,
+    HalfFormat,
+    storage_format,
+)
 from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
 from csrun.base.typed_yaml import NOT_THERE_YET, WORDS
 
@@ -20,12 +26,14 @@ Size = (
     Annotated[int, msgspec.Meta(ge=1, le=MOST, extra={WORDS: BYTES_WORDS})]
     | Annotated[str, msgspec.Meta(pattern=SIZE_PATTERN, extra={WORDS: SIZE_WORDS})]
 )
-NO_HALF_PRECISION = "half precision is not supported; omit precision to train in float32"
-HALF_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "cbfloat16")
+NO_HALF_ARITHMETIC = "arithmetic is float32; store 16 bits by mixed_"
+HALF_PRECISIONS = ("float16", "bfloat16", "cbfloat16")
+_NOT_THERE = {name: f"{NO_HALF_ARITHMETIC}{name}" for name in HALF_PRECISIONS}
 Precision = Annotated[
-    Literal["float32", "float64"],
-    msgspec.Meta(extra={NOT_THERE_YET: dict.fromkeys(HALF_PRECISIONS, NO_HALF_PRECISION)}),
+    Literal["float32", "float64", "mixed_float16", "mixed_bfloat16", "mixed_cbfloat16"],
+    msgspec.Meta(extra={NOT_THERE_YET: _NOT_THERE}),
 ]
+ExponentBias = Annotated[int, msgspec.Meta(ge=1, le=MOST_CB16_BIAS)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -91,7 +99,10 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     the last bits.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
-    precision: arithmetic of the whole run; float64 is for checking against other programs.
+    precision: float32 or float64, for checking against other programs, is arithmetic of the whole
+    run. With mixed_float16, mixed_bfloat16 or mixed_cbfloat16 weights, gradients and activations
+    are stored in 16 bits; arithmetic, master weights and the optimizer's state are float32.
+    cb16_exponent_bias: of mixed_cbfloat16.
     kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
     host can run it. products: of machine code; `own` has the same bits with any number of threads,
     `blas` leaves matrix products to NumPy's BLAS.
@@ -111,6 +122,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     trace_layers: bool = False
     num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
+    cb16_exponent_bias: ExponentBias = CB16_EXPONENT_BIAS
     kernels: Literal["auto", "numpy", "llvm"] = "auto"
     products: Literal["own", "blas"] = "own"
     warm_start: WarmStart | None = None
@@ -126,8 +138,18 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
             raise UsageError("runconfig.trace_layers: set runconfig.trace_steps, too")
         if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
             raise UsageError(
-                f"precision must be float32, got {self.precision}: {NO_HALF_PRECISION}"
+                f"precision must be float32, got {self.precision}: {_NOT_THERE[self.precision]}"
             )
+
+    @property
+    def arithmetic(self) -> str:
+        """Type that operators compute in."""
+        return self.precision if self.storage is None else "float32"
+
+    @property
+    def storage(self) -> HalfFormat | None:
+        """The 16-bit format of what is stored; None where it is as wide as arithmetic."""
+        return storage_format(self.precision, self.cb16_exponent_bias)
 
 
 class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -10,6 +10,8 @@ from csrun.cirh.dialect import (
     parse_module,
     precision_of,
     run_mode_of,
+    set_storage,
+    storage_of,
 )
 from csrun.cirh.printer import print_module, print_module_of
 
@@ -21,4 +23,6 @@ __all__ = [
     "print_module",
     "print_module_of",
     "run_mode_of",
+    "set_storage",
+    "storage_of",
 ]

@@ -1,16 +1,19 @@
 """The dialect `cirh`: all operators and attributes, and the text form of a module."""
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import Builtin, ModuleOp, StringAttr
+from xdsl.dialects.builtin import Builtin, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Dialect
 from xdsl.parser import Parser
 
 from csrun.base.families import families_of
+from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import RunMode
 from csrun.cirh import algorithms
 from csrun.cirh.ops import constant_arrays, model
+from csrun.cirh.ops.base import attribute, plain
 
 PRECISION = "cirh.precision"
+STORAGE = "cirh.storage"
 RUN_MODE = "cirh.run_mode"
 
 FAMILIES = families_of("csrun.cirh.ops", "OPS")
@@ -27,6 +30,25 @@ def new_module(precision: str, run_mode: RunMode) -> ModuleOp:
 def precision_of(module: ModuleOp) -> str:
     """float32 or float64: the element type of all arithmetic of the module."""
     return _text(module, PRECISION)
+
+
+def storage_of(module: ModuleOp) -> HalfFormat | None:
+    """The 16-bit format of stored numbers; None where they are as wide as arithmetic."""
+    found = module.attributes.get(STORAGE)
+    if not isinstance(found, DictionaryAttr):
+        return None
+    name, bits, bias = (plain(found.data[key]) for key in ("name", "mantissa_bits", "bias"))
+    return HalfFormat(str(name), int(bits or 0), int(bias or 0))
+
+
+def set_storage(module: ModuleOp, kind: HalfFormat) -> None:
+    """Have the module store numbers in a 16-bit format."""
+    found: dict[str, str | int] = {
+        "name": kind.name,
+        "mantissa_bits": kind.mantissa_bits,
+        "bias": kind.bias,
+    }
+    module.attributes[STORAGE] = DictionaryAttr({k: attribute(v) for k, v in found.items()})
 
 
 def run_mode_of(module: ModuleOp) -> RunMode:

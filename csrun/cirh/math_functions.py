@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from csrun.base.half_formats import HalfFormat
+
 
 @singledispatch
 def logistic(x: Any) -> Any:
@@ -21,3 +23,11 @@ def normal_cdf(x: Any) -> Any:
     """P(N(0, 1) < x)."""
     erf = np.vectorize(math.erf, otypes=[x.dtype])
     return 0.5 * (1 + erf(x / math.sqrt(2)))
+
+
+@singledispatch
+def round_half(x: Any, mantissa_bits: int, bias: int) -> Any:
+    """The nearest number of a 16-bit format, ties to even."""
+    out = np.empty_like(x)
+    HalfFormat("", mantissa_bits, bias).round(np.asarray(x, np.float32), out)
+    return out

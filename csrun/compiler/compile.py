@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.version import VERSION
-from csrun.cirh import precision_of, print_module
+from csrun.cirh import precision_of, print_module, storage_of
 from csrun.cirh.batch_axes import Over
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -38,6 +38,7 @@ from csrun.executable import (
     Combine,
     Estimate,
     Executable,
+    HalfStorage,
     InputSpec,
     Layer,
     MinibatchVisit,
@@ -99,7 +100,7 @@ def compile_model(
     model = match_kernels(module)
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
-    is_clipped = model.clip_norm is not None
+    is_clipped = model.measures
     updates = ProgramUpdates(model.updates, model.states, is_clipped, precision_of(module))
     loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
@@ -201,7 +202,7 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
     """
     laid_out = partial(lay_out, model, _group_bytes(model, options), options.micro_batches)
     errors: list[TooLargeError] = []
-    if options.is_streaming and model.clip_norm is None:
+    if options.is_streaming and not model.measures:
         try:
             return place_model(model, laid_out(updates_beside=True), options, batch)
         except TooLargeError as error:
@@ -242,7 +243,7 @@ def _plan(
     options: CompileOptions,
     checksum: str,
 ) -> Plan:
-    layout, minibatch = placed.layout, inputs[0].shape[0]
+    layout, minibatch, half = placed.layout, inputs[0].shape[0], storage_of(module)
     count = options.parts
     return Plan(
         compiler_version=VERSION,
@@ -272,6 +273,7 @@ def _plan(
         outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
         clip_norm=model.clip_norm,
+        loss_scaling=model.loss_scaling,
         floor_plan=placed.floor_plan,
         marks=layers_in_turn(layout) if options.mark_layers else (),
         estimate=estimate_of(
@@ -279,6 +281,7 @@ def _plan(
         ),
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
+        storage=None if half is None else HalfStorage(half.name, half.mantissa_bits, half.bias),
         **options.recorded(),
     )
 

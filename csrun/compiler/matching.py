@@ -4,11 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+import msgspec
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from csrun.base.half_formats import HalfFormat
+from csrun.cirh import storage_of
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
-from csrun.cirh.ops.base import CirhOp
+from csrun.cirh.ops.base import CirhOp, plain
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, text_of, type_of
@@ -23,6 +26,7 @@ from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.pass_manager import MATCHING
+from csrun.executable.loss_scale import LossScaling
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class MatchedModel:
     updates: the optimizer of each parameter that is trained, by name. states: how the next value of
     each state that has one depends on the batch. mixing: the operator that first makes a value of
     the batch as a whole, if any. clip_norm: the largest global
-    norm of the gradients, if there is one. without_samples: names of arrays that no sample has a
-    row of, whatever the size of the batch.
+    norm of the gradients, if there is one. loss_scaling: rule of the
+    loss's scale, if it has one. without_samples: names of arrays that no sample has a
+    row of, whatever the size of the batch. storage: the format of mixed precision.
     """
 
     inputs: tuple[InputOp, ...]
@@ -59,10 +64,17 @@ class MatchedModel:
     states: dict[str, Dependence]
     mixing: Operation | None
     clip_norm: float | None
+    loss_scaling: LossScaling | None
     loss_dependence: Dependence | None
     loss_count: int | None
     counts_padding: str | None
     without_samples: frozenset[str]
+    storage: HalfFormat | None = None
+
+    @property
+    def measures(self) -> bool:
+        """Return whether the global norm of the gradients is needed before an update."""
+        return self.clip_norm is not None or self.loss_scaling is not None
 
     @property
     def has_loss(self) -> bool:
@@ -106,12 +118,14 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         updates=covering.updates,
         states=covering.states,
         clip_norm=_clip_norm(operations),
+        loss_scaling=_loss_scaling(operations),
         loss_dependence=None if loss is None else dependences[loss.value],
         loss_count=graph.loss_count(),
         counts_padding=_counts_padding(graph, dependences),
         mixing=_mixing(graph, dependences),
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None)
         - graph.named(v for v, found in dependences.items() if found.axis is not None),
+        storage=storage_of(module),
     )
 
 
@@ -224,6 +238,16 @@ def _require_free_names(operations: Sequence[Operation], optimizers: Iterable[Op
 def _clip_norm(operations: Sequence[Operation]) -> float | None:
     updates = (op for op in operations if isinstance(op, UpdatingOp))
     return next((op.clip_norm.value.data for op in updates if op.clip_norm is not None), None)
+
+
+def _loss_scaling(operations: Sequence[Operation]) -> LossScaling | None:
+    updates = (op for op in operations if isinstance(op, UpdatingOp))
+    found = next((op.loss_scaling for op in updates if op.loss_scaling is not None), None)
+    if found is None:
+        return None
+    options = {name: plain(value) for name, value in found.data.items()}
+    flags = {name: bool(options[name]) for name in ("exceeds", "is_dynamic")}
+    return msgspec.convert({**options, **flags}, LossScaling)
 
 
 def _counts_padding(graph: Graph, dependences: Dependences) -> str | None:

@@ -251,8 +251,8 @@ class CerebrasEstimator:
 
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
         config = self._config
-        mode, precision = options.run_mode, config.precision
-        return trace_model(self._model_fn, dataset, mode, self._params, precision, options)
+        how = config.arithmetic, options, config.storage
+        return trace_model(self._model_fn, dataset, options.run_mode, self._params, *how)
 
     def _learn(self, find: Callable[[], Results]) -> Results:
         """Distribute a value found by the chief to every task, as a run without a machine."""

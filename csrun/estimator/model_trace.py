@@ -9,6 +9,7 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import HalfFormat
 from csrun.cirh.ops.model import StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import CompileOptions
@@ -58,13 +59,16 @@ def trace_model(
     params: Any,
     precision: str,
     split: BatchSplit = WHOLE,
+    storage: HalfFormat | None = None,
 ) -> TracedModel:
     """Call the model function on traced tensors of the shape of a minibatch.
+
+    precision: type of arithmetic. storage: 16-bit format of what is stored, if it is mixed.
 
     Raises: UsageError if the model function does not return what the mode needs, or the batch
     or a micro-batch of it, does not split into so many minibatches, or over so many systems.
     """
-    with Tracer(precision=precision) as tracer:
+    with Tracer(precision, storage) as tracer:
         specs = dataset.element_spec()
         _require_arguments(dataset.nested(specs), run_mode)
         tensors = [

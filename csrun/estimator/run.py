@@ -72,7 +72,7 @@ class EstimatorRun:
         """
         return {
             "seed": str(self.config.seed),
-            "precision": self.config.precision,
+            "precision": precision_text(self.config),
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, cpus_of(plan, self.config.threads)).blas),
@@ -81,6 +81,13 @@ class EstimatorRun:
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
             OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),
         }
+
+
+def precision_text(config: CSRunConfig) -> str:
+    """Name of a run's precision; of CB16 with the exponent bias."""
+    half = config.storage
+    is_set = half is not None and half.name == "cbfloat16"
+    return f"{config.precision}, bias {half.bias}" if half and is_set else config.precision
 
 
 def _blas_libraries() -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import SCALE_KEYS
 from csrun.base.run_config import WarmStart
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
@@ -17,9 +18,11 @@ from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.executable import Plan, tensors_of
+from csrun.executable.loss_scale import ScaleState
 from csrun.records import log_lines
 from csrun.records.checkpoints import Checkpoint, open_checkpoint
 from csrun.runtime.chief.machine import Machine
+from csrun.runtime.step.scale_rows import scale_of
 
 log = logging.getLogger("csrun")
 
@@ -35,26 +38,35 @@ def load_weights(
     found: Checkpoint | None,
     warm: "WarmTensors | None",
     first: Mapping[str, Any],
-) -> None:
+) -> ScaleState | None:
     """Load a machine's state from the checkpoint, or initialize it and apply the warm start.
 
-    first: values that a training begins with, of tensors that are not initialized
+    Returns the loss's scale, if the checkpoint has it. first: values that a training begins with,
+    of tensors that are not initialized
     """
     started = perf_counter()
     if found is not None:
         log.info(log_lines.restoring(found.path))
         if found.manifest.is_converted:
             _load_converted(machine, found, first)
-            return
+            return None
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
-        return
+        return _scale_of(found, machine.plan)
     _initialize(machine, first)
     log.info(log_lines.weights_initialized(perf_counter() - started))
     if warm is not None:
         count = warm.take(machine.state)
         log.info(f"Warm start: {count} tensors from {warm.checkpoint.path}")
+    return None
+
+
+def _scale_of(found: Checkpoint, plan: Plan) -> ScaleState | None:
+    """The loss's scale of a checkpoint, for a plan that scales it."""
+    if plan.loss_scaling is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
+        return None
+    return scale_of([found.tensor(name) for name in SCALE_KEYS])
 
 
 def _initialize(machine: Machine, first: Mapping[str, Any]) -> None:
@@ -84,6 +96,12 @@ def _warn_of_changes(found: Checkpoint, now: Mapping[str, str]) -> None:
                 f"{name} was {then} when {found.name} was written and is {now[name]} now: "
                 "the training continues with different data"
             )
+    then = found.manifest.identity.get("precision")
+    if then is not None and then != now["precision"]:
+        log.warning(
+            f"precision was {then} when {found.name} was written and is {now['precision']} now: "
+            "the training continues with it"
+        )
     changes = [
         f"{name} was {then} and is {now[name]}"
         for name in ("numpy", "blas", "threads", "kernels", "num_csx")

@@ -66,7 +66,7 @@ def _train(
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     with machine_for(run, compiled.executable, target, first, last) as (machine, show):
-        load_weights(run, machine, found, warm, compiled.traced.first_values)
+        scale = load_weights(run, machine, found, warm, compiled.traced.first_values)
         options = LoopOptions(
             run.model_dir,
             first,
@@ -81,6 +81,7 @@ def _train(
             apart=split.is_split,
             saves_initial=run.config.save_initial_checkpoint,
             grace_s=run.context.job.grace_s if run.context else None,
+            first_scale=scale,
         )
         results = Training(machine, options, compiled.traced.host, show).run()
         machine.close(results)

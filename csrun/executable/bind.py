@@ -40,6 +40,7 @@ class StepState:
     rows: valid samples of the *global* batch; the others, after them, are padding.
     counts: labels of the global batch that count, for each range of each input.
     clip: what an update multiplies its gradients by, so that all together are not too long.
+    loss_scale: what the loss is multiplied by before the backward pass.
     batch: which of its batches this is, of a step that takes several; is_last: the update follows.
     """
 
@@ -48,6 +49,7 @@ class StepState:
     rows: int = 0
     counts: tuple[int, ...] = ()
     clip: float = 1.0
+    loss_scale: float = 1.0
     batch: int = 0
     is_last: bool = True
 
@@ -169,18 +171,20 @@ def numbers_layout(plan: Plan) -> TensorPlace | None:
     offset = plan.store.numbers_offset
     if offset is None:
         return None
-    return TensorPlace(offset, (MOST_STEPS, plan.store.numbers + 1), "float64")
+    columns = plan.store.numbers + 1 + plan.store.scale_numbers
+    return TensorPlace(offset, (MOST_STEPS, columns), "float64")
 
 
-def numbers_view(plan: Plan, store: AnyStore) -> Array | None:
-    """The numbers of the steps, if they have any; of several stores, those of the first.
+def numbers_view(plan: Plan, store: AnyStore, server: int = 0) -> Array | None:
+    """The numbers of the steps, if they have any; server: whose, of several stores.
 
-    The last one is the norm of the step's gradients, which the updates write where they clip them.
+    After them comes the norm of the step's gradients, which the updates write where they clip them,
+    and the state of the loss's scale.
 
-    Shapes: float64[MOST_STEPS, numbers + 1]; step s has row s mod MOST_STEPS
+    Shapes: float64[MOST_STEPS, numbers + 1 + scale_numbers]; step s has row s mod MOST_STEPS
     """
     place = numbers_layout(plan)
-    return None if place is None else place.view(_memory_at(store, 0))
+    return None if place is None else place.view(_memory_at(store, server))
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:

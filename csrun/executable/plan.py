@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.executable.estimate import Estimate, Region
 from csrun.executable.learning_rate import Schedule, StepNumber
+from csrun.executable.loss_scale import LossScaling
 
 __all__ = [
     "AxisSlice",
@@ -22,6 +24,7 @@ __all__ = [
     "Combine",
     "Commit",
     "Group",
+    "HalfStorage",
     "Initializer",
     "InitializerKind",
     "InputSpec",
@@ -197,7 +200,8 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Of several systems each has its own, `gradients_stride_bytes` after another's. `numbers` come
     with each step, as its learning rate may: float64[MOST_STEPS, numbers + 1], the row of a step
     is its remainder. The chief writes them before it orders the steps; the last one is the norm of
-    the step's gradients, which updates write where they clip them.
+    the step's gradients, which updates write where they clip them. `scale_numbers` more are the
+    state of the loss's scale after the step.
     """
 
     nbytes: int
@@ -208,6 +212,7 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers_offset: int | None = None
     gradients_stride_bytes: int = 0
     losses_offset: int | None = None
+    scale_numbers: int = 0
 
 
 class Combine(StrEnum):
@@ -223,6 +228,14 @@ class Commit(StrEnum):
 
     IMMEDIATE = "immediate"  # as soon as they are complete
     AFTER_ALL_GRADIENTS = "after_all_gradients"  # of the step: something global decides
+
+
+class HalfStorage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Format of 16 bits for what is stored and streamed in mixed precision."""
+
+    name: str
+    mantissa_bits: int
+    bias: int
 
 
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -347,7 +360,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     compiler_version: str
     checksum: str
-    precision: str  # float32 | float64
+    precision: str  # float32 | float64: of arithmetic, master weights and optimizer state
     batch_size: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
@@ -373,6 +386,24 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
+    storage: HalfStorage | None = None
+    loss_scaling: LossScaling | None = None
+
+    @property
+    def measures(self) -> bool:
+        """Return whether updates need the global norm of the step's gradients."""
+        return self.clip_norm is not None or self.loss_scaling is not None
+
+    @property
+    def half(self) -> HalfFormat | None:
+        """The 16-bit format in which weights come to the wafer, if it is mixed precision."""
+        found = self.storage
+        return None if found is None else HalfFormat(found.name, found.mantissa_bits, found.bias)
+
+    @property
+    def has_slots(self) -> bool:
+        """Return whether the wafer computes on copies of the weights, in slots of its arena."""
+        return not self.store_in_arena or self.storage is not None
 
     @property
     def order(self) -> tuple[Visit, ...]:
@@ -387,8 +418,8 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     @property
     def commit(self) -> Commit:
-        """Time at which updates are made: global clipping needs all gradients first."""
-        return Commit.IMMEDIATE if self.clip_norm is None else Commit.AFTER_ALL_GRADIENTS
+        """Time at which updates are made: clipping and loss scaling need all gradients first."""
+        return Commit.AFTER_ALL_GRADIENTS if self.measures else Commit.IMMEDIATE
 
     @property
     def has_window(self) -> bool:

@@ -36,6 +36,8 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     if plan.accumulates:
         groups = tuple(replace(g, gradients_offset_bytes=g.offset_bytes) for g in groups)
+    if more:
+        groups = tuple(_behind(group, more) for group in groups)
     return replace(
         plan,
         parameters=tuple(
@@ -67,7 +69,7 @@ def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
 
 
 def _require_alike(owner: Plan, plan: Plan) -> None:
-    for name in ("mode", "precision", "store_in_arena", "systems"):
+    for name in ("mode", "precision", "storage", "store_in_arena", "systems"):
         ours, its = getattr(plan, name), getattr(owner, name)
         if ours != its:
             raise _unlike(plan, f"{name} is {ours}, the run's first program has {its}")
@@ -131,6 +133,12 @@ def _store(owner: Plan, plan: Plan) -> StoreLayout:
 
 def _moved(buffer: Buffer, more: int) -> Buffer:
     return replace(buffer, offset_bytes=buffer.offset_bytes + more)
+
+
+def _behind(group: Group, more: int) -> Group:
+    """The group, with its slot behind a longer store."""
+    slot = group.slot_offset_bytes
+    return group if slot is None else replace(group, slot_offset_bytes=slot + more)
 
 
 _Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], tuple[Visit, ...]]

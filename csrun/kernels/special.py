@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from csrun.base.half_formats import HalfFormat
 from csrun.executable.bind import Array
 
 _K = 3.75 * sqrt(2)  # where |x| maps to the middle of the polynomial's range
@@ -143,3 +144,8 @@ def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:
     for coefficient in others:
         np.multiply(out, x, out=out)
         np.add(out, coefficient, out=out)
+
+
+def round_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
+    """Round to numbers of a 16-bit format, any shape; out may be x."""
+    HalfFormat("", mantissa_bits, bias).round(x.astype(np.float32, copy=False), out)

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -28,21 +28,32 @@ from csrun.cirh.algorithms import (
     SgdAttr,
 )
 from csrun.executable.learning_rate import Constant, Schedule
+from csrun.executable.loss_scale import LossScaling, dynamic, misfit
 from csrun.nn.errors import TraceError, user_line
 from csrun.nn.tensor import Tensor, require_floats
 
 Rate = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Length = Annotated[float, Meta(gt=0)]
+ScalingFactor = float | Literal["dynamic", "tf_dynamic"]
+#: Constants of dynamic loss scaling by the original's keys of the optimizer section.
+SCALING_OPTIONS = {
+    "initial": "initial_loss_scale",
+    "steps_per_increase": "steps_per_increase",
+    "minimum": "min_loss_scale",
+    "maximum": "max_loss_scale",
+    "overflow_tolerance": "overflow_tolerance",
+}
 
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, the algorithm that minimizes it, and the norm its gradients are clipped to."""
+    """A loss, the algorithm that minimizes it, the norm to clip to, and how the loss is scaled."""
 
     loss: Tensor
     algorithm: Algorithm
     clip_norm: float | None = None
+    loss_scaling: LossScaling | None = None
 
 
 class OptimizerError(TraceError, ValueError):
@@ -64,8 +75,76 @@ class Clipped(
     clip_norm: Length | None = None
 
 
+class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Loss scaling, for mixed precision; the keys and defaults are the original's.
+
+    loss_scaling_factor: a number, 1.0 for none, or `dynamic` or `tf_dynamic`; loss_scale is another
+    name of it. The other options are of dynamic scaling, whose defaults are those of the dialect.
+    max_gradient_norm: another name of clip_norm.
+    """
+
+    loss_scaling_factor: ScalingFactor = 1.0
+    loss_scale: ScalingFactor | None = None
+    initial_loss_scale: Length | None = None
+    steps_per_increase: Annotated[int, Meta(ge=1)] | None = None
+    min_loss_scale: Length | None = None
+    max_loss_scale: Length | None = None
+    overflow_tolerance: float | None = None
+    max_gradient_norm: float | None = None
+    max_gradient_value: float | None = None
+
+    def loss_scaling(self) -> LossScaling | None:
+        """The rule of the scale; None for a loss that is not scaled.
+
+        Raises: OptimizerError for options that contradict each other, or are out of range
+        """
+        factor = self.loss_scaling_factor if self.loss_scale is None else self.loss_scale
+        if self.loss_scale is not None and self.loss_scaling_factor not in (1.0, factor):
+            raise OptimizerError(
+                f"loss_scale is {self.loss_scale} and loss_scaling_factor is "
+                f"{self.loss_scaling_factor}: give one of them"
+            )
+        if not isinstance(factor, str):
+            if not 0 < factor < inf:
+                raise OptimizerError(f"loss_scaling_factor must be > 0 and finite, got {factor}")
+            return None if factor == 1 else LossScaling(float(factor), is_dynamic=False)
+        options = {
+            name: getattr(self, key)
+            for name, key in SCALING_OPTIONS.items()
+            if getattr(self, key) is not None
+        }
+        found = msgspec.structs.replace(dynamic("tensorflow"), **options)
+        if (why := misfit(found)) is not None:
+            raise OptimizerError(why)
+        return found
+
+    def longest(self) -> float | None:
+        """The norm to which gradients are clipped, by either of its names.
+
+        Raises: OptimizerError for two clippings, or a negative one
+        """
+        norm, value = self.max_gradient_norm, self.max_gradient_value
+        if norm is not None and value is not None:
+            raise OptimizerError(
+                "gradients can be clipped by norm or by value: set max_gradient_norm or "
+                "max_gradient_value, not both"
+            )
+        for key, number in (("max_gradient_norm", norm), ("max_gradient_value", value)):
+            if number is not None and number < 0:
+                raise OptimizerError(f"{key} must be >= 0, got {number}")
+        if value is not None:
+            raise OptimizerError(
+                "max_gradient_value is not supported: clip by max_gradient_norm, or clip_norm"
+            )
+        if norm and self.clip_norm is not None and norm != self.clip_norm:
+            raise OptimizerError(
+                f"clip_norm is {self.clip_norm} and max_gradient_norm is {norm}: give one of them"
+            )
+        return norm or self.clip_norm
+
+
 class Learning(
-    Clipped,
+    Scaled,
     frozen=True,
     forbid_unknown_fields=True,
     tag_field="optimizer_type",
@@ -92,6 +171,8 @@ class Learning(
             if not isinstance(rate, Schedule) and not float(rate) >= 0:
                 raise OptimizerError(f"learning_rate must be >= 0, got {rate}")
             self.algorithm()
+            self.loss_scaling()
+            self.longest()
         except OptimizerError:
             raise
         except VerifyException as error:
@@ -109,8 +190,9 @@ class Learning(
         Raises: TraceError for a loss that is not a scalar of the model
         """
         require_loss("minimize", loss)
-        length = self.clip_norm
-        return TrainOp(loss, self.algorithm(), None if length is None else float(length))
+        length = self.longest()
+        clip_norm = None if length is None else float(length)
+        return TrainOp(loss, self.algorithm(), clip_norm, self.loss_scaling())
 
 
 class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):

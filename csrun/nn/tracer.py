@@ -8,12 +8,14 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Self
 
-from xdsl.dialects.builtin import ModuleOp
+import msgspec
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.rewriter import InsertPoint
 
+from csrun.base.half_formats import HalfFormat
 from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
-from csrun.cirh import Builder, new_module
+from csrun.cirh import Builder, new_module, set_storage
 from csrun.cirh.batch_axes import Dependence, Dependences, dependence_in
 from csrun.cirh.dialect import RUN_MODE
 from csrun.cirh.ops.base import CirhOp, Plain, attribute
@@ -100,10 +102,12 @@ def scope(name: str | int) -> Iterator[str]:
 class Tracer:
     """Trace of one model, to which layers and functions add the operators on its tensors."""
 
-    def __init__(self, precision: str = "float32") -> None:
+    def __init__(self, precision: str = "float32", storage: HalfFormat | None = None) -> None:
         self.precision = precision
         self.names = LayerNames()
         self.module = new_module(precision, RunMode.PREDICT)
+        if storage is not None:
+            set_storage(self.module, storage)
         self.builder = Builder(InsertPoint.at_end(self.module.body.block), locate=user_location)
         self._parameters: set[str] = set()
         self._streams = count()
@@ -248,6 +252,11 @@ class Tracer:
                 "the train_op minimizes another tensor than the model's loss: pass that loss to "
                 "minimize"
             )
-        clipping = {} if train_op.clip_norm is None else {"clip_norm": train_op.clip_norm}
+        options: dict[str, Plain] = {}
+        if train_op.clip_norm is not None:
+            options["clip_norm"] = train_op.clip_norm
+        if train_op.loss_scaling is not None:
+            numbers = msgspec.structs.asdict(train_op.loss_scaling)
+            options["loss_scaling"] = DictionaryAttr({k: attribute(v) for k, v in numbers.items()})
         algorithm = train_op.algorithm
-        self.builder.effect(MinimizeOp, loss.value, algorithm=algorithm, **clipping)
+        self.builder.effect(MinimizeOp, loss.value, algorithm=algorithm, **options)

@@ -200,7 +200,7 @@ def to_huggingface(
 
 def _weights(conversion: Conversion, params: Any) -> tuple[dict[str, tuple[int, ...]], Any]:
     """Return the shapes of the model's weights, and their dtype."""
-    precision = params.runconfig.precision
+    precision = params.runconfig.arithmetic
     dataset = conversion.example(params)
     traced = trace_model(conversion.model_fn, dataset, RunMode.PREDICT, params, precision)
     return {name: array.shape for name, array in traced.weights().items()}, np.dtype(precision)

@@ -127,11 +127,15 @@ def test_all_spellings_of_compile_only(path, arguments):
         ("model: {hidden_size: 1}\nnetwork: {}\nrunconfig: {}", "network: unknown key"),
         (
             "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
-            "runconfig.precision: must be one of float32, float64, got 'float46'; did you mean flo",
+            "runconfig.precision: must be one of float32, float64, mixed_float16, ",
         ),
         (
-            "model: {hidden_size: 1}\nrunconfig: {precision: mixed_float16}",
-            "got 'mixed_float16': half precision is not supported; omit precision to train in",
+            "model: {hidden_size: 1}\nrunconfig: {precision: float16}",
+            "got 'float16': arithmetic is float32; store 16 bits by mixed_float16",
+        ),
+        (
+            "model: {hidden_size: 1}\nrunconfig: {cb16_exponent_bias: 63}",
+            "runconfig.cb16_exponent_bias: must be a whole number <= 62, got 63",
         ),
     ],
 )
@@ -181,9 +185,9 @@ def test_a_wrong_command_line_is_refused(path, arguments, message):
     assert message in str(caught.value)
 
 
-def test_half_precision_is_not_there_yet_in_python_either():
-    with pytest.raises(UsageError, match="got mixed_float16: half precision is not supported"):
-        CSRunConfig(precision="mixed_float16")
+def test_half_arithmetic_is_refused_in_python_too():
+    with pytest.raises(UsageError, match="got bfloat16: arithmetic is float32; store 16 bits by"):
+        CSRunConfig(precision="bfloat16")
 
 
 def test_a_script_needs_no_params_file_and_no_schema():

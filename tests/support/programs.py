@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from csrun import nn
+from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.cirh.ops.products import MmOp
@@ -60,10 +61,12 @@ class Network:
     optimizer: nn.Optimizer | None = None  # SGD as above when there is none
     activation: str = "relu"
     dropout: float = 0.0  # after each hidden layer
+    storage: HalfFormat | None = None  # of mixed precision
+    loss_factor: float = 1.0
 
     def trace(self, run_mode: RunMode = RunMode.TRAIN):
         """The network's module; features come as [batch, 2, sizes[0] / 2]."""
-        with Tracer(self.precision) as tracer:
+        with Tracer(self.precision, self.storage) as tracer:
             shape = (self.batch, 2, self.sizes[0] // 2)
             x = nn.flatten(tracer.input("features", shape, self.precision))
             labels = tracer.input("labels", (self.batch,), "int32")
@@ -72,6 +75,8 @@ class Network:
                 x = nn.Dropout(self.dropout)(x) if self.dropout else x
             logits = nn.Dense(self.sizes[-1])(x)
             loss = nn.softmax_cross_entropy(logits, labels)
+            if self.loss_factor != 1:
+                loss = loss * self.loss_factor
             optimizer = self.optimizer or nn.SGD(self.learning_rate, self.momentum)
             train_op = optimizer.minimize(loss)
             outputs = [("logits", logits), ("prediction", nn.argmax(logits)), ("labels", labels)]

@@ -7,7 +7,7 @@ from xdsl.ir import Operation
 from csrun.cirh.batch_axes.base import FIXED, MIXED, SAME, SAMPLES, Dependence, Rules, fixed
 from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.batch_axes.loss import ignores_padding
-from csrun.cirh.ops import constant_arrays, model, padding
+from csrun.cirh.ops import constant_arrays, learning, model, padding
 
 
 def of_input(op: Operation, of: Sequence[Dependence]) -> Dependence:
@@ -36,6 +36,7 @@ RULES: Rules = {
     model.ParameterOp: fixed,
     model.StateOp: fixed,
     model.FullOp: fixed,
+    learning.LossScaleOp: fixed,
     constant_arrays.ConstantOp: fixed,
     padding.SampleCountOp: fixed,
     padding.ValidSamplesOp: fixed,

@@ -6,9 +6,10 @@ parameter; the learning algorithm's pass turns those into the update operators.
 
 from collections.abc import Mapping
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import FloatAttr, TensorType
+import numpy as np
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, TensorType
 from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
@@ -25,15 +26,16 @@ from csrun.cirh.algorithms import (
     SgdAttr,
 )
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Properties, Types, require_same
-from csrun.cirh.ops.model import StateOp, require_scalar
-from csrun.cirh.types import Tensor
+from csrun.cirh.ops.model import LeafOp, StateOp, require_scalar
+from csrun.cirh.types import Tensor, dtype_of, type_of
 
 
 class UpdatingOp(CirhOp):
     """A parameter and its gradient; changes the parameter, has no result.
 
     clip_norm: the gradients of all updates that have it are scaled together, so that their global
-    norm is at most this, as torch.nn.utils.clip_grad_norm_ does.
+    norm is at most this, as torch.nn.utils.clip_grad_norm_ does. loss_scaling: the gradients are
+    those of a scaled loss, by a rule of these constants.
     """
 
     TAKES_TEXT: ClassVar = ("grad",)
@@ -41,6 +43,7 @@ class UpdatingOp(CirhOp):
     parameter = operand_def(TensorType)
     grad = operand_def(TensorType)
     clip_norm = opt_prop_def(FloatAttr)
+    loss_scaling = opt_prop_def(DictionaryAttr)
     assembly_format = EFFECT_ASSEMBLY
 
     @classmethod
@@ -53,12 +56,13 @@ class UpdatingOp(CirhOp):
 
 @irdl_op_definition
 class MinimizeOp(CirhOp):
-    """Train all parameters that the loss depends on; clip_norm as of the updates."""
+    """Train all parameters that the loss depends on; options as of the updates."""
 
     name = "cirh.minimize"
     loss = operand_def(TensorType)
     algorithm = prop_def(AnyAttr())
     clip_norm = opt_prop_def(FloatAttr)
+    loss_scaling = opt_prop_def(DictionaryAttr)
     assembly_format = EFFECT_ASSEMBLY
 
     @classmethod
@@ -69,6 +73,19 @@ class MinimizeOp(CirhOp):
             raise VerifyException(f"unknown learning algorithm {properties['algorithm']}")
         _require_length(properties)
         return None
+
+
+@irdl_op_definition
+class LossScaleOp(LeafOp):
+    """The factor of the loss in this step, a scalar."""
+
+    name = "cirh.loss_scale"
+    NUMBER: ClassVar = "step.loss_scale"
+    assembly_format = "attr-dict `:` type($out)"
+
+    def compute(self) -> Any:
+        """1: the updates of the reference do not unscale."""
+        return np.ones((), dtype_of(type_of(self.out)))
 
 
 @irdl_op_definition
@@ -185,4 +202,4 @@ UPDATES: Mapping[type[Algorithm], type[UpdatingOp]] = {
     RAdamAttr: RAdamOp,
     AdadeltaAttr: AdadeltaOp,
 }
-OPS = (MinimizeOp, ApplyGradientOp, AssignOp, *UPDATES.values())
+OPS = (MinimizeOp, LossScaleOp, ApplyGradientOp, AssignOp, *UPDATES.values())

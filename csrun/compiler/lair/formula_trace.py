@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from csrun.cirh.math_functions import logistic, normal_cdf
+from csrun.cirh.math_functions import logistic, normal_cdf, round_half
 
 Number = float | int
 Options = tuple[tuple[str, float | str], ...]
@@ -44,13 +44,14 @@ class Symbol(NDArrayOperatorsMixin):
         """The same bytes as another type."""
         return Symbol(self._trace, self.number, f".view({dtype!r})")
 
-    def record(self, function: str) -> "Symbol":
+    def record(self, function: str, *numbers: Number) -> "Symbol":
         """Record a call of a function of csrun.kernels.special."""
-        return self._trace.call(function, self)
+        return self._trace.call(function, self, *numbers)
 
 
 logistic.register(Symbol, lambda x: x.record("logistic"))
 normal_cdf.register(Symbol, lambda x: x.record("normal_cdf"))
+round_half.register(Symbol, lambda x, *numbers: x.record("round_half", *numbers))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
@@ -12,7 +12,7 @@ from csrun.cirh.backward import Backward
 from csrun.cirh.builder import Builder
 from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.learning import ApplyGradientOp, MinimizeOp
+from csrun.cirh.ops.learning import ApplyGradientOp, LossScaleOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
 from csrun.compiler.errors import CompileError, refused
@@ -54,7 +54,10 @@ class _Differentiation:
         if loss not in self._active:
             raise CompileError("the loss depends on no parameter: nothing to train")
         # d loss / d loss.
-        self._grads[loss] = self._builder.full(1.0, type_of(loss))
+        if self._minimize.loss_scaling is None:
+            self._grads[loss] = self._builder.full(1.0, type_of(loss))
+        else:
+            self._grads[loss] = self._builder.leaf(LossScaleOp, type_of(loss))
         for op in reversed(self._forward):
             if op.operands and any(result in self._grads for result in op.results):
                 self._backward(op)
@@ -93,9 +96,14 @@ class _Differentiation:
         grad = self._grads[op.out]
         grad.name_hint = f"{op.out.name_hint or 'parameter'}_grad"
         with self._builder.in_scope(op.where):
-            algorithm, length = self._minimize.algorithm, self._minimize.clip_norm
-            clipping = {} if length is None else {"clip_norm": length}
-            self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=algorithm, **clipping)
+            algorithm, options = self._minimize.algorithm, together_of(self._minimize)
+            self._builder.effect(ApplyGradientOp, op.out, grad, algorithm=algorithm, **options)
+
+
+def together_of(op: MinimizeOp | ApplyGradientOp) -> dict[str, Attribute]:
+    """Options of a learning algorithm that concern all gradients together."""
+    found = {"clip_norm": op.clip_norm, "loss_scaling": op.loss_scaling}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _depends_on_parameters(ops: list[Operation]) -> set[SSAValue]:

@@ -10,6 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.cirh.algorithms import Algorithm
 from csrun.cirh.ops.learning import UPDATES, ApplyGradientOp
 from csrun.cirh.ops.model import ParameterOp
+from csrun.compiler.passes.gradient import together_of
 from csrun.compiler.passes.rewrite import Done, Pass
 
 
@@ -36,5 +37,5 @@ def _update(operation: ApplyGradientOp) -> Operation:
     kind = UPDATES[type(algorithm)]
     own = algorithm.for_parameter(parameter.symbol.data)
     operands = (operation.parameter, operation.grad)
-    clipping = {} if operation.clip_norm is None else {"clip_norm": operation.clip_norm}
-    return kind.of(operands, scope=operation.where, algorithm=own, **clipping)
+    options = together_of(operation)
+    return kind.of(operands, scope=operation.where, algorithm=own, **options)

@@ -14,6 +14,7 @@ from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.cutting import Cutting
 from csrun.compiler.passes.gradient import GradientPass
 from csrun.compiler.passes.learning import LearningAlgorithm
+from csrun.compiler.passes.mixed_precision import MixedPrecision
 
 #: Forward operators are put in order before the gradient is taken, so that it is of few operators;
 #: what it adds is put in order after.
@@ -29,6 +30,7 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.DeadCode(),
     rewrite.Splitting(),
     Cutting(),
+    MixedPrecision(),
     Copies(),
 )
 

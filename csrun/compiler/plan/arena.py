@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from csrun.base.half_formats import SCALE_KEYS
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.array import Array
@@ -56,6 +57,8 @@ def place_model(
     alive, base = alive_in(layout, model), store.nbytes
     if options.is_streaming:
         layout, base = _with_slots(layout, options, AHEAD_BYTES)
+    elif model.storage is not None:
+        layout, base = _with_copies(layout, store)
     buffers, first_end = place(alive, base)
     partial_bytes, kept_bytes = _partial_bytes(layout, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes
@@ -132,9 +135,10 @@ def with_store(
     )
     end, numbers = state + len(slots) * region, _step_numbers(model)
     store = StoreLayout(end, 0, region, slots)
-    if numbers:
-        nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1), "float64"))
-        store = StoreLayout(end + nbytes, 0, region, slots, numbers, end)
+    scale = 0 if model.loss_scaling is None else len(SCALE_KEYS)
+    if numbers or scale:
+        nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1 + scale), "float64"))
+        store = StoreLayout(end + nbytes, 0, region, slots, numbers, end, scale_numbers=scale)
     return layout, _of_several(store, options.systems, gradients_bytes)
 
 
@@ -163,7 +167,7 @@ def _with_gradients(
     offsets: list[int | None] = [group.offset_bytes for group in layout.groups]
     nbytes = layout.region_bytes
     is_whole = options.micro_batches == 1 and not options.accumulates
-    is_immediate = model.clip_norm is None and is_whole
+    is_immediate = not model.measures and is_whole
     if options.is_streaming and is_immediate:
         visits = [function.visit for function in layout.functions]
         offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
@@ -187,6 +191,15 @@ def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tu
         for group, offset in zip(layout.groups, offsets, strict=True)
     )
     return replace(layout, groups=groups), nbytes
+
+
+def _with_copies(layout: Layout, store: StoreLayout) -> tuple[Layout, int]:
+    """A slot for each group behind the store, where programs read rounded copies of its weights."""
+    groups = tuple(
+        msgspec.structs.replace(group, slot_offset_bytes=store.nbytes + group.offset_bytes)
+        for group in layout.groups
+    )
+    return replace(layout, groups=groups), store.nbytes + layout.region_bytes
 
 
 def _too_large(

@@ -11,6 +11,7 @@ from pathlib import Path
 from csrun.base import stored
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import open_regular, read_whole
+from csrun.base.half_formats import SCALE_KEYS
 from csrun.records import tensor_files
 from csrun.records.checkpoints import on_disk
 from csrun.records.checkpoints.on_disk import Array
@@ -158,7 +159,7 @@ class Checkpoint:
                 if model != entry:
                     both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
-            elif name not in unused:
+            elif name not in unused and name not in SCALE_KEYS:
                 lines.append(f"tensor {name}: not in the model")
         return lines
 

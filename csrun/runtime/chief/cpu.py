@@ -101,7 +101,7 @@ class CpuProgram:
         numbers = numbers_view(plan, store)
         updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
         weights: Weights = ResidentWeights(updates)
-        if not plan.store_in_arena:
+        if plan.has_slots:
             weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)

@@ -8,7 +8,7 @@ from the one before.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from time import perf_counter
@@ -47,10 +47,16 @@ class Saving:
         self._step = 0  # whose it is
         self.newest, self.seconds = newest, 0.0
 
-    def begin(self, step: int, state: Mapping[str, Array], hold: Callable[[], UpdateHold]) -> None:
+    def begin(
+        self,
+        step: int,
+        state: Mapping[str, Array],
+        hold: Callable[[], UpdateHold],
+        more: Mapping[str, Array] | None = None,
+    ) -> None:
         """Save what the state is now; on return steps may be taken.
 
-        hold: has the updates wait for what is copied.
+        hold: has the updates wait for what is copied. more: of the state, what is not in the store.
 
         Raises: CsrunError when the one before it was not finite, or a disk has failed at that
         """
@@ -59,7 +65,9 @@ class Saving:
         self.newest = self._step = step
         held = hold()
         self._under_way = _in_thread(
-            lambda: self._write(step, held.sent or state, _CopyNotifier(held))
+            lambda: self._write(
+                step, {**held.sent, **(more or {})} if held.sent else state, _CopyNotifier(held)
+            )
         )
 
     def wait(self) -> None:
@@ -110,7 +118,7 @@ class Saving:
         """In the thread. A state that is not finite must not push a good checkpoint out."""
         started = perf_counter()
         try:
-            self._writer.write(step, finite(state), copies.count, copies.order)
+            self._writer.write(step, finite(state), copies.count, copies.order_of(state))
         except NotFiniteError as error:
             raise CsrunError(
                 f"{error} after step {step}: training stopped; {self.last_good(step)}"
@@ -145,11 +153,16 @@ class _CopyNotifier:
     """Tells who waits of each tensor that is copied, and of all of them when no more will be."""
 
     def __init__(self, held: UpdateHold) -> None:
-        self.order, self._held = held.order, held
-        self._left = len(held.order)
+        self._order, self._held = held.order, held
+        self._left, self._names = len(held.order), frozenset(held.order)
+
+    def order_of(self, state: Iterable[str]) -> tuple[str, ...]:
+        """Names of a state, those first that updates wait for."""
+        return (*self._order, *(name for name in state if name not in self._names))
 
     def count(self, name: str) -> None:
-        self._release(1)
+        if name in self._names:
+            self._release(1)
 
     def end(self) -> None:
         self._release(self._left)

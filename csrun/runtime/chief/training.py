@@ -18,6 +18,7 @@ from csrun.context import Progress
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.executable.bind import Array
+from csrun.executable.loss_scale import ScaleState
 from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
@@ -26,6 +27,7 @@ from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.input_log import InputLog
 from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
+from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
 from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
@@ -42,7 +44,8 @@ class LoopOptions:
     first: the global step it starts from; last: the one it ends before, None for the data's end.
     identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
     its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
-    grace_s: how long the run may go on once it must end; None for as long as it takes.
+    grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
+    the loss's, of the checkpoint that the run continues.
     """
 
     model_dir: Path
@@ -58,6 +61,7 @@ class LoopOptions:
     apart: bool = False
     saves_initial: bool = True
     grace_s: float | None = None
+    first_scale: ScaleState | None = None
 
 
 class Training:
@@ -101,7 +105,8 @@ class Training:
         # Each splitter knows how long its program's steps take.
         self._orders: dict[Program, OrderSplitter] = {}
         self.use(machine)
-        self._numbers = StepNumbers(machine.numbers)
+        self._numbers = StepNumbers(machine.numbers, machine.plan.store.numbers)
+        self._scale = scale_tracker(machine.plan, machine.numbers, options.first_scale)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
         self._result: StepResult | None = None  # of the last step, if it took one batch
@@ -208,6 +213,8 @@ class Training:
         options = self._options
         if numbers:
             self._numbers.put(self.step, numbers)
+        if self._scale is not None:
+            self._scale.begin(self.step)
         most = len(numbers) or MOST_STEPS
         if gathering is not None:
             most = len(gathering.ends)
@@ -227,6 +234,7 @@ class Training:
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
+        exhausted = None if self._scale is None else self._scale.finish(first, steps)
         self.step += steps
         if steps:
             self._unwritten = {}
@@ -242,6 +250,8 @@ class Training:
         if done.bad_loss is not None:
             self._saving.wait()  # it is the last good one
             raise CsrunError(self._why_stopped(done))
+        if exhausted is not None:
+            raise CsrunError(exhausted)
         # A failed checkpoint ends the training now, not at the next one, which may be hours away.
         self._saving.look()
         if self.step % options.checkpoint_steps == 0 and steps:
@@ -363,6 +373,8 @@ class Training:
         scalars["avg_samples_per_sec"] = rates.global_rate
         if (rate := self._learning_rate(step - 1)) is not None:
             scalars["lr"] = rate
+        if self._scale is not None:
+            scalars |= self._scale.scalars
         if self._host and self._result:
             self._host.take(self._result)
             scalars |= self._host.values()
@@ -392,8 +404,10 @@ class Training:
         step = self.step
         self._ledger.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
+        more = {} if self._scale is None else self._scale.tensors
         with self._as_it_was():
-            self._saving.begin(step, self._machine.state, self._machine.hold_updates)
+            state = {**self._machine.state, **more}
+            self._saving.begin(step, state, self._machine.hold_updates, more)
         self._ledger.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 

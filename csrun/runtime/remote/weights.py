@@ -12,7 +12,15 @@ from csrun.executable import Plan, StepState, flat_views
 from csrun.executable.bind import Array, Bytes, gradients_offset, total
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
-from csrun.runtime.step.weights import Ahead, Places, gradients_below, measuring, slot_views
+from csrun.runtime.step.weights import (
+    Ahead,
+    Places,
+    gradients_below,
+    measuring,
+    round_weights,
+    slot_views,
+    state_ranges,
+)
 from csrun.runtime.store.store_mailbox import squares_of
 from csrun.runtime.wire.run_time_clock import awake_s
 from csrun.runtime.wire.shared import Waiter
@@ -131,6 +139,7 @@ class RemoteWeights:
         self._needs = [visit.groups for visit in plan.order]
         self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
+        self._states = state_ranges(plan)
         self._flat = flat_views(plan, memory.bytes)
         self._overwrites = gradients_below(plan)
         self._ahead = Ahead(plan)
@@ -167,6 +176,10 @@ class RemoteWeights:
             # Now, not at the next step's begin: they are on the wire while the step is wound up.
             for first in self._needs[0]:
                 self._fetch(first)
+
+    def loss_scale(self, step: int) -> float:
+        """Losses are not scaled with a MemoryX on another machine."""
+        return 1.0
 
     def settle(self) -> None:
         """Wait until MemoryX has applied all gradients."""
@@ -244,4 +257,7 @@ class RemoteWeights:
         group, held_s = end.take()
         self.held_s += held_s
         if group is not None:
+            if (half := self._plan.half) is not None:
+                slot = self._slots[group]
+                round_weights(half, self._states[group], slot, slot)
             self._places.has_come(group)

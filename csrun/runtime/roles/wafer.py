@@ -15,6 +15,7 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from csrun.base import open_files
+from csrun.base.errors import UsageError
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.bind import AnyStore, Bytes, ShardedStore, numbers_view, store_of
@@ -24,6 +25,7 @@ from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
+from csrun.runtime.step.scale_rows import scale_rows
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.swarmx import ALONE, SystemShare, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
@@ -31,6 +33,7 @@ from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
+    InProcessStreamedWeights,
     ResidentWeights,
     Slots,
     StreamedWeights,
@@ -221,15 +224,27 @@ class _Wafer:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
         if memory.remote is not None:
+            if plan.loss_scaling is not None:
+                raise UsageError(
+                    "loss_scaling_factor: a loss is not scaled with MemoryX on another machine: "
+                    "set it to 1.0, or use one node"
+                )
             server_of = memory.server_of(plan)
             return memory.remote.weights(plan, arena, server_of, self._loaded)
         if plan.store_in_arena:
             program = executable.update_program(memory.resident, runtime)
             numbers = numbers_view(plan, memory.resident)
-            return ResidentWeights(Updates(plan, program, gate=memory.gate, numbers=numbers))
+            updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
+            if not plan.has_slots:
+                return ResidentWeights(updates)
+            copies = resources.enter_context(closing(Slots(plan, arena, memory.resident)))
+            return InProcessStreamedWeights(plan, copies, updates)
         slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))
         ends = self._ends(plan, store_parts, resources)
-        return StreamedWeights(plan, slots, ends, memory.server_of(plan), system)
+        server_of = memory.server_of(plan)
+        first = server_of[plan.deliveries[0]] if plan.deliveries else 0
+        scales = scale_rows(plan, numbers_view(plan, memory.store, first))
+        return StreamedWeights(plan, slots, ends, server_of, system, scales)
 
     def _ends(self, plan: Plan, store_parts: list[int], resources: ExitStack) -> list[MemoryxEnd]:
         """Ends of what is shared of a program with each MemoryX task of this machine."""

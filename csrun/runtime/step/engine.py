@@ -166,7 +166,7 @@ class Minibatches:
     Replicas of the model are minibatches here: what each does, the one arena does after the other.
 
     The first minibatch's gradients are written to the store, those of the others apart and added,
-    in the order of the minibatches, micro-batch by micro-batch. Weights must be resident.
+    in the order of the minibatches, micro-batch by micro-batch. All weights are on the wafer.
     """
 
     def __init__(
@@ -204,10 +204,12 @@ class Minibatches:
         """One of them, and the loss's sum with it."""
         at_once = self._plan.at_once
         programs = self._programs[1 if number else 0]
+        first_visit = number * len(self._plan.visits)
         for call in self._plan.schedule:
             minibatch = number * at_once + call.minibatch
             step.first_sample = minibatch * self._rows
             part = _part(batch, minibatch, self._rows)
+            self._weights.enter(first_visit + call.visit)
             sums = self._sums[call.visit] if minibatch else ()
             run_visit(programs[call.minibatch][call.visit], part, step, sums)
         if self._plan.micro_batches > 1:
@@ -272,6 +274,8 @@ class Engine:
                 break
             step.rows, step.counts = taken.made.rows, taken.made.counts
             step.first_sample = self._first_sample
+            if self._plan.loss_scaling is not None:
+                step.loss_scale = self._weights.loss_scale(step.index)
             loss_sum = self._run(taken.batch)
             if not self._verdict.is_applied(loss_sum):
                 bad_loss = loss_sum

@@ -15,11 +15,12 @@ class StepNumbers:
     """The numbers of the steps as the chief writes them where the updates read them.
 
     Nobody reads them between two orders: an order is over when its updates are made.
-    Shapes: store float64[MOST_STEPS, numbers + 1], wherever it is; None when no number is read
+    count: of the numbers. Shapes: store float64[MOST_STEPS, count + 1, or more], wherever it is;
+    None when no number is read
     """
 
-    def __init__(self, store: Array | None) -> None:
-        self._store = store
+    def __init__(self, store: Array | None, count: int = 0) -> None:
+        self._store, self._count = store, count
         self._rows = np.zeros((MOST_STEPS, 1) if store is None else store.shape)
 
     def put(self, first: int, numbers: Sequence[Sequence[float]]) -> None:
@@ -27,8 +28,10 @@ class StepNumbers:
         if self._store is None:
             return
         steps = np.arange(first, first + len(numbers)) % MOST_STEPS
-        read = len(self._rows[0]) - 1  # no update reads those after
+        read = self._count  # no update reads those after
         self._rows[steps, :read] = np.asarray(numbers)[:, :read]
+        # The others are the updates' own.
+        self._rows[:, read:] = np.asarray(self._store)[:, read:]
         self._store[...] = self._rows
 
     def norms(self, first: int, count: int) -> list[float]:
@@ -36,7 +39,7 @@ class StepNumbers:
         if self._store is None:
             return [0.0] * count
         steps = np.arange(first, first + count) % MOST_STEPS
-        found: list[float] = np.asarray(self._store)[steps, -1].tolist()
+        found: list[float] = np.asarray(self._store)[steps, self._count].tolist()
         return found
 
     def of(self, step: int, index: int) -> float:

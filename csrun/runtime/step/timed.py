@@ -46,6 +46,17 @@ class TimedWeights:
         """The group's gradients of this step are complete in the store."""
         self._weights.deliver(group, step)
 
+    def loss_scale(self, step: int) -> float:
+        """Factor of the loss of the step that begins."""
+        found = 1.0
+
+        def look() -> None:
+            nonlocal found
+            found = self._weights.loss_scale(step)
+
+        self.first_group_s += self._timed(look)
+        return found
+
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
         self.first_group_s += self._timed(self._weights.settle)

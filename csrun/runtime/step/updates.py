@@ -1,11 +1,12 @@
 """Updates of a program from its gradients: group by group, or of all at once."""
 
 from collections.abc import Sequence
-from math import sqrt
+from math import isfinite, sqrt
 
 from csrun.executable import MOST_STEPS, Plan, StepState, UpdateProgram
 from csrun.executable.bind import Array, total
 from csrun.executable.shards import Own
+from csrun.runtime.step.scale_rows import scale_rows
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.store.pages import GroupPages
 
@@ -35,13 +36,14 @@ class Updates:
         self._gate = gate or UpdateGate(plan)
         self._last_copied = self._gate.last_of_groups(plan)
         self.order = tuple(g for g in plan.deliveries if own is None or g in own)
-        self.awaits_total = own is not None and plan.clip_norm is not None and bool(self.order)
+        self.awaits_total = own is not None and plan.measures and bool(self.order)
         following = (*self.order[1:], *self.order[:1])
         self._following = dict(zip(self.order, following, strict=True))
         self._pages = pages or GroupPages()
         self._program = program
-        self._clip_norm = plan.clip_norm
-        self._norms = None if numbers is None else numbers[:, -1]
+        self._clip_norm, self._measures = plan.clip_norm, plan.measures
+        self._norms = None if numbers is None else numbers[:, plan.store.numbers]
+        self._scales = scale_rows(plan, numbers)
         self._squares: list[float] = []
 
     @property
@@ -51,7 +53,7 @@ class Updates:
 
     def deliver(self, group: int, step: StepState) -> Sequence[int]:
         """The group's gradients are in the store: the groups that are updated now."""
-        if self._clip_norm is None:
+        if not self._measures:
             return self._update((group,), step)
         self._squares += self._program.squares[group]()
         self._pages.has_measured(group)
@@ -65,21 +67,38 @@ class Updates:
         return squares
 
     def apply(self, squares: float, step: StepState) -> Sequence[int]:
-        """Update all groups by gradients that are clipped: this is the sum of all their squares."""
-        if self._clip_norm is not None:
-            norm = sqrt(squares)
-            step.clip = clipping(norm, self._clip_norm)
-            if self._norms is not None:
-                self._norms[step.index % MOST_STEPS] = norm
-        return self._update(self.order, step)
+        """Update all groups by gradients that are clipped: this is the sum of all their squares.
 
-    def _update(self, groups: Sequence[int], step: StepState) -> Sequence[int]:
+        Where the loss is scaled, they are unscaled, and a step of no finite norm is skipped.
+        """
+        if not self._measures:
+            return self._update(self.order, step)
+        norm, step.clip, is_applied = sqrt(squares), 1.0, True
+        if self._scales is not None:
+            scale = self._scales.before(step.index).scale
+            norm, step.clip = norm / scale, 1.0 / scale
+            is_applied = isfinite(norm)
+            self._scales.advance(step.index, is_applied)
+        if self._clip_norm is not None:
+            step.clip *= clipping(norm, self._clip_norm)
+        if self._norms is not None:
+            self._norms[step.index % MOST_STEPS] = norm
+        return self._update(self.order, step, is_applied)
+
+    def loss_scale(self, step: int) -> float:
+        """Factor of the loss of a step, of which the one before it is done."""
+        return 1.0 if self._scales is None else self._scales.before(step).scale
+
+    def _update(
+        self, groups: Sequence[int], step: StepState, is_applied: bool = True
+    ) -> Sequence[int]:
         for each in groups:
             self._pages.await_state(each)
             # The next group's state is read from disk while this one is updated.
             self._pages.fetch_state(self._following[each])
             self._gate.wait(self._last_copied[each])
-            self._program.update[each](step)
+            if is_applied:
+                self._program.update[each](step)
             self._pages.has_updated(each)
         return groups
 

@@ -3,14 +3,22 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from math import prod
 from typing import Protocol, TypeVar
 
+import numpy as np
+
+from csrun.base.half_formats import HalfFormat
 from csrun.executable import Plan, StepState, flat_views
 from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import AnyStore, Array, Bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
+from csrun.runtime.step.scale_rows import ScaleRows
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.store_mailbox import MemoryxEnd
+
+ROUNDED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
 
 
 class Weights(Protocol):
@@ -25,6 +33,9 @@ class Weights(Protocol):
 
     def deliver(self, group: int, step: StepState) -> None:
         """The group's gradients of this step are complete in the store."""
+
+    def loss_scale(self, step: int) -> float:
+        """Factor of the loss of the step that begins."""
 
     def settle(self) -> None:
         """Wait until every delivered gradient has become an update."""
@@ -80,6 +91,9 @@ class ResidentWeights:
     def deliver(self, group: int, step: StepState) -> None:
         self._updates.deliver(group, step)
 
+    def loss_scale(self, step: int) -> float:
+        return self._updates.loss_scale(step)
+
     def settle(self) -> None:
         """Updates are made as gradients come."""
 
@@ -104,13 +118,37 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
 
 def slot_copies(plan: Plan, arena: Bytes, store: AnyStore) -> list[Callable[[], None]]:
     """For each group, a function that copies its weights from the store into its arena slot."""
-    sources = flat_views(plan, store)
+    sources, states = flat_views(plan, store), state_ranges(plan)
 
-    def copy_of(slot: Array, source: Array) -> Callable[[], None]:
-        return lambda: slot.__setitem__(..., source)
+    def copy_of(group: int, slot: Array) -> Callable[[], None]:
+        source = sources[f"weights/{group}"]
+        if plan.half is None:
+            return lambda: slot.__setitem__(..., source)
+        return partial(round_weights, plan.half, states[group], source, slot)
 
-    slots = enumerate(slot_views(plan, arena))
-    return [copy_of(slot, sources[f"weights/{group}"]) for group, slot in slots]
+    return [copy_of(group, slot) for group, slot in enumerate(slot_views(plan, arena))]
+
+
+def state_ranges(plan: Plan) -> list[list[slice]]:
+    """For each group, the places of its states: those stay float32 in mixed precision."""
+    found: list[list[slice]] = [[] for _ in plan.groups]
+    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
+    for p in plan.parameters:
+        if p.is_state:
+            group = group_of[p.layer]
+            start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
+            found[group.index].append(slice(start, start + prod(p.shape)))
+    return found
+
+
+def round_weights(half: HalfFormat, states: Sequence[slice], source: Array, slot: Array) -> None:
+    """Copy weights, rounded to 16 bits, and states as they are; slot may be source."""
+    kept = [source[each].copy() for each in states]
+    for start in range(0, len(source), ROUNDED_AT_A_TIME):
+        piece = slice(start, start + ROUNDED_AT_A_TIME)
+        half.round(source[piece], slot[piece])
+    for each, values in zip(states, kept, strict=True):
+        slot[each] = values
 
 
 class Places:
@@ -209,7 +247,7 @@ E = TypeVar("E")
 
 def measuring(plan: Plan, ends: Sequence[E], server_of: Sequence[int]) -> list[E]:
     """Tasks whose gradients must be measured jointly before an update."""
-    if len(ends) == 1 or plan.clip_norm is None:
+    if len(ends) == 1 or not plan.measures:
         return []
     return [ends[server] for server in sorted({server_of[group] for group in plan.deliveries})]
 
@@ -251,7 +289,8 @@ class StreamedWeights:
     """Weights of MemoryX, streamed a group at a time; gradients stream back.
 
     ends: of its tasks; server_of: for each group, the task that has it. system: the wafer's place
-    among the systems, of which the first adds up what the tasks measure.
+    among the systems, of which the first adds up what the tasks measure. scales: of
+    the task that has the first group to be delivered.
     """
 
     def __init__(
@@ -261,7 +300,9 @@ class StreamedWeights:
         ends: Sequence[MemoryxEnd],
         server_of: Sequence[int],
         system: int = 0,
+        scales: ScaleRows | None = None,
     ) -> None:
+        self._scales, self._first = scales, next(iter(plan.deliveries), 0)
         self._needs = [visit.groups for visit in plan.order]
         completes = [() if plan.accumulates else visit.completes for visit in plan.order]
         self._completes = list(map(frozenset, completes))  # whose update follows in any case
@@ -322,6 +363,13 @@ class StreamedWeights:
         if (group,) == self._last and self._measuring:
             self._exchange()
 
+    def loss_scale(self, step: int) -> float:
+        """Wait until the step before has decided on it: before its first update."""
+        if self._scales is None:
+            return 1.0
+        self.await_update(self._first)
+        return self._scales.before(step).scale
+
     def settle(self) -> None:
         """Wait for the updates of all delivered groups."""
         for group in tuple(self._outdated):
@@ -377,6 +425,9 @@ class InProcessStreamedWeights:
         """Give the group's gradients to the learning algorithm."""
         self._slots.outdate(group)
         self._updates.deliver(group, step)
+
+    def loss_scale(self, step: int) -> float:
+        return self._updates.loss_scale(step)
 
     def settle(self) -> None:
         """Updates are made as gradients come."""

@@ -28,6 +28,7 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("sgd", "adam", "lamb", "adagrad", "rmsprop", "adamax"), _UPDATES),
     **dict.fromkeys(("nadam", "radam", "adadelta"), _UPDATES),
     **dict.fromkeys(("input", "parameter", "loss", "output", "minimize", "full"), _MODULES),
+    "loss_scale": "tests/compiler/test_mixed_precision.py",
     "apply_gradient": "tests/cirh/test_passes.py",
     "constant": "tests/cirh/test_batch_axes.py",
     "sample_count": "tests/runtime/step/test_padding.py",

@@ -22,6 +22,7 @@ from csrun.cirh.ops import (
     comparison,
     concatenation,
     gelu,
+    half,
     indexing,
     padding,
     powers,
@@ -129,6 +130,20 @@ FORWARD: Sequence[Case] = (
     case(rounding.CeilOp, lambda torch, x: x.ceil(), 3 * X),
     case(rounding.TruncOp, lambda torch, x: x.trunc(), 3 * X),
     case(rounding.RoundOp, lambda torch, x: x.round(), 3 * X),
+    case(
+        half.RoundHalfOp,
+        lambda torch, x: x.to(torch.bfloat16).to(x.dtype).detach() + 0 * x,
+        3 * X,
+        mantissa_bits=7,
+        bias=127,
+    ),
+    case(
+        half.RoundHalfOp,
+        lambda torch, x: x.to(torch.float16).to(x.dtype).detach() + 0 * x,
+        np.array([1.3e-3, 0.0371, 6e3, 1.0003, -2049.2]),
+        mantissa_bits=10,
+        bias=15,
+    ),
     case(
         rounding.FloorDivideOp, lambda torch, a, b: torch.div(a, b, rounding_mode="floor"), 3 * X, Y
     ),

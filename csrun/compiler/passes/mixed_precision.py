@@ -1,0 +1,117 @@
+"""Mixed precision: where numbers are rounded to 16 bits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from csrun.base.half_formats import HalfFormat
+from csrun.cirh import storage_of
+from csrun.cirh.ops.base import ElementwiseOp
+from csrun.cirh.ops.half import RoundHalfOp
+from csrun.cirh.ops.learning import AssignOp, UpdatingOp
+from csrun.cirh.ops.model import LeafOp
+from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import VIEWS
+from csrun.cirh.types import dtype_of, shape_of, type_of
+from csrun.compiler.graph.labels import label_ranges
+from csrun.compiler.graph.view_ops import numbers_of
+from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.widths import half_results
+
+
+@dataclass(frozen=True)
+class MixedPrecision(Pass):
+    """Before: any valid module. After: of one with a 16-bit format, a `round_half`
+
+    - of each array that an operator stores in 16 bits (`widths.py`), but not of one that a single
+      elementwise operator or sum reads, as that goes on computing with it in float32,
+    - of each gradient, before its update.
+
+    Weights are rounded where they come to the wafer.
+    """
+
+    name: ClassVar[str] = "mixed"
+
+    def apply(self, module: ModuleOp) -> Done:
+        """Insert them, and count them."""
+        kind = storage_of(module)
+        if kind is None:
+            return Done(False)
+        rounding = _Rounding(module, kind)
+        rounding.run()
+        return Done(rounding.count > 0, (f"{kind.name}: {rounding.count} roundings",))
+
+
+class _Rounding:
+    def __init__(self, module: ModuleOp, kind: HalfFormat) -> None:
+        self._operations = list(module.ops)
+        self._numbers = numbers_of(self._operations, label_ranges(self._operations))
+        self._kind = kind
+        self._rounded: set[SSAValue] = set()
+        self.count = 0
+
+    def run(self) -> None:
+        for op in self._operations:
+            for result in op.results[: half_results(op)]:
+                if self._is_stored(result):
+                    self._round(result)
+        for op in self._operations:
+            if isinstance(op, UpdatingOp) and not isinstance(op, AssignOp):
+                self._round_gradient(op)
+
+    def _is_stored(self, value: SSAValue) -> bool:
+        kind = type_of(value)
+        if dtype_of(kind) != "float32" or not shape_of(kind) or value in self._numbers:
+            return False
+        readers = list(_readers(value))
+        return len(readers) != 1 or not isinstance(readers[0], ElementwiseOp | SumOp)
+
+    def _round(self, value: SSAValue) -> SSAValue:
+        """Have all readers of a value read it rounded."""
+        owner = value.owner
+        assert isinstance(owner, Operation), "CIRH has no block arguments"
+        first = next(iter(_readers(value)), owner) if isinstance(owner, LeafOp) else owner
+        rounded = self._new(value, first)
+        value.replace_uses_with_if(rounded.out, lambda use: use.operation is not rounded)
+        Rewriter.insert_op(rounded, InsertPoint.after(owner))
+        self._rounded.add(rounded.out)
+        return rounded.out
+
+    def _round_gradient(self, update: UpdatingOp) -> None:
+        gradient = update.grad
+        base = gradient
+        while isinstance(base.owner, VIEWS):
+            base = base.owner.x
+        if base in self._rounded:
+            return
+        rounded = self._new(gradient, update)
+        owner = gradient.owner
+        assert isinstance(owner, Operation), "CIRH has no block arguments"
+        Rewriter.insert_op(rounded, InsertPoint.after(owner))
+        update.operands[1] = rounded.out
+
+    def _new(self, value: SSAValue, scoped: Operation) -> RoundHalfOp:
+        self.count += 1
+        scope = scoped.properties.get("scope")
+        kind = self._kind
+        rounded = RoundHalfOp.of(
+            [value],
+            mantissa_bits=kind.mantissa_bits,
+            bias=kind.bias,
+            **({} if scope is None else {"scope": scope}),
+        )
+        rounded.location = scoped.location
+        return rounded
+
+
+def _readers(value: SSAValue) -> Iterator[Operation]:
+    """Operators that read a value, under whatever view."""
+    for use in value.uses:
+        if isinstance(use.operation, VIEWS):
+            yield from _readers(use.operation.out)
+        else:
+            yield use.operation

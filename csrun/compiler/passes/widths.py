@@ -1,0 +1,119 @@
+"""Widths of operators in mixed precision: what each computes in, and what is stored of it.
+
+All arithmetic is float32: 16-bit operands are widened exactly, sums are float32. The table says
+which results are rounded to 16 bits where they are stored.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from xdsl.ir import Operation
+
+from csrun.cirh.ops import (
+    attention,
+    batch_norm,
+    concatenation,
+    constant_arrays,
+    convolution,
+    ctc,
+    embedding,
+    indexing,
+    loss,
+    model,
+    normalization,
+    padding,
+    pooling,
+    products,
+    random,
+    reductions,
+    shape,
+    vocab_shards,
+)
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp
+
+
+class Width(Enum):
+    """Width of an operator's results in memory."""
+
+    HALF = "16 bits"
+    FLOAT32 = "float32"
+    KEEPS = "as its operand"  # it moves numbers, which are 16 bits wide where its operand's are
+
+
+#: Operators that are not elementwise; elementwise ones are HALF, but for those named here.
+WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
+    Width.HALF: (
+        products.MmOp,
+        products.AddmmOp,
+        products.MatmulOp,
+        convolution.ConvolutionOp,
+        convolution.ConvolutionBackwardInputOp,
+        convolution.ConvolutionBackwardWeightOp,
+        attention.AttentionOp,
+        attention.AttentionBackwardOp,
+        normalization.NativeLayerNormOp,
+        normalization.NativeLayerNormBackwardOp,
+        normalization.FusedRmsNormOp,
+        normalization.FusedRmsNormBackwardOp,
+        batch_norm.NativeBatchNormOp,
+        batch_norm.NativeBatchNormBackwardOp,
+        pooling.AvgPool2dOp,
+        pooling.AvgPool2dBackwardOp,
+        pooling.MaxPool2dBackwardOp,
+        embedding.EmbeddingDenseBackwardOp,
+        ctc.CtcLossBackwardOp,
+        indexing.GatherBackwardOp,
+        indexing.IndexSelectBackwardOp,
+        vocab_shards.EmbeddingPartBackwardOp,
+        vocab_shards.NllLossPartBackwardOp,
+        model.InputOp,
+    ),
+    Width.FLOAT32: (
+        loss.LogSoftmaxOp,
+        loss.NllLossForwardOp,
+        loss.NllLossBackwardOp,
+        ctc.CtcLossOp,
+        vocab_shards.LogSumExpPartOp,
+        vocab_shards.NllLossOfSumsOp,
+        reductions.SumOp,
+        reductions.AmaxOp,
+        reductions.AminOp,
+        products.AddProductOp,
+        model.StateOp,
+        model.FullOp,
+        constant_arrays.ConstantOp,
+        padding.LabelCountOp,
+        random.DropoutMaskOp,
+    ),
+    Width.KEEPS: (
+        *shape.VIEWS,
+        shape.SliceBackwardOp,
+        shape.SelectBackwardOp,
+        concatenation.CatOp,
+        embedding.EmbeddingOp,
+        vocab_shards.EmbeddingPartOp,
+        indexing.GatherOp,
+        indexing.IndexSelectOp,
+        pooling.MaxPool2dOp,
+        padding.MaskPaddingOp,
+        model.ParameterOp,
+    ),
+}
+#: Operators of which more results than the first are 16 bits wide; statistics stay float32.
+HALF_RESULTS: Mapping[type[Operation], int] = {attention.AttentionBackwardOp: 3}
+
+
+_WIDTH_OF: Mapping[type[Operation], Width] = {
+    kind: width for width, kinds in WIDTHS.items() for kind in kinds
+}
+
+
+def width_of(op: Operation) -> Width | None:
+    """Width of an operator's results; None for one that has none of floats."""
+    found = _WIDTH_OF.get(type(op))
+    return Width.HALF if found is None and isinstance(op, ElementwiseOp) else found
+
+
+def half_results(op: Operation) -> int:
+    """Number of an operator's first results that are 16 bits wide."""
+    return HALF_RESULTS.get(type(op), 1) if width_of(op) is Width.HALF else 0

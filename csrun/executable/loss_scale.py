@@ -1,0 +1,87 @@
+"""Dynamic loss scaling: the factor of the loss, so that small gradients do not vanish in 16 bits.
+
+A step whose gradients are not finite is skipped. The scale is halved where such steps are too
+many, and doubled after a time; both dialects are one rule with other constants.
+Source: the Cerebras Model Zoo, releases 1.x (TensorFlow) and later (PyTorch)
+"""
+
+from math import inf
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from csrun.base.half_formats import FLOAT16, HalfFormat
+
+LEAST_MINIMUM = 2.0**-14
+MOST_MAXIMUM = 3.4028234663852886e38  # float32's largest number
+FACTOR = 2.0
+EXHAUSTED = (
+    "Minimum loss scale threshold was reached but gradient norms are still encountering NaN or "
+    "inf values"
+)
+Dialect = Literal["tensorflow", "pytorch"]
+
+
+class ScaleState(NamedTuple):
+    """The scale after a step, and what was counted since it changed."""
+
+    scale: float
+    steps: float = 0.0
+    overflows: float = 0.0
+
+
+class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Constants of the rule; they are in the plan.
+
+    is_dynamic: else the scale stays. exceeds: it doubles after more than `steps_per_increase`
+    steps, not as many.
+    """
+
+    initial: float = 2.0**15
+    steps_per_increase: int = 2000
+    minimum: float = LEAST_MINIMUM
+    maximum: float = 2.0**15
+    overflow_tolerance: float = 0.05
+    exceeds: bool = False
+    is_dynamic: bool = True
+
+    @property
+    def first(self) -> ScaleState:
+        """State before the first step."""
+        return ScaleState(self.initial)
+
+    def after(self, before: ScaleState, is_finite: bool) -> ScaleState:
+        """State after a step whose gradients are finite, or not: count, halve, double, clamp."""
+        if not self.is_dynamic:
+            return before
+        scale, steps, overflows = before.scale, before.steps + 1, before.overflows + (not is_finite)
+        if overflows / steps > self.overflow_tolerance:
+            scale, steps, overflows = scale / FACTOR, 0.0, 0.0
+        if steps > self.steps_per_increase - (not self.exceeds):
+            scale, steps, overflows = scale * FACTOR, 0.0, 0.0
+        return ScaleState(min(max(scale, self.minimum), self.maximum), steps, overflows)
+
+
+def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
+    """The rule of a dialect, with its constants for a 16-bit format."""
+    if dialect == "tensorflow":
+        return LossScaling()
+    most = 2.0**31 if half is not None and half.largest > FLOAT16.largest else 2.0**15
+    return LossScaling(initial=most, maximum=most, overflow_tolerance=0.0, exceeds=True)
+
+
+def misfit(scaling: LossScaling) -> str | None:
+    """What is wrong with the constants, in the original's words; None where nothing is."""
+    if scaling.minimum < LEAST_MINIMUM:
+        return f"min_loss_scale too small: must be at least {LEAST_MINIMUM}, got {scaling.minimum}"
+    if scaling.maximum > MOST_MAXIMUM:
+        return f"max_loss_scale must be at most {MOST_MAXIMUM}, got {scaling.maximum}"
+    if scaling.overflow_tolerance < 0:
+        return f"overflow_tolerance must be >= 0, got {scaling.overflow_tolerance}"
+    if scaling.steps_per_increase < 1:
+        return f"steps_per_increase must be >= 1, got {scaling.steps_per_increase}"
+    if not 0 < scaling.initial < inf:
+        return f"initial_loss_scale must be > 0 and finite, got {scaling.initial}"
+    if scaling.maximum < scaling.minimum:
+        return f"max_loss_scale must be >= min_loss_scale {scaling.minimum}, got {scaling.maximum}"
+    return None

@@ -1,0 +1,103 @@
+"""Loss scale of the steps, in their rows of the store's numbers."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+
+from csrun.base.half_formats import SCALE_KEYS
+from csrun.executable import MOST_STEPS, Plan
+from csrun.executable.bind import Array
+from csrun.executable.loss_scale import EXHAUSTED, LossScaling, ScaleState
+
+
+class ScaleRows:
+    """The state of the scale after each of the last steps.
+
+    Shapes: numbers as of `numbers_view`
+    """
+
+    def __init__(self, plan: Plan, scaling: LossScaling, numbers: Array) -> None:
+        self.scaling = scaling
+        self._rows = numbers[:, scale_columns(plan)]
+
+    def before(self, step: int) -> ScaleState:
+        """State before a step, of which the one before it is done."""
+        return ScaleState(*self._rows[(step - 1) % MOST_STEPS].tolist())
+
+    def advance(self, step: int, is_finite: bool) -> None:
+        """Note the state after a step."""
+        self._rows[step % MOST_STEPS] = self.scaling.after(self.before(step), is_finite)
+
+
+def scale_rows(plan: Plan, numbers: Array | None) -> ScaleRows | None:
+    """The rows of a plan whose loss is scaled."""
+    if plan.loss_scaling is None:
+        return None
+    assert numbers is not None, "a scaled loss has its scale in the store"
+    return ScaleRows(plan, plan.loss_scaling, numbers)
+
+
+def scale_columns(plan: Plan) -> slice:
+    """Columns of the scale's state, after the numbers and the norm."""
+    first = plan.store.numbers + 1
+    return slice(first, first + len(SCALE_KEYS))
+
+
+class ScaleTracker:
+    """The chief's view of the scale: between two orders, and over those of the last one.
+
+    state: after the last step.
+    Shapes: store as of `numbers_view`, wherever it is
+    """
+
+    def __init__(self, plan: Plan, scaling: LossScaling, store: Array, state: ScaleState) -> None:
+        self._plan, self._scaling, self._store = plan, scaling, store
+        self.state = state
+        self.norm = 0.0
+
+    def begin(self, first: int) -> None:
+        """Have the state where the updates of the next steps, from `first` on, read it."""
+        rows = np.array(self._store)
+        rows[:, self._plan.store.numbers :] = 0  # of steps that a task takes no part in
+        rows[(first - 1) % MOST_STEPS, scale_columns(self._plan)] = self.state
+        self._store[...] = rows
+
+    def finish(self, first: int, count: int) -> str | None:
+        """Take the state after the steps of an order; the reason why no step may follow."""
+        rows = np.asarray(self._store)
+        for step in range(first, first + count):
+            row, before = rows[step % MOST_STEPS], self.state
+            self.norm = float(row[self._plan.store.numbers])
+            self.state = ScaleState(*row[scale_columns(self._plan)].tolist())
+            if self._is_exhausted(before):
+                return f"{EXHAUSTED}: loss scale {before.scale:g} at step {step + 1}"
+        return None
+
+    def _is_exhausted(self, before: ScaleState) -> bool:
+        is_least = before.scale <= self._scaling.minimum and self._scaling.is_dynamic
+        return is_least and not isfinite(self.norm)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The events of a step."""
+        return {"train/loss_scale": self.state.scale, "train/unclipped_grad_norm": self.norm}
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """The state as a checkpoint has it."""
+        return {name: np.array(v) for name, v in zip(SCALE_KEYS, self.state, strict=True)}
+
+
+def scale_tracker(
+    plan: Plan, numbers: Array | None, first: ScaleState | None
+) -> ScaleTracker | None:
+    """The tracker of a plan whose loss is scaled; first: state that a training begins with."""
+    if plan.loss_scaling is None or numbers is None:
+        return None
+    return ScaleTracker(plan, plan.loss_scaling, numbers, first or plan.loss_scaling.first)
+
+
+def scale_of(values: Sequence[Array]) -> ScaleState:
+    """The state of a checkpoint's tensors, in the order of SCALE_KEYS."""
+    return ScaleState(*(float(value) for value in values))

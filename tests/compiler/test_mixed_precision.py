@@ -1,0 +1,198 @@
+"""Steps in mixed precision: beside PyTorch with the same roundings, in both modes, and scaled."""
+
+import numpy as np
+import pytest
+from support.programs import ArrayData, Network
+
+from csrun import nn
+from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
+from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
+from csrun.executable import machine_code
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.step.scale_rows import scale_tracker
+from csrun.runtime.wire.messages import StepOrder
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle of mixed precision")
+
+PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
+FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}
+STEPS = 40
+KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
+
+
+class Trained:
+    """A network after some steps: losses of the steps, weights by name, state of the scale."""
+
+    def __init__(self, network: Network, folder, mode=PIPELINED, steps=STEPS, **options):
+        self.executable = network.compile(folder, mode, 1, **options)
+        batches = ArrayData(network.batches(steps))
+        machine = CpuMachine(self.executable, batches, RunSettings(), 0)
+        machine.initialize()
+        for name, value in network.parameters().items():
+            machine.state[name][...] = value
+        tracker = scale_tracker(self.executable.plan, machine.numbers, None)
+        if tracker is not None:
+            tracker.begin(0)
+        assert machine.run(StepOrder(0, steps)).done == steps
+        self.stopped = None if tracker is None else tracker.finish(0, steps)
+        self.scale = None if tracker is None else tracker.state
+        self.losses = machine.losses(steps)
+        self.weights = {name: np.array(machine.state[name]) for name in network.parameters()}
+
+    @property
+    def bits(self):
+        return {name: value.tobytes() for name, value in self.weights.items()}, self.losses
+
+
+def rounded(kind: HalfFormat, x):
+    """The nearest numbers of a format, in float64."""
+    out = x.detach().to(torch.float32).numpy().copy()
+    kind.round(out, out)
+    return torch.from_numpy(out.astype(np.float64))
+
+
+def storing(kind: HalfFormat):
+    """An operator that stores in a format: forward the value, backward its gradient."""
+
+    class Storing(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return rounded(kind, x)
+
+        @staticmethod
+        def backward(context, gradient):
+            return rounded(kind, gradient)
+
+    return Storing.apply
+
+
+def gradients_of_torch(network, kind):
+    """Of one step in float64, with explicit roundings where csrun stores 16 bits."""
+    store = storing(kind)
+    ((x, labels),) = network.batches(1)
+    leaves = {
+        n: torch.from_numpy(v).double().requires_grad_() for n, v in network.parameters().items()
+    }
+    hidden = store(torch.from_numpy(x).double().flatten(1))
+    layers = [name.removesuffix("/kernel") for name in leaves if "kernel" in name]
+    for layer in layers:
+        hidden = hidden @ store(leaves[f"{layer}/kernel"]) + store(leaves[f"{layer}/bias"])
+        hidden = store(hidden.relu() if layer != layers[-1] else hidden)
+    torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long()).backward()
+    return {name: leaf.grad.numpy() for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_step_has_the_gradients_of_pytorch_with_the_same_roundings(tmp_path, name, kernels):
+    rate = 1.0
+    network = Network(storage=FORMATS[name], optimizer=nn.SGD(rate))
+    trained = Trained(network, tmp_path, steps=1, kernels=kernels)
+    first = network.parameters()
+    for parameter, expected in gradients_of_torch(network, FORMATS[name]).items():
+        found = (first[parameter].astype(np.float64) - trained.weights[parameter]) / rate
+        error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert error < FORMATS[name].epsilon, parameter
+
+
+def test_a_step_in_bfloat16_is_near_autocasts(tmp_path):
+    network = Network(storage=BFLOAT16, optimizer=nn.SGD(1.0))
+    trained = Trained(network, tmp_path, steps=1)
+    ((x, labels),) = network.batches(1)
+    leaves = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = torch.from_numpy(x).flatten(1)
+        layers = [name.removesuffix("/kernel") for name in leaves if "kernel" in name]
+        for layer in layers:
+            hidden = torch.nn.functional.linear(
+                hidden, leaves[f"{layer}/kernel"].T, leaves[f"{layer}/bias"]
+            )
+            hidden = hidden.relu() if layer != layers[-1] else hidden
+        loss = torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long())
+    loss.backward()
+    for name, leaf in leaves.items():
+        found = network.parameters()[name] - trained.weights[name]
+        error = np.linalg.norm(found - leaf.grad.numpy()) / np.linalg.norm(leaf.grad.numpy())
+        assert error < 2e-2, name
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_both_modes_and_parts_have_the_same_bits(tmp_path, name):
+    optimizer = nn.Adam(0.01, clip_norm=0.6, loss_scaling_factor="dynamic", max_loss_scale=2.0**24)
+    network = Network(storage=FORMATS[name], optimizer=optimizer, dropout=0.1)
+    for kernels in KERNELS:
+        pipelined, streamed = (
+            Trained(network, tmp_path, mode, kernels=kernels) for mode in (PIPELINED, STREAMING)
+        )
+        assert pipelined.bits == streamed.bits
+        assert pipelined.scale == streamed.scale
+
+
+def test_weights_in_slots_are_rounded_and_the_stores_are_not(tmp_path):
+    network = Network(storage=BFLOAT16)
+    plan = network.compile(tmp_path, PIPELINED, 1).plan
+    assert plan.has_slots
+    assert plan.store_in_arena
+    starts = {group.slot_offset_bytes for group in plan.groups}
+    assert min(starts) >= plan.store.nbytes
+    weights = Trained(network, tmp_path).weights["dense/kernel"]
+    assert (rounded(BFLOAT16, torch.from_numpy(weights)).numpy() != weights).any()
+
+
+FACTOR = 2.0**-25
+
+
+def vanishing(storage, **options):
+    """A network whose gradients are too small for float16."""
+    optimizer = nn.SGD(0.05 / FACTOR, 0.9, **options)
+    return Network(storage=storage, optimizer=optimizer, loss_factor=FACTOR)
+
+
+def test_gradients_that_vanish_in_float16(tmp_path):
+    network = vanishing(None)
+    in_half = [
+        torch.from_numpy(FACTOR * g).half() for g in gradients_of_torch(network, BFLOAT16).values()
+    ]
+    assert not any(g.any() for g in in_half), "PyTorch's vanish, too"
+    expected = np.mean(Trained(network, tmp_path).losses[-8:])
+    first = network.parameters()
+    unscaled = Trained(vanishing(FLOAT16), tmp_path)
+    assert all((unscaled.weights[name] == value).all() for name, value in first.items())
+    scaled = Trained(
+        vanishing(
+            FLOAT16,
+            loss_scaling_factor="dynamic",
+            max_loss_scale=2.0**24,
+            initial_loss_scale=2.0**24,
+        ),
+        tmp_path,
+    )
+    wide = Trained(vanishing(cbfloat16()), tmp_path)
+    for trained in (scaled, wide):
+        assert np.mean(trained.losses[-8:]) == pytest.approx(expected, rel=0.02)
+
+
+def test_an_overflow_skips_the_step_and_halves(tmp_path):
+    options = {"initial_loss_scale": 2.0**30, "max_loss_scale": 2.0**30}
+    optimizer = nn.SGD(0.05, loss_scaling_factor="dynamic", **options)
+    network = Network(storage=FLOAT16, optimizer=optimizer)
+    trained = Trained(network, tmp_path, steps=1)
+    assert trained.bits[0] == {n: v.tobytes() for n, v in network.parameters().items()}
+    assert trained.scale == (2.0**29, 0, 0)
+    assert trained.stopped is None
+
+
+def test_an_overflow_at_the_smallest_scale_ends_the_run(tmp_path):
+    options = {"initial_loss_scale": 2.0**30, "max_loss_scale": 2.0**30, "min_loss_scale": 2.0**30}
+    optimizer = nn.SGD(0.05, loss_scaling_factor="dynamic", **options)
+    trained = Trained(Network(storage=FLOAT16, optimizer=optimizer), tmp_path, steps=2)
+    assert trained.stopped.startswith("Minimum loss scale threshold was reached")
+    assert trained.stopped.endswith("at step 1")
+
+
+def test_a_scale_of_a_power_of_two_changes_no_bit_in_float32(tmp_path):
+    plain = Trained(Network(optimizer=nn.SGD(0.05)), tmp_path)
+    scaled = Trained(Network(optimizer=nn.SGD(0.05, loss_scaling_factor=1024.0)), tmp_path)
+    assert plain.bits == scaled.bits
+    assert scaled.scale == (1024, 0, 0)
