@@ -71,7 +71,7 @@ def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
 
 
 def misfit(scaling: LossScaling) -> str | None:
-    """What is wrong with the constants, in the original's words; None where nothing is."""
+    """Return which constant is out of range, in the original's words; None if none is."""
     if scaling.minimum < LEAST_MINIMUM:
         return f"min_loss_scale too small: must be at least {LEAST_MINIMUM}, got {scaling.minimum}"
     if scaling.maximum > MOST_MAXIMUM:

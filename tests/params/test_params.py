@@ -127,7 +127,7 @@ def test_all_spellings_of_compile_only(path, arguments):
         ("model: {hidden_size: 1}\nnetwork: {}\nrunconfig: {}", "network: unknown key"),
         (
             "model: {hidden_size: 1}\nrunconfig: {precision: float46}",
-            "runconfig.precision: must be one of float32, float64, mixed_float16, ",
+            "runconfig.precision: must be one of float32, float64, mixed_bfloat16, ",
         ),
         (
             "model: {hidden_size: 1}\nrunconfig: {precision: float16}",
@@ -135,7 +135,7 @@ def test_all_spellings_of_compile_only(path, arguments):
         ),
         (
             "model: {hidden_size: 1}\nrunconfig: {cb16_exponent_bias: 63}",
-            "runconfig.cb16_exponent_bias: must be a whole number <= 62, got 63",
+            "runconfig.cb16_exponent_bias: must be a whole number >= 1 and <= 62, got 63",
         ),
     ],
 )

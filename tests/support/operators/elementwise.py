@@ -140,7 +140,7 @@ FORWARD: Sequence[Case] = (
     case(
         half.RoundHalfOp,
         lambda torch, x: x.to(torch.float16).to(x.dtype).detach() + 0 * x,
-        np.array([1.3e-3, 0.0371, 6e3, 1.0003, -2049.2]),
+        np.array([0.25, 3.7, 6e3, 1.0003, -2049.2]),
         mantissa_bits=10,
         bias=15,
     ),
