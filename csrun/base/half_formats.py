@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
-Words = npt.NDArray[np.uint16]
+Floats = npt.NDArray[Any]
+Words = npt.NDArray[Any]
 
 CB16_EXPONENT_BIAS = 31
 MOST_CB16_BIAS = 62  # the largest exponent is that of 1
@@ -81,7 +81,7 @@ class HalfFormat:
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
         sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
         dropped = np.uint32(self.dropped_bits)
-        words: npt.NDArray[Any]
+        words: Words
         # In the integers of the bits, a carry out of the mantissa is one into the exponent.
         half = (1 << (self.dropped_bits - 1)) - 1
         with np.errstate(over="ignore"):
@@ -107,11 +107,11 @@ class HalfFormat:
             return
         np.take(_table(self), words, out=out, mode="clip")  # no word is out of range
 
-    def round(self, x: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
+    def round(self, x: Floats, out: Floats) -> None:
         """Round float32 to the nearest number of the format, any shape; out may be x."""
         if (self.mantissa_bits, self.bias) == (10, 15):
-            with np.errstate(over="ignore"):
-                out[...] = x.astype(np.float16)  # in hardware, where there is some
+            out[...] = x.astype(np.float16)  # in hardware, where there is some
             return
         # In the integers of the bits, a carry out of the mantissa is one into the exponent.
         bits = x.view(np.uint32)

@@ -31,3 +31,19 @@ def round_half(x: Any, mantissa_bits: int, bias: int) -> Any:
     out = np.empty_like(x)
     HalfFormat("", mantissa_bits, bias).round(np.asarray(x, np.float32), out)
     return out
+
+
+@singledispatch
+def narrow_half(x: Any, mantissa_bits: int, bias: int) -> Any:
+    """Words of a 16-bit format."""
+    out = np.empty(x.shape, np.uint16)
+    HalfFormat("", mantissa_bits, bias).narrow(np.asarray(x, np.float32), out)
+    return out
+
+
+@singledispatch
+def widen_half(words: Any, mantissa_bits: int, bias: int) -> Any:
+    """Numbers of words of a 16-bit format."""
+    out = np.empty(words.shape, np.float32)
+    HalfFormat("", mantissa_bits, bias).widen(words, out)
+    return out

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     IntegerType,
+    Signedness,
     TensorType,
     i1,
     i32,
@@ -25,6 +26,7 @@ ELEMENT_TYPES: dict[str, Attribute] = {
     "int32": i32,
     "int64": i64,
     "bool": i1,
+    "uint16": IntegerType(16, Signedness.UNSIGNED),  # words of 16-bit formats
 }
 _NAMES = {element: name for name, element in ELEMENT_TYPES.items()}
 

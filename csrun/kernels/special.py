@@ -149,3 +149,13 @@ def _polynomial(x: Array, coefficients: Sequence[float], out: Array) -> None:
 def round_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Round to numbers of a 16-bit format, any shape; out may be x."""
     HalfFormat("", mantissa_bits, bias).round(x.astype(np.float32, copy=False), out)
+
+
+def narrow_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
+    """Round to words of a 16-bit format, any shape: float32 -> uint16."""
+    HalfFormat("", mantissa_bits, bias).narrow(x, out)
+
+
+def widen_half(words: Array, mantissa_bits: int, bias: int, out: Array) -> None:
+    """Widen words of a 16-bit format, any shape: uint16 -> float32."""
+    HalfFormat("", mantissa_bits, bias).widen(words, out)

@@ -21,6 +21,7 @@ from csrun.records import log_lines
 _OF_THE_SCRIPT = (
     "cs_ip",
     "precision",
+    "cb16_exponent_bias",
     "warm_start",
     "multireplica",
     "minibatches_in_flight",

@@ -1,12 +1,17 @@
-"""Rounding to the numbers of a 16-bit format."""
+"""16-bit formats: rounding to their numbers, words of them, and back."""
 
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr
-from xdsl.irdl import irdl_op_definition, prop_def
+from xdsl.dialects.builtin import IntegerAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.math_functions import round_half
+from csrun.cirh.math_functions import narrow_half, round_half, widen_half
+from csrun.cirh.ops.base import ASSEMBLY, ElementwiseOp, Properties, Types
 from csrun.cirh.ops.rounding import RoundingOp
+from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type
+
+WORD = "uint16"
 
 
 @irdl_op_definition
@@ -24,4 +29,56 @@ class RoundHalfOp(RoundingOp):
         return round_half(x, mantissa_bits, bias)
 
 
-OPS = (RoundHalfOp,)
+class _ConvertingOp(ElementwiseOp):
+    """Float32 to words or back; inserted after the gradient is taken."""
+
+    LINEAR_IN: ClassVar = (frozenset({0}),)  # zeros stay zeros
+    KEEPS_INTEGERS: ClassVar = True
+    FROM: ClassVar[str]
+    TO: ClassVar[str]
+
+    x = operand_def(TensorType)
+    mantissa_bits = prop_def(IntegerAttr)
+    bias = prop_def(IntegerAttr)
+    out = result_def(TensorType)
+    assembly_format = ASSEMBLY
+
+    @classmethod
+    def infer(cls, types: Types, properties: Properties) -> Tensor:
+        """The operand's shape, of the other type."""
+        if dtype_of(types[0]) != cls.FROM:
+            raise VerifyException(f"the operand must be {cls.FROM}, got {types[0]}")
+        return tensor_type(shape_of(types[0]), cls.TO)
+
+    def compute(self, *operands: Any) -> Any:
+        """The formula's value."""
+        return self.formula(*operands, **self.options)
+
+
+@irdl_op_definition
+class NarrowHalfOp(_ConvertingOp):
+    """Words of a 16-bit format that are nearest to numbers."""
+
+    name = "cirh.narrow_half"
+    FROM: ClassVar = "float32"
+    TO: ClassVar = WORD
+
+    @staticmethod
+    def formula(x: Any, mantissa_bits: int, bias: int) -> Any:
+        return narrow_half(x, mantissa_bits, bias)
+
+
+@irdl_op_definition
+class WidenHalfOp(_ConvertingOp):
+    """Numbers of words of a 16-bit format."""
+
+    name = "cirh.widen_half"
+    FROM: ClassVar = WORD
+    TO: ClassVar = "float32"
+
+    @staticmethod
+    def formula(x: Any, mantissa_bits: int, bias: int) -> Any:
+        return widen_half(x, mantissa_bits, bias)
+
+
+OPS = (RoundHalfOp, NarrowHalfOp, WidenHalfOp)

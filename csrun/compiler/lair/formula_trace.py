@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from csrun.cirh.math_functions import logistic, normal_cdf, round_half
+from csrun.cirh.math_functions import (
+    logistic,
+    narrow_half,
+    normal_cdf,
+    round_half,
+    widen_half,
+)
 
 Number = float | int
 Options = tuple[tuple[str, float | str], ...]
@@ -52,6 +58,8 @@ class Symbol(NDArrayOperatorsMixin):
 logistic.register(Symbol, lambda x: x.record("logistic"))
 normal_cdf.register(Symbol, lambda x: x.record("normal_cdf"))
 round_half.register(Symbol, lambda x, *numbers: x.record("round_half", *numbers))
+narrow_half.register(Symbol, lambda x, *numbers: x.record("narrow_half", *numbers))
+widen_half.register(Symbol, lambda x, *numbers: x.record("widen_half", *numbers))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from csrun.cirh import storage_of
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.half import RoundHalfOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
-from csrun.cirh.ops.model import LeafOp
+from csrun.cirh.ops.model import LeafOp, LossOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -28,7 +28,7 @@ class MixedPrecision(Pass):
     """Before: any valid module. After: of one with a 16-bit format, a `round_half`
 
     - of each array that an operator stores in 16 bits (`widths.py`), but not of one that a single
-      elementwise operator or sum reads, as that goes on computing with it in float32,
+      elementwise operator or sum of the same pass reads, which computes with it in float32,
     - of each gradient, before its update.
 
     Weights are rounded where they come to the wafer.
@@ -50,6 +50,8 @@ class _Rounding:
     def __init__(self, module: ModuleOp, kind: HalfFormat) -> None:
         self._operations = list(module.ops)
         self._numbers = numbers_of(self._operations, label_ranges(self._operations))
+        loss = (n for n, op in enumerate(self._operations) if isinstance(op, LossOp))
+        self._after_loss = set(self._operations[next(loss, len(self._operations)) :])
         self._kind = kind
         self._rounded: set[SSAValue] = set()
         self.count = 0
@@ -68,7 +70,9 @@ class _Rounding:
         if dtype_of(kind) != "float32" or not shape_of(kind) or value in self._numbers:
             return False
         readers = list(_readers(value))
-        return len(readers) != 1 or not isinstance(readers[0], ElementwiseOp | SumOp)
+        if len(readers) != 1 or not isinstance(readers[0], ElementwiseOp | SumOp):
+            return True
+        return (readers[0] in self._after_loss) != (value.owner in self._after_loss)
 
     def _round(self, value: SSAValue) -> SSAValue:
         """Have all readers of a value read it rounded."""

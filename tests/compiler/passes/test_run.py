@@ -61,7 +61,7 @@ def test_the_compile_directory_has_what_stages_changed_and_the_log_their_counts(
         "02_canonical.mlir",
         "10_dead.mlir",
         "11_splitting.mlir",
-        "15_lair.mlir",
+        "16_lair.mlir",
     ]
     assert sorted(p.name for p in folder.glob("*.mlir")) == names
     texts = [(folder / name).read_text() for name in names]

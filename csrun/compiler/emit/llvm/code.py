@@ -15,6 +15,7 @@ _TYPES = {
     "float64": "double",
     "int8": "i8",
     "int16": "i16",
+    "uint16": "i16",
     "int32": "i32",
     "int64": "i64",
     "bool": "i1",
@@ -83,7 +84,7 @@ def index(number: int) -> LaneValue:
 
 def stored_size(dtype: str) -> int:
     """Bytes of an element in memory."""
-    return {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "float32": 4}.get(dtype, 8)
+    return {"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "float32": 4}.get(dtype, 8)
 
 
 class Code:

@@ -1,7 +1,9 @@
-"""Rounding of float32 to the numbers of a 16-bit format, as instructions on the bits.
+"""Float32 to the numbers or words of a 16-bit format and back, as instructions on the bits.
 
 The same steps as `csrun.base.half_formats`, so that both give the same bits.
 """
+
+from collections.abc import Callable, Mapping
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import Code, LaneValue, NoMachineCodeError
@@ -45,3 +47,68 @@ def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) ->
     small = code.op("or", sign, code.convert("bitcast", aligned, "int32"))
     is_small = code.compare("olt", magnitude, code.constant(half.smallest_normal, kind))
     return code.select(is_small, code.convert("bitcast", small, "float32"), found)
+
+
+def narrow_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
+    """Words of a format, nearest to float32."""
+    integers, kind = x.kind.of("int32"), x.kind
+    rounded = round_half(code, half, x)
+    bits = code.convert("bitcast", rounded, "int32")
+    sign = code.op("and", bits, code.constant(_SIGN, integers))
+    magnitude = code.op("xor", bits, sign)
+    less = code.op("sub", magnitude, code.constant(half.rebias, integers))
+    word = code.op("lshr", less, code.constant(half.dropped_bits, integers))
+    if not half.has_range_of_float32:
+        aligner = code.constant(half.aligner, kind)
+        aligned = code.op("fadd", code.call("fabs", rounded), aligner)
+        aligned = code.convert("bitcast", aligned, "int32")
+        small = code.op("sub", aligned, code.convert("bitcast", aligner, "int32"))
+        word = code.select(_is_below(code, rounded, half.smallest_normal), small, word)
+        infinite = code.compare("uge", magnitude, code.constant(_INFINITY, integers))
+        word = code.select(infinite, code.constant(half.infinity, integers), word)
+    quiet = code.constant(half.infinity | 1 << (half.mantissa_bits - 1), integers)
+    payload = code.op("lshr", magnitude, code.constant(half.dropped_bits, integers))
+    mask = code.constant((1 << half.mantissa_bits) - 1, integers)
+    payload = code.op("or", code.op("and", payload, mask), quiet)
+    word = code.select(code.compare("uno", x, x), payload, word)
+    word = code.op("or", word, code.op("lshr", sign, code.constant(16, integers)))
+    return code.convert("trunc", word, "uint16")
+
+
+def _is_below(code: Code, x: LaneValue, bound: float) -> LaneValue:
+    return code.compare("olt", code.call("fabs", x), code.constant(bound, x.kind))
+
+
+def widen_half(code: Code, half: HalfFormat, words: LaneValue) -> LaneValue:
+    """Float32 of the words of a format.
+
+    Raises: NoMachineCodeError for what is not words
+    """
+    if words.kind.dtype != "uint16":
+        raise NoMachineCodeError(f"widening of {words.kind.dtype}")
+    word = code.convert("zext", words, "int32")
+    integers, kind = word.kind, word.kind.of("float32")
+    if half.has_range_of_float32:
+        shifted = code.op("shl", word, code.constant(16, integers))
+        return code.convert("bitcast", shifted, "float32")
+    magnitude = code.op("and", word, code.constant(0x7FFF, integers))
+    sign = code.op("xor", word, magnitude)
+    sign = code.op("shl", sign, code.constant(16, integers))
+    shifted = code.op("shl", magnitude, code.constant(half.dropped_bits, integers))
+    found = code.op("add", shifted, code.constant(half.rebias, integers))
+    numbers = code.convert("sitofp", magnitude, "float32")
+    small = code.op("fmul", numbers, code.constant(half.smallest, kind))
+    is_small = code.compare("ult", magnitude, code.constant(1 << half.mantissa_bits, integers))
+    found = code.select(is_small, code.convert("bitcast", small, "int32"), found)
+    special = code.op("or", shifted, code.constant(_INFINITY, integers))
+    is_special = code.compare("uge", magnitude, code.constant(half.infinity, integers))
+    found = code.op("or", code.select(is_special, special, found), sign)
+    return code.convert("bitcast", found, "float32")
+
+
+#: Instructions of the functions that formulas call.
+CONVERSIONS: Mapping[str, Callable[[Code, HalfFormat, LaneValue], LaneValue]] = {
+    "round_half": round_half,
+    "narrow_half": narrow_half,
+    "widen_half": widen_half,
+}

@@ -9,7 +9,7 @@ from functools import cache
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, NoMachineCodeError
 from csrun.compiler.emit.llvm.elementary import Float32
-from csrun.compiler.emit.llvm.half import round_half
+from csrun.compiler.emit.llvm.half import CONVERSIONS
 from csrun.compiler.lair.formula_trace import FormulaCall, Number, Options, Symbol, Trace
 from csrun.compiler.lair.functions import FORMULAS
 from csrun.compiler.lair.operators import CAST, IDENTITY
@@ -169,19 +169,20 @@ class _Formula:
     def value(self) -> LaneValue:
         """The result."""
         for call in self._trace.calls:
-            if call.function == "round_half":
-                found = self._rounded(call)
+            if call.function in CONVERSIONS:
+                found = self._converted(call)
             else:
                 found = call_function(self._code, call.function, self._args(call))
             self._values[call.result] = found
         return self._values[self._trace.result]
 
-    def _rounded(self, call: FormulaCall) -> LaneValue:
-        """A value in a 16-bit format, which the numbers of the call are of."""
+    def _converted(self, call: FormulaCall) -> LaneValue:
+        """A value in a 16-bit format, or of one, which the numbers of the call are of."""
         x, *numbers = call.args
-        assert isinstance(x, Symbol), "constants are not rounded"
+        assert isinstance(x, Symbol), "constants are not converted"
         mantissa_bits, bias = (int(n) for n in numbers if not isinstance(n, Symbol))
-        return round_half(self._code, HalfFormat("", mantissa_bits, bias), self._symbol(x))
+        half = HalfFormat("", mantissa_bits, bias)
+        return CONVERSIONS[call.function](self._code, half, self._symbol(x))
 
     def _args(self, call: FormulaCall) -> list[LaneValue]:
         """Numbers are of the type of the arrays beside them."""
