@@ -15,7 +15,7 @@ from csrun.estimator.compilation import (
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.estimator.target import machine_for, target_of
-from csrun.executable import RunMode
+from csrun.executable import Plan, RunMode
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
@@ -63,6 +63,7 @@ def _train(
     if found is not None and not found.manifest.is_converted:
         split.require_same(found, target)
     compiled = compile_run(run, RunMode.TRAIN, target, last)
+    _note_unscaled(compiled.executable.plan)
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     with machine_for(run, compiled.executable, target, first, last) as (machine, show):
@@ -86,6 +87,17 @@ def _train(
         results = Training(machine, options, compiled.traced.host, show).run()
         machine.close(results)
     return results
+
+
+def _note_unscaled(plan: Plan) -> None:
+    """Log that CB16 is trained without dynamic loss scaling."""
+    scaling = plan.loss_scaling
+    is_cb16 = plan.half is not None and plan.half.name == "cbfloat16"
+    if is_cb16 and (scaling is None or not scaling.is_dynamic):
+        log.info(
+            "CB16 without dynamic loss scaling: later versions of the original require "
+            "loss_scaling_factor: dynamic"
+        )
 
 
 def _where_to_resume(folder: Path) -> str:

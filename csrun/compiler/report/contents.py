@@ -76,6 +76,15 @@ class Column:
         return self.read(sum(self.value(row) or 0 for row in rows)) if self.adds_up else ""
 
 
+def _precision(plan: Plan) -> str:
+    """Type of arithmetic, and of what is stored."""
+    half = plan.half
+    if half is None:
+        return plan.precision
+    name = f"{half.name}, exponent bias {half.bias}" if half.name == "cbfloat16" else half.name
+    return f"{plan.precision}, stored in 16 bits: {name}"
+
+
 @dataclass(frozen=True)
 class Report:
     """The whole page. kernels, program: the texts of kernels.txt and program.py."""
@@ -101,7 +110,7 @@ class Report:
             "Replicas": str(plan.replicas),
             "Micro-batches": f"{plan.micro_batches} of {share // plan.micro_batches:,}",
             "Minibatches in flight": str(plan.minibatches_in_flight),
-            "Precision": plan.precision,
+            "Precision": _precision(plan),
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
         }
         if plan.systems > 1:
