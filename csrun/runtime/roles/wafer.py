@@ -15,7 +15,6 @@ from time import perf_counter
 from threadpoolctl import threadpool_limits
 
 from csrun.base import open_files
-from csrun.base.errors import UsageError
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
 from csrun.executable.bind import AnyStore, Bytes, ShardedStore, numbers_view, store_of
@@ -224,11 +223,6 @@ class _Wafer:
         plan, memory = executable.plan, self._memory
         arena = memory.arena.bytes
         if memory.remote is not None:
-            if plan.loss_scaling is not None:
-                raise UsageError(
-                    "loss_scaling_factor: a loss is not scaled with MemoryX on another machine: "
-                    "set it to 1.0, or use one node"
-                )
             server_of = memory.server_of(plan)
             return memory.remote.weights(plan, arena, server_of, self._loaded)
         if plan.store_in_arena:
