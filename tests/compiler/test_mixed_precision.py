@@ -6,10 +6,11 @@ from support.programs import ArrayData, Network
 
 from csrun import nn
 from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
-from csrun.base.mode import ExecutionMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.executable import machine_code
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.chief.machine import Feed
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.wire.messages import StepOrder
 
@@ -196,3 +197,25 @@ def test_a_scale_of_a_power_of_two_changes_no_bit_in_float32(tmp_path):
     scaled = Trained(Network(optimizer=nn.SGD(0.05, loss_scaling_factor=1024.0)), tmp_path)
     assert plain.bits == scaled.bits
     assert scaled.scale == (1024, 0, 0)
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_an_evaluation_over_the_trainings_store_reads_the_newest_weights(tmp_path, mode):
+    network = Network(storage=BFLOAT16)
+    training = network.compile(tmp_path / "train", mode, 1)
+    evaluation = network.compile(tmp_path / "eval", mode, 1, RunMode.EVAL)
+    batches = network.batches(4)
+    machine = CpuMachine(training, ArrayData(batches), RunSettings(), 0)
+    machine.initialize()
+    program = machine.load(evaluation, Feed(ArrayData(batches)))
+    losses = []
+    for step in range(3):
+        assert machine.run(StepOrder(step, 1)).done == 1
+        assert program.run(StepOrder(step, 1)).done == 1
+        losses.append(program.losses(1)[0])
+    weights = {name: np.array(machine.state[name]) for name in network.parameters()}
+    alone = CpuMachine(evaluation, ArrayData(batches[2:]), RunSettings(), 0)
+    for name, value in weights.items():
+        alone.state[name][...] = value
+    assert alone.run(StepOrder(0, 1)).done == 1
+    assert alone.losses(1)[0] == losses[-1]
