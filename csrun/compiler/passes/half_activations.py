@@ -25,7 +25,7 @@ class _LateRead:
 
 
 @dataclass(frozen=True)
-class HalfStorage(Pass):
+class HalfActivations(Pass):
     """Before: any valid module. After: no backward operator reads what `round_half` gave in the
     forward pass: that is narrowed to words there, and widened beside the backward operators of each
     layer, which read it so. Neither changes a number.
