@@ -59,7 +59,9 @@ def test_a_steps_own_rate_and_decay_are_pytorchs(tmp_path, name):
     network, executable = compiled(tmp_path, algorithm)
     assert executable.plan.learning_rate == StepNumber(0)
     machine = Machine(executable, network.parameters())
-    numbers = StepNumbers(numbers_view(executable.plan, machine.store))
+    numbers = StepNumbers(
+        numbers_view(executable.plan, machine.store), executable.plan.store.numbers
+    )
     machine.step_count = MOST_STEPS - 10  # the table begins anew amid the steps
     first = machine.step_count
     tensors = {n: torch.from_numpy(v.copy()) for n, v in network.parameters().items()}

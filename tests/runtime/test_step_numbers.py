@@ -43,7 +43,7 @@ def rows(first: int, scale: float) -> list[tuple[float, float]]:
 
 def trained(machine, scale=1.0):
     """Losses, and the last state: the numbers are written before each order of steps."""
-    numbers, losses = StepNumbers(machine.numbers), []
+    numbers, losses = StepNumbers(machine.numbers, machine.plan.store.numbers), []
     for first in range(BEGIN, BEGIN + STEPS, PART):
         numbers.put(first, rows(first, scale))
         losses += losses_of(machine, first, PART)
@@ -68,7 +68,7 @@ def test_a_steps_numbers_are_those_that_were_written_before_it(tmp_path, way, mo
 
 def norms_of(machine):
     """Norms of the gradients of all steps, read after each order."""
-    numbers, norms = StepNumbers(machine.numbers), []
+    numbers, norms = StepNumbers(machine.numbers, machine.plan.store.numbers), []
     for first in range(BEGIN, BEGIN + STEPS, PART):
         numbers.put(first, rows(first, 1.0))
         losses_of(machine, first, PART)

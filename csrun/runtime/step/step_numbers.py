@@ -19,7 +19,7 @@ class StepNumbers:
     None when no number is read
     """
 
-    def __init__(self, store: Array | None, count: int = 0) -> None:
+    def __init__(self, store: Array | None, count: int) -> None:
         self._store, self._count = store, count
         self._rows = np.zeros((MOST_STEPS, 1) if store is None else store.shape)
 
