@@ -145,3 +145,27 @@ def test_weight_streaming_has_none(place: FcMnist) -> None:
     assert "runconfig.multireplica must be false in weight streaming" in line
     assert "leave --multireplica out" in line
     assert not place.checkpoint(0).exists()
+
+
+def test_replicas_share_the_scale_of_the_loss(place: FcMnist, site: Path) -> None:
+    """One norm of all gradients decides, so that its state is that of a run without replicas."""
+    scaled = {
+        "runconfig__precision": "mixed_float16",
+        "optimizer__loss_scaling_factor": "dynamic",
+        "optimizer__steps_per_increase": 8,
+        "optimizer__initial_loss_scale": 2.0**10,
+    }
+    place.configure(**SMALL, **scaled)
+    layout = ("--site", str(site), *MANY_STREAMERS)
+    done = place.wse("--multireplica", layout=layout, interpreter="python")
+    assert done.returncode == 0, done.stderr
+    assert int(re.findall(CHOSEN, done.stdout)[0]) > 1
+    ours = state(place, 20)
+    alone = FcMnist(place.path / "alone")
+    alone.path.mkdir()
+    alone.configure(**SMALL, **scaled)
+    assert alone.cpu().returncode == 0
+    theirs = state(alone, 20)
+    assert ours["loss_scale"] == theirs["loss_scale"] == 2.0**12
+    for name, array in theirs.items():  # sums of gradients are rounded, in another order
+        np.testing.assert_allclose(ours[name], array, rtol=1e-2, atol=1e-3, err_msg=name)
