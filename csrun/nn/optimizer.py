@@ -104,10 +104,6 @@ class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 f"loss_scale is {self.loss_scale} and loss_scaling_factor is "
                 f"{self.loss_scaling_factor}: give one of them"
             )
-        if not isinstance(factor, str):
-            if not 0 < factor < inf:
-                raise OptimizerError(f"loss_scaling_factor must be > 0 and finite, got {factor}")
-            return None if factor == 1 else LossScaling(float(factor), is_dynamic=False)
         options = {
             name: getattr(self, key)
             for name, key in SCALING_OPTIONS.items()
@@ -116,6 +112,10 @@ class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
         found = msgspec.structs.replace(dynamic("tensorflow"), **options)
         if (why := misfit(found)) is not None:
             raise OptimizerError(why)
+        if not isinstance(factor, str):
+            if not 0 < factor < inf:
+                raise OptimizerError(f"loss_scaling_factor must be > 0 and finite, got {factor}")
+            return None if factor == 1 else LossScaling(float(factor), is_dynamic=False)
         return found
 
     def longest(self) -> float | None:
