@@ -54,6 +54,7 @@ CASES = [
     case
     for case in operators.CASES
     if case.op.name in FORMULAS and all(array.dtype.kind in "fb" for array in case.operands)
+    if case.op.name != "cirh.narrow_half"  # whose words test_half.py compares
 ]
 COMPILED = {f"case_{n}": case for n, case in enumerate(CASES) if has_code(case)}
 
