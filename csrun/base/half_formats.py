@@ -14,6 +14,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
+CB16 = "cbfloat16"
 CB16_EXPONENT_BIAS = 31
 MOST_CB16_BIAS = 62  # the largest exponent is that of 1
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
@@ -27,6 +28,11 @@ class HalfFormat:
     name: str
     mantissa_bits: int
     bias: int
+
+    @property
+    def text(self) -> str:
+        """The name; of CB16, whose bias is set, with it."""
+        return f"{self.name}, exponent bias {self.bias}" if self.name == CB16 else self.name
 
     @property
     def exponent_bits(self) -> int:
@@ -166,7 +172,7 @@ BFLOAT16 = HalfFormat("bfloat16", 7, 127)
 
 def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
     """CB16 with an exponent bias, 1 to MOST_CB16_BIAS."""
-    return HalfFormat("cbfloat16", 9, bias)
+    return HalfFormat(CB16, 9, bias)
 
 
 #: Tensors of a checkpoint that hold the state of the loss's scale.

@@ -38,7 +38,6 @@ from csrun.executable import (
     Combine,
     Estimate,
     Executable,
-    HalfStorage,
     InputSpec,
     Layer,
     MinibatchVisit,
@@ -281,7 +280,7 @@ def _plan(
         ),
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
-        storage=None if half is None else HalfStorage(half.name, half.mantissa_bits, half.bias),
+        storage=half,
         **options.recorded(),
     )
 

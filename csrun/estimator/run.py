@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from csrun.base.half_formats import MIXED
 from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.context import TaskContext
 from csrun.data import Dataset
@@ -85,9 +86,7 @@ class EstimatorRun:
 
 def precision_text(config: CSRunConfig) -> str:
     """Name of a run's precision; of CB16 with the exponent bias."""
-    half = config.storage
-    is_set = half is not None and half.name == "cbfloat16"
-    return f"{config.precision}, bias {half.bias}" if half and is_set else config.precision
+    return config.precision if config.storage is None else f"{MIXED}{config.storage.text}"
 
 
 def _blas_libraries() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from csrun.base.errors import CsrunError, PeerLost
+from csrun.base.half_formats import CB16
 from csrun.context import Terminated
 from csrun.estimator.compilation import (
     check_batch_bytes,
@@ -92,7 +93,7 @@ def _train(
 def _note_unscaled(plan: Plan) -> None:
     """Log that CB16 is trained without dynamic loss scaling."""
     scaling = plan.loss_scaling
-    is_cb16 = plan.half is not None and plan.half.name == "cbfloat16"
+    is_cb16 = plan.storage is not None and plan.storage.name == CB16
     if is_cb16 and (scaling is None or not scaling.is_dynamic):
         log.info(
             "CB16 without dynamic loss scaling: later versions of the original require "

@@ -24,7 +24,6 @@ __all__ = [
     "Combine",
     "Commit",
     "Group",
-    "HalfStorage",
     "Initializer",
     "InitializerKind",
     "InputSpec",
@@ -230,14 +229,6 @@ class Commit(StrEnum):
     AFTER_ALL_GRADIENTS = "after_all_gradients"  # of the step: something global decides
 
 
-class HalfStorage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Format of 16 bits for what is stored and streamed in mixed precision."""
-
-    name: str
-    mantissa_bits: int
-    bias: int
-
-
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An arena buffer whose value the host gets after each step, copied batch by batch.
 
@@ -386,19 +377,13 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
-    storage: HalfStorage | None = None
+    storage: HalfFormat | None = None
     loss_scaling: LossScaling | None = None
 
     @property
     def measures(self) -> bool:
         """Return whether updates need the global norm of the step's gradients."""
         return self.clip_norm is not None or self.loss_scaling is not None
-
-    @property
-    def half(self) -> HalfFormat | None:
-        """The 16-bit format in which weights come to the wafer, if it is mixed precision."""
-        found = self.storage
-        return None if found is None else HalfFormat(found.name, found.mantissa_bits, found.bias)
 
     @property
     def has_slots(self) -> bool:

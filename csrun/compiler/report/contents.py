@@ -78,11 +78,9 @@ class Column:
 
 def _precision(plan: Plan) -> str:
     """Type of arithmetic, and of what is stored."""
-    half = plan.half
-    if half is None:
+    if plan.storage is None:
         return plan.precision
-    name = f"{half.name}, exponent bias {half.bias}" if half.name == "cbfloat16" else half.name
-    return f"{plan.precision}, stored in 16 bits: {name}"
+    return f"{plan.precision}, stored in 16 bits: {plan.storage.text}"
 
 
 @dataclass(frozen=True)

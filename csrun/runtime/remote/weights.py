@@ -257,7 +257,7 @@ class RemoteWeights:
         group, held_s = end.take()
         self.held_s += held_s
         if group is not None:
-            if (half := self._plan.half) is not None:
+            if (half := self._plan.storage) is not None:
                 slot = self._slots[group]
                 round_weights(half, self._states[group], slot, slot)
             self._places.has_come(group)

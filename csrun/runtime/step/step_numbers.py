@@ -28,10 +28,8 @@ class StepNumbers:
         if self._store is None:
             return
         steps = np.arange(first, first + len(numbers)) % MOST_STEPS
-        read = self._count  # no update reads those after
+        read = self._count  # what comes after is the updates' own, or begins anew
         self._rows[steps, :read] = np.asarray(numbers)[:, :read]
-        # The others are the updates' own.
-        self._rows[:, read:] = np.asarray(self._store)[:, read:]
         self._store[...] = self._rows
 
     def norms(self, first: int, count: int) -> list[float]:

@@ -122,9 +122,9 @@ def slot_copies(plan: Plan, arena: Bytes, store: AnyStore) -> list[Callable[[], 
 
     def copy_of(group: int, slot: Array) -> Callable[[], None]:
         source = sources[f"weights/{group}"]
-        if plan.half is None:
+        if plan.storage is None:
             return lambda: slot.__setitem__(..., source)
-        return partial(round_weights, plan.half, states[group], source, slot)
+        return partial(round_weights, plan.storage, states[group], source, slot)
 
     return [copy_of(group, slot) for group, slot in enumerate(slot_views(plan, arena))]
 
