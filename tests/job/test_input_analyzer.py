@@ -114,6 +114,7 @@ def test_a_validation_leaves_no_model_dir_and_its_layout_feeds(place: FcMnist) -
     assert not place.model_dir.exists()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_sleeping_map_limits_and_the_recommended_tasks_feed(place: FcMnist) -> None:
     script = mapped(place, SLEEPING_MAP)
@@ -162,6 +163,7 @@ def test_files_bound_the_number_of_streamers(place: FcMnist) -> None:
     assert found["solution"]["layout"]["streamers"] <= FILES
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_the_first_run_of_several_is_measured_and_fed_beyond_its_data(place: FcMnist) -> None:
     (place.path / "two.py").write_text(TWO_RUNS)

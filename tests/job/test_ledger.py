@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist, scalars
 from support.jobs import STALL_S, until
 
@@ -69,6 +70,7 @@ def shows(model_dir: Path, process: int, rows: tuple[str, ...]) -> bool:
     return own_s >= LEAST * stopped_s and sum(found.values()) - own_s < stopped_s / 2
 
 
+@pytest.mark.alone
 def test_a_process_that_stands_still_shows_in_its_row(place: FcMnist) -> None:
     place.configure(
         model__hidden_sizes=[300, 300],
