@@ -268,8 +268,11 @@ def _keyed(container: Any) -> Iterable[tuple[Any, Any]]:
 
 def _hooks_of(parameter: torch.Tensor | None) -> Iterator[Any]:
     """Yield the hooks of a parameter's gradient."""
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        yield from (getattr(parameter, name, None) or {}).values()
+    names = "_backward_hooks", "_post_accumulate_grad_hooks"
+    with torch._C.DisableTorchFunction():  # no call of the step's
+        tables = [getattr(parameter, name, None) or {} for name in names]
+    for hooks in tables:
+        yield from hooks.values()
 
 
 def _is_definition(value: Any, name: str) -> bool:

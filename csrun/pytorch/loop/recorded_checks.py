@@ -11,7 +11,6 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.step.expected_calls import Call
 
 
 def are_numbered_alike(one: Recording, other: Recording) -> bool:
@@ -48,11 +47,6 @@ def require_evaluation(recording: Recording) -> None:
                 f"{recording.maker[value].line}: an evaluation adds to the buffer {leaf.name}, "
                 "which only training steps write to the run's store: do it if self.training"
             )
-
-
-def call_of(call: Call) -> tuple[str, tuple[Ref, ...]]:
-    """Return name and results of a call."""
-    return call.name, tuple(refs_in(call.results))
 
 
 def refs_in(tree: Any) -> list[Ref]:

@@ -14,7 +14,6 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.readback import view_is_stale
 from csrun.pytorch.loop.recorded_checks import (
     are_numbered_alike,
-    call_of,
     is_of_forward,
     norm_in,
     refs_in,
@@ -69,6 +68,7 @@ class RecordedStep:
         require_cleared: Callable[[], Collection[str]],
         takes_arguments: bool,
         known: KnownOperators,
+        follows: bool,
     ) -> None:
         self.key = key
         self.is_left = self.is_cleared = self.has_new_buffers = False
@@ -93,6 +93,8 @@ class RecordedStep:
             opened.enter_context(self._recorder)
             self.batch = self._recorder.batch(batch)
             self._batch_refs = tree_map(_ref_of, self.batch)  # before the loop changes its dict
+            if follows:
+                opened.enter_context(self.calls.follow())
             opened.enter_context(self.calls)
             self._modes = opened.pop_all()
 
@@ -364,7 +366,11 @@ class RecordedStep:
         if not self.is_same(variant):
             goals, own = self._compared(variant, are_edits_apart)
             self._counterparts = counterparts(variant.recording, goals, self._recording, own)
-        read = self._recording.loss, self._recording.reads, *map(call_of, self.calls.found)
+        read = (
+            self._recording.loss,
+            self._recording.reads,
+            *(call.made for call in self.calls.found),
+        )
         is_repeated = self._recording.has_operators_of(variant.recording)
         if not is_repeated or variant.joined != read:
             variant.wanted.update(dict.fromkeys(self._read_of(variant)))

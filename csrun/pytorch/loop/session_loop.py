@@ -190,11 +190,14 @@ class SessionLoop:
             return known.shape.tokens_of_batch(self, outputs)
         if cause := self._variants.cause_of(key):
             run.recorded_steps[cause] += 1
-        step.recorded = self._record(step, key)
+        step.recorded = self._record(step, key, follows=bool(cause))
         return step.recorded.batch
 
-    def _record(self, step: LoopStep, key: Key) -> RecordedStep:
-        """Begin to record a step. key: of its variant, which may be known."""
+    def _record(self, step: LoopStep, key: Key, *, follows: bool = False) -> RecordedStep:
+        """Begin to record a step. key: of its variant, which may be known.
+
+        follows: it may follow the calls of earlier steps, as its part's steps are all recorded.
+        """
         run = self._run
         self.watch.require_in_place()
         run.flush()
@@ -209,6 +212,7 @@ class SessionLoop:
             self._begin_gradients,
             step.batches.is_pushed,
             self._known_operators.setdefault(key[:3], KnownOperators()),
+            follows,
         )
         recorded.end_early = partial(self._end_early, step)
         return recorded

@@ -14,6 +14,7 @@ from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
 if TYPE_CHECKING:
+    from csrun.pytorch.record.known_backward import KnownBackward
     from csrun.pytorch.record.recorder import StepRecorder
 
 
@@ -50,7 +51,8 @@ class RecordedBackward:
     first_gradients: as backward() leaves them, by parameter. zeros: parameters whose gradient is
     still the zeros of zero_grad(set_to_none=False). require_cleared: raises where there are
     gradients that PyTorch does not know of, and returns the names of those that are zeros.
-    is_watched: forward has set hooks of autograd, or read its graph.
+    is_watched: forward has set hooks of autograd, or read its graph. known: the pass, where it is
+    that of earlier steps.
     """
 
     def __init__(self, recorder: StepRecorder) -> None:
@@ -60,10 +62,17 @@ class RecordedBackward:
         self.forward_end: int | None = None
         self.end = 0
         self.is_watched = False
+        self.known: KnownBackward | None = None
         self.first_gradients: dict[str, Ref] = {}
         self.require_cleared: Callable[[], Collection[str]] = lambda: ()
         self._zeros: dict[str, torch.Tensor] = {}
         self.zeros: list[str] = []
+
+    def begun_again(self) -> RecordedBackward:
+        """Return another one, for the step as it is recorded from its beginning again."""
+        made, zeros = RecordedBackward(self._recorder), frozenset(self._zeros)
+        made.require_cleared = self.require_cleared if self._loss is None else lambda: zeros
+        return made
 
     @property
     def loss(self) -> Ref | None:

@@ -82,11 +82,15 @@ def _geometry_of(argument: Any) -> Any:
 
 
 class ForwardDraws:
-    """Random numbers that a step draws. made: forward's draws, in order, that can be made again."""
+    """Random numbers that a step draws.
+
+    made: forward's draws, in order, that can be made again. count: of all draws.
+    """
 
     def __init__(self, recorder: _DrawingRecorder) -> None:
         self._recorder = recorder
         self.made: list[Draw] = []
+        self.count = 0
         self._state: torch.Tensor | None = None  # of PyTorch's generator, as forward has left it
 
     def begin(self) -> None:
@@ -107,6 +111,7 @@ class ForwardDraws:
         Raises: CaptureError where steps are not recorded for a loop
         """
         recorder = self._recorder
+        self.count += 1
         if not recorder.may_draw:
             raise recorder.refusal(COMPUTES_WITH_DRAWS.format(func))
         found = call_for_user(func, args, dict(kwargs))
@@ -121,6 +126,7 @@ class ForwardDraws:
         Of the operand that they are written into, or are to be like, only the geometry is used.
         """
         recorder = self._recorder
+        self.count += 1
         like = args[0] if func._schema.is_mutable or "_like" in func.name() else None
         given, options = map_arguments(lambda a: self._operand(a, like), args, kwargs)
         with unrecorded(), torch.no_grad():

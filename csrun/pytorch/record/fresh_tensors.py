@@ -57,12 +57,15 @@ class _Fresh:
 
 
 class FreshTensors:
-    """Plain tensors that forward has made in one recording, by their storage."""
+    """Plain tensors that forward has made in one recording, by their storage.
+
+    has_taken: one of them is taken.
+    """
 
     def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
         self._by_storage: dict[int, _Fresh] = {}
-        self._has_taken = False
+        self.has_taken = False
 
     def note(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
         """Note the results of an operator on plain tensors within forward."""
@@ -84,14 +87,14 @@ class FreshTensors:
             return False
         if of.traced is None:
             of.traced = self._recorder.plain.fresh(of.tensor)
-            self._has_taken = True
+            self.has_taken = True
             with unrecorded(), torch.no_grad():  # reads beside the recording see nothing plausible
                 of.tensor.data.fill_(_nonsense(of.tensor.dtype))
         return True
 
     def is_taken(self, tensor: torch.Tensor) -> bool:
         """True if a plain tensor stands for a traced one."""
-        if not self._has_taken or isinstance(tensor, TracedTensor):
+        if not self.has_taken or isinstance(tensor, TracedTensor):
             return False
         of = self._find(tensor)
         return of is not None and of.traced is not None
@@ -103,7 +106,7 @@ class FreshTensors:
 
     def resolve(self, results: Any) -> Any:
         """Return what forward returns with traced tensors in place of taken ones."""
-        if not self._has_taken:
+        if not self.has_taken:
             return results
         return tree_map(
             lambda x: x.view_as(x) if isinstance(x, torch.Tensor) and self.is_taken(x) else x,

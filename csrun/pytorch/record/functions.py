@@ -88,7 +88,8 @@ class FunctionCapture(TorchFunctionMode):
         if backward.is_watched or any(x is not None and x is not False for x in given):
             compute()
         else:
-            self._recorder.repeated.known.backwards.run(self._recorder, args[0], compute)
+            passes = self._recorder.repeated.known.backwards
+            backward.known = passes.run(self._recorder, args[0], compute)
         backward.finish()
 
     def _patched(self, func: Callable[..., Any]) -> Callable[..., Any]:

@@ -163,7 +163,8 @@ class GraphRecorder:
             known = self.traced(given)
         return known
 
-    def _is_recorded(self, tensor: torch.Tensor) -> bool:
+    def is_recorded(self, tensor: torch.Tensor) -> bool:
+        """True for a traced tensor, and for what stands for one."""
         return bool(
             isinstance(tensor, TracedTensor)
             or self._model_tensors.find(tensor)
@@ -212,6 +213,11 @@ class GraphRecorder:
     def is_owned(self, tensor: torch.Tensor) -> bool:
         """True if a tensor belongs to the model."""
         return self._model_tensors.find(tensor) is not None
+
+    def is_own(self, tensor: torch.Tensor) -> bool:
+        """True if a tensor is the model's own, not its `.data`."""
+        found = self._model_tensors.find(tensor)
+        return found is not None and found.tensor is tensor
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Return the model's name of a tensor, or None."""
@@ -268,6 +274,17 @@ class GraphRecorder:
         made = self._traced(of.like, of.held, of.memory)
         made.view_of = of.view_of
         return made
+
+    def forget_values(self) -> None:
+        """Forget all operators and values but the batch."""
+        inputs = [leaf for leaf in self.leaves if leaf.source is LeafSource.INPUT]
+        traced = {id(leaf.tensor): self.known[id(leaf.tensor)] for leaf in inputs}
+        self.operators.clear()
+        del self.kinds[len(inputs) :]
+        self.leaves[:] = inputs
+        self.known.clear()
+        self.known |= traced
+        self.plain.forget()
 
     def _read_ref(self, argument: Any) -> Any:
         return argument.value if isinstance(argument, TracedTensor) else argument

@@ -62,16 +62,19 @@ class KnownBackwards:
 
     def run(
         self, recorder: _BackwardRecorder, loss: torch.Tensor, compute: Callable[[], None]
-    ) -> None:
-        """Run a backward pass, or repeat the known one. compute: runs it in PyTorch"""
+    ) -> KnownBackward | None:
+        """Run a backward pass, or repeat the known one. compute: runs it in PyTorch
+
+        Returns it if it is known by then.
+        """
         key = _key_of(recorder, loss)
         if key is None:
             compute()
-            return
+            return None
         operators, known = self._known.get(key, (list(recorder.operators), None))
         if known is not None:
             known.repeat(recorder)
-            return
+            return known
         if key in self._known:
             known = _observed(recorder, compute)
         else:
@@ -79,6 +82,7 @@ class KnownBackwards:
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[key] = operators, known
+        return known
 
 
 def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:

@@ -37,6 +37,8 @@ class _LeafRecorder(Protocol):
 
     def is_constant(self, tensor: torch.Tensor) -> bool: ...
 
+    def is_owned(self, tensor: torch.Tensor) -> bool: ...
+
 
 class PlainTensors:
     """Plain tensors of one recording, by their ids: each is kept alive for it."""
@@ -68,13 +70,14 @@ class PlainTensors:
 
         Truths are constants: as an index they decide on a shape.
         """
-        if not self._may_be_input(argument):
+        if not self.may_be_input(argument):
             return argument
         self.note_varying(argument)
         with unrecorded():
             return self._recorder.traced(argument)
 
-    def _may_be_input(self, argument: Any) -> bool:
+    def may_be_input(self, argument: Any) -> bool:
+        """True for a plain tensor that may come with the step."""
         if type(argument) is not torch.Tensor or argument.requires_grad:
             return False
         if argument.dtype is torch.bool or argument.layout is not torch.strided:
@@ -87,7 +90,7 @@ class PlainTensors:
         numbers = self.numbers_of(tensor)
         _, known, made = self._known.get(id(tensor), (None, None, None))
         if made is None or known is not numbers:
-            made = self._recorder.add_plain(numbers, self._source_of(tensor))
+            made = self._recorder.add_plain(numbers, self.source_of(tensor))
             self._known[id(tensor)] = tensor, numbers, made
         return made
 
@@ -111,13 +114,44 @@ class PlainTensors:
             self._copies[id(tensor)] = tensor, numbers
         return numbers
 
+    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return `numbers_of`, outside of any operator."""
+        with unrecorded():
+            return self.numbers_of(tensor)
+
     def fresh(self, tensor: torch.Tensor) -> TracedTensor:
         """Return a leaf that begins with a tensor's numbers."""
         with unrecorded():
             numbers = tensor.detach().clone()
-        return self._recorder.add_plain(numbers, self._source_of(tensor))
+        return self._recorder.add_plain(numbers, self.source_of(tensor))
 
-    def _source_of(self, tensor: torch.Tensor) -> LeafSource:
+    def value_of(self, tensor: torch.Tensor, numbers: torch.Tensor) -> Ref | None:
+        """Return the value of the leaf that a tensor is with these numbers; None if it is none."""
+        _, known, made = self._known.get(id(tensor), (None, None, None))
+        return made.value if made is not None and known is numbers else None
+
+    def leaf_of(self, tensor: torch.Tensor) -> Ref | None:
+        """Return the value of the last leaf that a tensor was."""
+        known = self._known.get(id(tensor))
+        return None if known is None else known[2].value
+
+    def note_leaf(
+        self, tensor: torch.Tensor, numbers: torch.Tensor, made: TracedTensor, leaf: GraphLeaf
+    ) -> None:
+        """Note the leaf of a tensor, which an earlier step has had in its place."""
+        self._known[id(tensor)] = tensor, numbers, made
+        if leaf.source is LeafSource.SCRIPT:
+            self.note_varying(tensor)
+        if self._recorder.is_owned(tensor):
+            self.buffers.add(leaf.value)
+
+    def forget(self) -> None:
+        """Forget the leaves, as the step is recorded from its beginning again."""
+        self._known.clear()
+        self.buffers.clear()
+
+    def source_of(self, tensor: torch.Tensor) -> LeafSource:
+        """Return the source of the leaf that a tensor is."""
         return LeafSource.SCRIPT if self.is_varying(tensor) else LeafSource.CONSTANT
 
     def constants(self) -> Iterator[tuple[torch.Tensor, GraphLeaf]]:

@@ -21,7 +21,9 @@ from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
+from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.functions import FunctionCapture
+from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
@@ -84,6 +86,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.reads: list[LoopRead] = []
         self.backward = RecordedBackward(self)
         self.first_node, self.depth = torch.autograd._get_sequence_nr(), 0
+        self.followed: FollowedCalls | None = None
         self._entered: ExitStack | None = None
         self._is_finished = False
 
@@ -144,6 +147,18 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             "cbtorch.dataloader out, so that the chief makes the batches"
         )
 
+    def follow(self, making: Making) -> FollowedCalls:
+        """Follow the calls of earlier steps from here on, after the batch."""
+        batch = tuple(Geometry.of(leaf.tensor, 0) for leaf in self.leaves)
+        self.followed = FollowedCalls(self, self.repeated.known.tree(batch), making)
+        return self.followed
+
+    def begin_again(self) -> None:
+        """Forget all but the batch: the calls of the step so far are made again."""
+        self.forget_values()
+        self.backward = self.backward.begun_again()
+        self.first_node = torch.autograd._get_sequence_nr()
+
     def read_model(self) -> None:
         """Have all of the model's parameters and float buffers among the leaves.
 
@@ -164,6 +179,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         Raises: CaptureError for a gradient that is not of this step
         """
         self._is_finished = True
+        if self.followed is not None:
+            self.followed.end()
         for buffer in new_buffers(self.model, self._model_tensors):
             raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
@@ -236,6 +253,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
+        if self.followed is not None:
+            self.followed.see_operator(args, kwargs)
         if are_saved_through_hooks():
             self.backward.is_watched = True
         if not torch.is_inference_mode_enabled():
@@ -246,7 +265,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             if _is_plain_write(func) and all(map(self._is_own, leaves_of(args, kwargs))):
                 return self.writes.record(func, args, kwargs)
         given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if not any(map(self._is_recorded, given)):
+        if not any(map(self.is_recorded, given)):
             return self._run_untraced(func, given, args, kwargs)
         if any(map(is_sparse, given)):
             func, args, kwargs = self.plain.with_dense(func, args, kwargs)

@@ -16,11 +16,13 @@ import torch
 
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.known_backward import KnownBackwards
+from csrun.pytorch.record.known_calls import CallTree
 from csrun.pytorch.record.recording import RecordedOperator, Ref, TensorKind, returns_view
 from csrun.pytorch.record.same_numbers import are_same_values
 from csrun.pytorch.record.scopes import Scopes
 from csrun.pytorch.record.traced import TracedStorage, TracedTensor, note_bases
 
+MOST_TREES = 64
 MOST_CALLS = 8  # in one place, of graphs that take turns
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _PLAIN = frozenset({bool, int, float, str, NoneType, *_TYPES})
@@ -76,11 +78,18 @@ class _RepeatingRecorder(Protocol):
 
 
 class KnownOperators:
-    """Calls of the recorded steps of one part of the loop, and their backward passes."""
+    """Operators of the recorded steps of one part of the loop, their backward passes and calls."""
 
     def __init__(self) -> None:
         self._calls: dict[int, list[OperatorCall]] = {}
         self.backwards = KnownBackwards()
+        self._trees: dict[tuple[Geometry, ...], CallTree] = {}
+
+    def tree(self, batch: tuple[Geometry, ...]) -> CallTree:
+        """Return the known calls of steps on batches of one geometry."""
+        if batch not in self._trees and len(self._trees) >= MOST_TREES:
+            self._trees.clear()
+        return self._trees.setdefault(batch, CallTree())
 
     def at(self, number: int) -> Sequence[OperatorCall]:
         """Return the calls that were operators of a number, the latest first."""

@@ -122,6 +122,20 @@ class Scopes:
         self._nodes.setdefault(number, (operator.scope, operator.line))
         return True
 
+    @property
+    def module(self) -> str | None:
+        """Name of the module being run, None outside of all."""
+        return self._stack[-1] if self._stack else None
+
+    @contextmanager
+    def within(self, module: str | None) -> Iterator[None]:
+        """Be in a module, or outside of all."""
+        before, self._stack = self._stack, [] if module is None else [module]
+        try:
+            yield
+        finally:
+            self._stack = before
+
     def refuse_counter_in_forward(self, name: str) -> None:
         """Raises: CaptureError within forward"""
         if self._stack:

@@ -41,6 +41,10 @@ class TracedStorage:
         """Note a tensor of the storage."""
         self._tensors.append(ref(tensor))
 
+    def replace(self, tensor: TracedTensor, other: TracedTensor) -> None:
+        """Have another tensor in the place of one."""
+        self._tensors = [ref(other) if each() is tensor else each for each in self._tensors]
+
     @property
     def tensors(self) -> list[TracedTensor]:
         """Tensors of the storage that still exist."""
@@ -52,6 +56,12 @@ class SharedValue:
     """Value shared by aliases of a tensor."""
 
     value: Ref
+
+
+class Place:
+    """Place of a tensor in a step: which call of the step has given it. Steps share it."""
+
+    __slots__ = ()
 
 
 class ViewOf:
@@ -97,6 +107,7 @@ class TracedTensor(torch.Tensor):
     recorder: StepRecorder
     became: Any = None
     view_of: ViewOf | None = None  # None for a base
+    place: Place | None = None  # where calls are known
     _fake: FakeTensor | None = None
 
     @staticmethod
@@ -107,8 +118,14 @@ class TracedTensor(torch.Tensor):
         memory: TracedStorage,
         recorder: StepRecorder,
         is_seen: bool = True,
+        requires_grad: bool = False,
     ) -> TracedTensor:
-        if type(like) is Geometry:  # by position, which takes half the time
+        if requires_grad:
+            made = _make_wrapper(
+                cls, like.shape, like.stride(), like.storage_offset(), None, like.dtype,
+                requires_grad=True,
+            )  # fmt: skip
+        elif type(like) is Geometry:  # by position, which takes half the time
             made = _make_wrapper(cls, like.shape, like.strides, like.offset, None, like.dtype)
         else:
             made = _make_wrapper(
@@ -148,6 +165,14 @@ class TracedTensor(torch.Tensor):
     def snapshot(self) -> TracedTensor:
         """Return a tensor of the current value, which no write changes."""
         return TracedTensor(self.like, self.value, TracedStorage(), self.recorder)
+
+    def become_as(self, other: TracedTensor) -> None:
+        """Be what another tensor is, also to autograd; that one must not be used any more."""
+        place = self.place
+        torch._C._swap_tensor_impl(self, other)
+        self.__dict__ = other.__dict__
+        self.place = place
+        self.memory.replace(other, self)
 
     # Autograd records plain operators; FunctionCapture intercepts composites.
     __torch_function__ = torch._C._disabled_torch_function_impl

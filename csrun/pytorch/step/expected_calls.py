@@ -4,7 +4,8 @@ Forward's Python does not run in later steps. A call that step 1 made in the sam
 values, returns what was recorded; all else that the loop computes is lazy.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.draws import Draw
+from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.record.torch_modes import unrecorded
@@ -74,6 +76,11 @@ class Call:
     writes: bool = False
     draws: tuple[Draw, ...] = ()
 
+    @cached_property
+    def made(self) -> tuple[str, tuple[Ref, ...]]:
+        """Its name and the values that it gives."""
+        return self.name, tuple(leaf for leaf in tree_leaves(self.results) if isinstance(leaf, Ref))
+
 
 def gradients_of(leaves: list[Any]) -> tuple[bool, ...]:
     """Return whether autograd is on, and which of the values among the arguments it follows."""
@@ -105,13 +112,35 @@ class Calls(TorchFunctionMode):
         self.traced: Callable[[Any], Any] | None = None
         self.takes_arguments = recorder.takes_arguments
         self._recorder = recorder
+        self._followed: FollowedCalls | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """One of PyTorch's functions is called."""
         kwargs = kwargs or {}
-        if self.depth or self._recorder.is_finished:
+        if self._recorder.is_finished:
+            return call_for_user(func, args, kwargs)
+        if self._followed is not None:
+            return self._followed.call(func, args, kwargs)
+        return self._record(func, args, kwargs)
+
+    def follow(self) -> FollowedCalls:
+        """Follow the calls of earlier steps."""
+        making = Making(self._record, self.found, lambda: self.depth > 0, self._within_model)
+        self._followed = self._recorder.follow(making)
+        return self._followed
+
+    @contextmanager
+    def _within_model(self, is_within: bool) -> Iterator[None]:
+        before, self.depth = self.depth, int(is_within)
+        try:
+            yield
+        finally:
+            self.depth = before
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if self.depth:
             return call_for_user(func, args, kwargs)
         if self.traced is not None:
             args, kwargs = self.traced((args, kwargs))
