@@ -20,8 +20,8 @@ from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.autograd_graph import have_hooks
 from csrun.pytorch.record.known_calls import (
     DENSE,
+    CallKind,
     CallTree,
-    Effect,
     KnownCall,
     KnownLeaf,
     KnownResult,
@@ -30,7 +30,7 @@ from csrun.pytorch.record.known_calls import (
 from csrun.pytorch.record.learned_call import LearnedCall
 from csrun.pytorch.record.recording import GraphLeaf
 from csrun.pytorch.record.same_numbers import have_same_numbers
-from csrun.pytorch.record.traced import Place, TracedStorage, TracedTensor
+from csrun.pytorch.record.traced import Origin, TracedStorage, TracedTensor
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
@@ -58,7 +58,7 @@ class _Made(NamedTuple):
 
 
 class Making(NamedTuple):
-    """How calls are made that are not known. found: the loop's own calls so far.
+    """Makers of calls that are not known. found: the loop's own calls so far.
 
     make: records a call. is_of_model: True within the model.
     """
@@ -88,7 +88,7 @@ class FollowedCalls:
         recorder, places = self._recorder, self._tree.inputs
         for number, leaf in enumerate(recorder.leaves):
             if number == len(places):
-                places.append(Place())
+                places.append(Origin())
             recorder.known[id(leaf.tensor)].place = places[number]
 
     def __enter__(self) -> Self:
@@ -121,7 +121,7 @@ class FollowedCalls:
         if self._is_following:
             with torch._C.DisableTorchFunction():
                 known, given = self._find(func, args, kwargs)
-                if known is not None and known.effect is not Effect.LIVE:
+                if known is not None and known.effect is not CallKind.LIVE:
                     return self._repeat(known, given, args, kwargs)
             if known is None and self._is_of_step(args, kwargs):
                 self._go_back()
@@ -232,7 +232,7 @@ class FollowedCalls:
         for known in self._next:
             given: list[torch.Tensor] = []
             if known.is_made(self._recorder, func, args, kwargs, context, given):
-                if known.effect is Effect.BACKWARD and have_hooks(
+                if known.effect is CallKind.BACKWARD and have_hooks(
                     self._recorder.parameters.values()
                 ):
                     return None, []
@@ -244,7 +244,7 @@ class FollowedCalls:
     ) -> Any:
         """Record a known call, and return its results."""
         self._next = known.after
-        if known.effect is Effect.BACKWARD:
+        if known.effect is CallKind.BACKWARD:
             self._log.append(_Made(known, args, kwargs, {}, self._backward(known, args[0])))
             return None
         recorder = self._recorder
@@ -354,7 +354,7 @@ class FollowedCalls:
         for number, known in enumerate(call.leaves, first):  # with their own lines
             leaves[number] = replace(leaves[number], name=known.leaf.name)
         with torch._C.DisableTorchFunction():
-            if call.effect is Effect.BACKWARD:
+            if call.effect is CallKind.BACKWARD:
                 self._take_gradients(call, made.results)
                 return
             each = results if isinstance(results, list | tuple) else (results,)

@@ -26,7 +26,7 @@ from csrun.pytorch.record.recording import (
     TensorKind,
 )
 from csrun.pytorch.record.same_numbers import are_same_values, have_same_numbers
-from csrun.pytorch.record.traced import Place, TracedTensor
+from csrun.pytorch.record.traced import Origin, TracedTensor
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
@@ -38,8 +38,8 @@ DENSE = (TracedTensor, torch.Tensor, torch.nn.Parameter)  # others have ways of 
 MOST_MISSES = 48
 
 
-class Effect(Enum):
-    """What a known call is to a later step that makes it."""
+class CallKind(Enum):
+    """Kind of a known call, to a later step that makes it."""
 
     RECORDED = "recorded"  # it adds to the recording
     LIVE = "live"  # it is made again: it records nothing, as a read of a value
@@ -47,7 +47,7 @@ class Effect(Enum):
 
 
 class Context(NamedTuple):
-    """What PyTorch's functions depend on besides their arguments.
+    """State that PyTorch's functions depend on besides their arguments.
 
     depth: of dispatch modes. is_of_model: the model makes the call; scope: the module, if any does.
     """
@@ -89,7 +89,7 @@ def context_now(is_of_model: bool, scope: str | None) -> tuple[Any, ...]:
     )
 
 
-class Several(NamedTuple):
+class Nested(NamedTuple):
     """A list, tuple, slice or dict among the arguments. names: of a dict."""
 
     kind: type[Any]
@@ -140,7 +140,7 @@ class KnownResult(NamedTuple):
     held_of: int | None = None
     memory_of: int | None = None
     requires_grad: bool = False
-    place: Place | None = None
+    place: Origin | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -152,7 +152,7 @@ class KnownCall:
     gradients: of parameters, that backward() gives. after: the calls that may follow.
     """
 
-    effect: Effect
+    effect: CallKind
     func: Any
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
@@ -165,7 +165,7 @@ class KnownCall:
     written: tuple[tuple[int, Ref, bool], ...] = ()
     noted: Any = None
     backward: KnownBackward | None = None
-    gradients: Mapping[str, Place] = field(default_factory=dict)
+    gradients: Mapping[str, Origin] = field(default_factory=dict)
     after: list[KnownCall] = field(default_factory=list)
 
     def is_made(
@@ -210,7 +210,7 @@ def _are_given(
         return False
     for expected, argument in zip(wanted, args, strict=True):
         kind = type(expected)
-        if kind is Place:
+        if kind is Origin:
             if type(argument) is not TracedTensor or argument.place is not expected:
                 return False
             if argument.recorder is not recorder:
@@ -226,7 +226,7 @@ def _are_given(
             if not _is_of_script(recorder, expected, argument, context):
                 return False
             given.append(argument)
-        elif kind is Several:
+        elif kind is Nested:
             each = each_of(argument)
             if type(argument) is not expected.kind or names_of(argument) != expected.names:
                 return False
@@ -288,7 +288,7 @@ class CallTree:
 
     def __init__(self) -> None:
         self.first: list[KnownCall] = []
-        self.inputs: list[Place] = []
+        self.inputs: list[Origin] = []
         self.is_whole = self.is_given_up = False
         self._misses = 0
 

@@ -13,20 +13,20 @@ from csrun.pytorch.record.known_calls import (
     DENSE,
     LISTS,
     PLAIN,
+    CallKind,
     Context,
-    Effect,
     KnownCall,
     KnownLeaf,
     KnownResult,
+    Nested,
     OfModel,
     OfScript,
-    Several,
     each_of,
     is_whole,
     names_of,
 )
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
-from csrun.pytorch.record.traced import Place, TracedTensor
+from csrun.pytorch.record.traced import Origin, TracedTensor
 
 if TYPE_CHECKING:
     from csrun.pytorch.record.recorder import StepRecorder
@@ -83,7 +83,7 @@ class LearnedCall:
         is_recorded = len(recorder.kinds) > self._kinds or len(recorder.operators) > self._operators
         is_recorded |= any(isinstance(x, TracedTensor) for x in _leaves((result,)))
         made = KnownCall(
-            Effect.RECORDED if is_recorded else Effect.LIVE,
+            CallKind.RECORDED if is_recorded else CallKind.LIVE,
             self._func,
             tuple(map(self._expected, self._args)),
             {name: self._expected(each) for name, each in self._kwargs.items()},
@@ -108,11 +108,11 @@ class LearnedCall:
         gradients = {n: p.grad for n, p in parameters.items() if p.grad is not None}
         if not all(isinstance(gradient, TracedTensor) for gradient in gradients.values()):
             raise _UnknownError
-        places = {name: Place() for name in gradients}
+        places = {name: Origin() for name in gradients}
         for name, gradient in gradients.items():
             gradient.place = places[name]
         return KnownCall(
-            Effect.BACKWARD,
+            CallKind.BACKWARD,
             self._func,
             tuple(map(self._expected, self._args)),
             {name: self._expected(each) for name, each in self._kwargs.items()},
@@ -146,7 +146,7 @@ class LearnedCall:
             return argument
         if type(argument) in (*LISTS, slice, dict):
             each = tuple(map(self._expected, each_of(argument)))
-            return Several(type(argument), each, names_of(argument))
+            return Nested(type(argument), each, names_of(argument))
         raise _UnknownError
 
     def _expected_tensor(self, given: torch.Tensor) -> Any:
@@ -229,7 +229,7 @@ class LearnedCall:
                 return KnownResult(number)
         if result.place is not None:
             raise _UnknownError
-        result.place = Place()
+        result.place = Origin()
         traced = [self._traced(given) for given in self._given]
         held_of = _first(getattr(x, "held", None) is result.held for x in traced)
         memory_of = _first(getattr(x, "memory", None) is result.memory for x in traced)

@@ -58,8 +58,8 @@ class SharedValue:
     value: Ref
 
 
-class Place:
-    """Place of a tensor in a step: which call of the step has given it. Steps share it."""
+class Origin:
+    """Origin of a tensor in a step: which call of the step has given it. Steps share it."""
 
     __slots__ = ()
 
@@ -107,7 +107,7 @@ class TracedTensor(torch.Tensor):
     recorder: StepRecorder
     became: Any = None
     view_of: ViewOf | None = None  # None for a base
-    place: Place | None = None  # where calls are known
+    place: Origin | None = None  # where calls are known
     _fake: FakeTensor | None = None
 
     @staticmethod
