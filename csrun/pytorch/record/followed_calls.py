@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.autograd import function
@@ -31,9 +31,6 @@ from csrun.pytorch.record.learned_call import LearnedCall
 from csrun.pytorch.record.recording import GraphLeaf
 from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.record.traced import Origin, TracedStorage, TracedTensor
-
-if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import StepRecorder
 
 _TELLING = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad", "itemsize")
 #: Functions that tell of a tensor what each traced one knows.
@@ -72,7 +69,7 @@ class Making(NamedTuple):
 class FollowedCalls:
     """The calls of one step. tree: those that are known."""
 
-    def __init__(self, recorder: StepRecorder, tree: CallTree, making: Making) -> None:
+    def __init__(self, recorder: Any, tree: CallTree, making: Making) -> None:
         self._recorder, self._tree, self._making = recorder, tree, making
         self._is_over = tree.is_given_up
         self._is_following = tree.is_whole and not tree.is_given_up

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from types import EllipsisType, NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,9 +27,6 @@ from csrun.pytorch.record.recording import (
 )
 from csrun.pytorch.record.same_numbers import are_same_values, have_same_numbers
 from csrun.pytorch.record.traced import Origin, TracedTensor
-
-if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import StepRecorder
 
 _TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 PLAIN = frozenset({bool, int, float, str, NoneType, EllipsisType, *_TYPES})
@@ -170,7 +167,7 @@ class KnownCall:
 
     def is_made(
         self,
-        recorder: StepRecorder,
+        recorder: Any,
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -200,7 +197,7 @@ def is_whole(written: torch.Tensor) -> bool:
 
 
 def _are_given(
-    recorder: StepRecorder,
+    recorder: Any,
     wanted: Sequence[Any],
     args: Sequence[Any],
     given: list[torch.Tensor],
@@ -256,9 +253,7 @@ def _is_as_known(known: OfModel) -> bool:
     return tensor.requires_grad is known.requires_grad and tuple(tensor.shape) == known.shape
 
 
-def _is_of_script(
-    recorder: StepRecorder, known: OfScript, given: Any, context: tuple[Any, ...]
-) -> bool:
+def _is_of_script(recorder: Any, known: OfScript, given: Any, context: tuple[Any, ...]) -> bool:
     if type(given) is not torch.Tensor or given.layout is not torch.strided:
         return False
     like = known.like
@@ -273,7 +268,7 @@ def _is_of_script(
         return False
     value = recorder.plain.value_of(given, numbers)
     if not known.is_new:
-        return value is known.value
+        return bool(value is known.value)
     is_input = not context[Context._fields.index("is_of_model")] and recorder.takes_arguments
     is_input = is_input and recorder.plain.may_be_input(given)
     source = LeafSource.SCRIPT if is_input else recorder.plain.source_of(given)

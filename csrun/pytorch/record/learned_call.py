@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -28,9 +28,6 @@ from csrun.pytorch.record.known_calls import (
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Ref
 from csrun.pytorch.record.traced import Origin, TracedTensor
 
-if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import StepRecorder
-
 _STORED = LeafSource.PARAMETER, LeafSource.BUFFER
 #: Attributes whose values are tensors, or that say nothing of autograd.
 _ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
@@ -51,7 +48,7 @@ class LearnedCall:
 
     def __init__(
         self,
-        recorder: StepRecorder,
+        recorder: Any,
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -249,7 +246,8 @@ class LearnedCall:
     def _traced(self, given: torch.Tensor) -> TracedTensor | None:
         if isinstance(given, TracedTensor):
             return given
-        return self._recorder.known.get(id(given))
+        known: TracedTensor | None = self._recorder.known.get(id(given))
+        return known
 
 
 def may_be_known(func: Any) -> bool:
