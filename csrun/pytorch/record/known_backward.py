@@ -15,7 +15,7 @@ import torch
 from csrun.pytorch.record.autograd_graph import graph_of, have_hooks, runs_users_python
 from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.recording import GraphLeaf, RecordedOperator, Ref, TensorKind
-from csrun.pytorch.record.traced import TracedStorage, TracedTensor
+from csrun.pytorch.record.traced import TracedStorage, TracedTensor, ViewOf
 
 MOST_KNOWN = 64  # as a part of the loop may have graphs
 
@@ -42,14 +42,16 @@ class KnownBackward:
 
     operators: tuple[RecordedOperator, ...]
     kinds: tuple[TensorKind, ...]
-    gradients: tuple[tuple[str, Geometry, Ref], ...]
+    gradients: tuple[tuple[str, Geometry, Ref, ViewOf | None], ...]
 
     def repeat(self, recorder: Any) -> None:
         """Record the pass, and give the parameters their gradients."""
         recorder.operators += self.operators
         recorder.kinds += self.kinds
-        for name, like, value in self.gradients:
-            gradient = TracedTensor(like, value, TracedStorage(), recorder)
+        for name, like, value, view in self.gradients:
+            memory = TracedStorage()
+            gradient = TracedTensor(like, value, memory, recorder)
+            gradient.view_of = view and view.of_step(memory, recorder)
             recorder.parameters[name].grad = gradient
 
 
@@ -90,8 +92,8 @@ def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:
     parameters = recorder.parameters
     if torch._C._len_torch_dispatch_stack() != recorder.depth:  # a mode of the user's
         return None
-    if have_hooks(parameters.values()):
-        return None
+    if have_hooks(parameters.values()) or any(p.is_meta for p in parameters.values()):
+        return None  # Python may not set the gradient of a parameter that has no memory yet
     names = {id(parameter): name for name, parameter in parameters.items()}
     graph = graph_of(loss, recorder.first_node, names)
     if graph is None:
@@ -122,5 +124,8 @@ def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> Known
     return KnownBackward(
         tuple(recorder.operators[operators:]),
         tuple(recorder.kinds[kinds:]),
-        tuple((name, each.like, each.value) for name, each in gradients.items()),
+        tuple(
+            (name, x.like, x.value, x.view_of and x.view_of.of_step(TracedStorage(), None))
+            for name, x in gradients.items()
+        ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -81,6 +82,7 @@ class ViewOf:
         result: int,
     ) -> None:
         self.call, self.arguments, self.keywords, self.result = call, arguments, keywords, result
+        self._was: tuple[Any, SharedValue, TracedStorage, StepRecorder | None]
         self._was = base.like, base.held, base.memory, base.recorder
         self._base = base.view_of
         self._alias: TracedTensor | None = None
@@ -89,9 +91,22 @@ class ViewOf:
     def base(self) -> TracedTensor:
         """The alias; most views are never written, and have none."""
         if self._alias is None:
-            self._alias = TracedTensor(*self._was, is_seen=False)
+            like, held, memory, recorder = self._was
+            assert recorder is not None, "it is of a step"
+            self._alias = TracedTensor(like, held, memory, recorder, is_seen=False)
             self._alias.view_of = self._base
         return self._alias
+
+    def of_step(self, memory: TracedStorage, recorder: StepRecorder | None) -> ViewOf:
+        """Return the same view in another step, whose values have the same numbers.
+
+        recorder: of that step; None for a view that is only kept
+        """
+        made = copy(self)
+        like, held, _, _ = self._was
+        made._was, made._alias = (like, SharedValue(held.value), memory, recorder), None
+        made._base = self._base and self._base.of_step(memory, recorder)
+        return made
 
 
 class TracedTensor(torch.Tensor):

@@ -174,6 +174,24 @@ def test_options_of_backward_are_pytorchs(repeated):
     assert not repeated
 
 
+def test_a_write_into_a_part_of_a_repeated_gradient_is_recorded_as_before(repeated):
+    """A gradient of a matrix product is a view of another value."""
+
+    def edited(model, batch):
+        STEP(model, batch)
+        model.first.weight.grad[0].mul_(2)
+
+    model, known = Network(), KnownOperators()
+    first, *_, last = (recorded(model, known, edited) for _ in range(UNTIL_KNOWN + 1))
+    assert len(repeated) == 1
+    assert first.has_operators_of(last)
+    assert first.gradients == last.gradients
+    found = interpret(last, last.gradients.values())
+    edited(model, BATCH)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(found[last.gradients[name]], parameter.grad), name
+
+
 def test_a_repeated_step_leaves_nothing_behind(repeated):
     """The autograd graph is not freed by a backward pass, and its cycles are not Python's."""
     model, known, recorders = Network(), KnownOperators(), []
