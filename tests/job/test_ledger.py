@@ -90,6 +90,7 @@ def test_a_process_that_stands_still_shows_in_its_row(place: FcMnist) -> None:
         launcher.communicate(timeout=STALL_S)
 
 
+@pytest.mark.alone
 def test_the_record_and_the_last_lines_have_the_rows_and_they_add_up(place: FcMnist) -> None:
     place.configure(runconfig__max_steps=300)
     done = place.wse(layout=ONE_STREAMER)

@@ -182,6 +182,7 @@ def seconds(dataset: Dataset, batches: int = 16) -> float:
     return min(found)
 
 
+@pytest.mark.alone
 def test_whoever_does_as_it_says_of_waiting_is_faster(pattern: str) -> None:
     def slow(*values: Any) -> tuple[Any, ...]:
         time.sleep(0.01)
