@@ -122,6 +122,14 @@ class MeasureRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     target_samples_per_s: float
 
 
+class EstimateRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
+    """Request to estimate the run that is compiled instead of measuring its input pipeline."""
+
+    FILE = "estimate_request.json"
+
+    streamers: int
+
+
 class FeedRequest(MeasurementFile, frozen=True, forbid_unknown_fields=True):
     """Request to a training job to feed only: its streamers stream, its chief receives their
     batches for `seconds` and writes `Fed`, without a wafer, steps or a model_dir.

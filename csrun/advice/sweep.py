@@ -5,25 +5,20 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 from csrun.advice.feed import ForkedRings
 from csrun.advice.measure import mean, measure
 from csrun.advice.measurements import Measurements, MeasureRequest, Point
-from csrun.advice.numbers import several, spread, with_spread
+from csrun.advice.numbers import several, with_spread
 from csrun.advice.other_work import OtherWork
+from csrun.advice.wafer_rate import wafer_rate
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
-from csrun.runtime.chief.cpu import CpuMachine
-from csrun.runtime.store.first_values import initialize
-from csrun.runtime.wire.messages import StepOrder
 from csrun.runtime.wire.ring import slot_bytes
 
 POINT_S = 0.8  # duration of each measurement
 LEAST_POINTS = 3
-WAFER_S = 1.0
-ORDER_STEPS = 1  # timeout of an order: a large model's step may take long
 RISES = 1.05  # gain required to try more workers
 MOST_WORKERS = 64  # on a small machine; else twice the number of CPUs
 
@@ -43,7 +38,7 @@ def measure_pipeline(
 
     dataset = make()
     others = OtherWork()
-    wafer, wafer_spread = _wafer_rate(executable, dataset, settings)
+    wafer, wafer_spread = wafer_rate(executable, dataset, settings)
     beside_wafer = others.use()
     shown = with_spread(wafer, wafer_spread)
     log.info(f"Measured: the wafer on this machine consumes {shown} samples/s")
@@ -100,21 +95,3 @@ def _steps(most: int) -> list[int]:
     """1, 2, 3, 4, 6, 8, 12, … up to `most`."""
     steps = {2**k * factor // 2 for k in range(1, most.bit_length() + 1) for factor in (2, 3)}
     return sorted(step for step in {1, *steps} if step <= most)
-
-
-def _wafer_rate(
-    executable: Executable, dataset: Dataset, settings: RunSettings
-) -> tuple[float, float]:
-    """Return the samples/s of this machine's executor with a batch ready, and its spread."""
-    machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
-    initialize(machine.plan, machine.state, settings.seed)
-    machine.run(StepOrder(0, 1))
-    step, samples, took_s, started = 1, 0, list[float](), perf_counter()
-    while perf_counter() - started < WAFER_S:
-        done = machine.run(StepOrder(step, ORDER_STEPS))
-        step, samples = step + done.done, samples + done.samples
-        took_s.append(done.seconds - sum(use.wait_s for use in done.input))
-        if done.bad_loss is not None:  # repeating one batch is not a training
-            initialize(machine.plan, machine.state, settings.seed)
-    rate = samples / sum(took_s)
-    return rate, rate * spread(took_s) * len(took_s) / sum(took_s)

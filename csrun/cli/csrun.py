@@ -6,6 +6,7 @@ from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
 from csrun.cli.completion import completion
 from csrun.cli.doctor import doctor
+from csrun.cli.estimate import estimate
 from csrun.cli.init import init
 from csrun.cli.params import params
 from csrun.cli.run_compare import compare
@@ -25,6 +26,7 @@ csrun.add_command(checkpoint)
 csrun.add_command(compare)
 csrun.add_command(completion)
 csrun.add_command(doctor)
+csrun.add_command(estimate)
 csrun.add_command(init)
 csrun.add_command(params)
 csrun.add_command(site)

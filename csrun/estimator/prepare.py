@@ -1,7 +1,10 @@
-"""Runs without steps: validate, compile, feed; an input analysis also measures the pipeline."""
+"""Runs without steps: validate, compile, feed; an input analysis also measures the pipeline.
+
+`csrun estimate` has the compiled run estimated instead.
+"""
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +12,14 @@ import msgspec
 
 from csrun.advice.feed import drain
 from csrun.advice.input_fn_report import Probe, examine
-from csrun.advice.measurements import DeliveredRate, FeedRequest, Measurements
+from csrun.advice.measurements import (
+    DeliveredRate,
+    EstimateRequest,
+    FeedRequest,
+    Measurements,
+)
 from csrun.base.errors import UsageError
+from csrun.base.run_config import RunConfig
 from csrun.compiler import CompileOptions, validate_model
 from csrun.context import Preparation, analysis_dir
 from csrun.estimator import compilation
@@ -19,9 +28,11 @@ from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.progress import compile_display
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import cluster_for, compile_target, run_request, target_of
-from csrun.executable import RunMode
+from csrun.executable import Executable, RunMode
 from csrun.records import model_dir
+from csrun.records.run_estimate import RunEstimate
 from csrun.runtime.wire.messages import Results
+from csrun.site import System
 
 log = logging.getLogger("csrun")
 
@@ -49,7 +60,7 @@ def compile_only(run: EstimatorRun, mode: RunMode) -> Results:
     with model_dir.opened(run.model_dir):
         compiled = compilation.compile_run(compiling, mode, target, runs=False)
     if folder is not None:
-        _measure(run, compiled, mode, folder)
+        _analyze(run, compiled, mode, target.system, folder)
     return {}
 
 
@@ -67,7 +78,7 @@ def prepare_traced(
         traced = tracing.trace(options)
         compiled = compilation.compile_fitting(tracing, traced, run.model_dir, options, begin)
     if folder is not None:
-        _measure(run, compiled, options.run_mode, folder)
+        _analyze(run, compiled, options.run_mode, options.system, folder)
 
 
 def say_prepared(only: Preparation, mode: RunMode) -> None:
@@ -84,12 +95,39 @@ def _validate(run: EstimatorRun, traced: TracedModel) -> None:
 
 
 def _to_measure() -> Path | None:
-    """Folder of the input analysis that this run is part of, or None.
+    """Folder of the analysis that this run is part of, or None.
 
     Only the first compile is measured, as a job of the analysis feeds in its first run.
     """
     folder = analysis_dir()
-    return None if folder is None or Measurements.read(folder) is not None else folder
+    if folder is None or Measurements.read(folder) or RunEstimate.read(folder):
+        return None
+    return folder
+
+
+def _analyze(
+    run: EstimatorRun, compiled: compilation.Compiled, mode: RunMode, system: System, folder: Path
+) -> None:
+    """Do what the analysis of a folder asks for: an estimate, or measurements of the input."""
+    if (asked := EstimateRequest.read(folder)) is None:
+        _measure(run, compiled, mode, folder)
+    else:
+        _estimate(run, compiled.executable, system, asked, folder)
+
+
+def _estimate(
+    run: EstimatorRun, executable: Executable, system: System, asked: EstimateRequest, folder: Path
+) -> None:
+    """Estimate the run; the compile directory keeps it for the run itself."""
+    from csrun.advice.run_estimate import EstimatedInput, estimate_of  # only for `csrun estimate`
+
+    given = EstimatedInput.made_by(run.make)
+    last = run.config.max_steps if isinstance(run.config, RunConfig) else None
+    found = estimate_of(executable, system, given, run.settings, asked.streamers, last)
+    found.write(folder)
+    if not run.model_dir.is_relative_to(folder):
+        with suppress(OSError):
+            found.write(executable.directory)
 
 
 def _measure(

@@ -18,6 +18,7 @@ from csrun.estimator.start import DataSplit, WarmTensors, load_weights
 from csrun.estimator.target import machine_for, target_of
 from csrun.executable import Plan, RunMode
 from csrun.records import checkpoints, log_lines, model_dir
+from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
 
@@ -84,6 +85,7 @@ def _train(
             saves_initial=run.config.save_initial_checkpoint,
             grace_s=run.context.job.grace_s if run.context else None,
             first_scale=scale,
+            estimated_step_s=estimated_step_s(compiled.executable.directory),
         )
         results = Training(machine, options, compiled.traced.host, show).run()
         machine.close(results)

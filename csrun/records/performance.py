@@ -82,8 +82,9 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     num_csx: CS systems that shared each batch, and whose samples all rates are of.
     est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
-    executable. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the
-    time went. synchronizations: how often each line of a PyTorch script waited for steps to run.
+    executable. step_time: mean of a step, estimated_step_time: by `csrun estimate`, None without
+    one. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the time
+    went. synchronizations: how often each line of a PyTorch script waited for steps to run.
     recorded_steps: how many of its steps were recorded after the first ones, by the cause.
     """
 
@@ -96,6 +97,8 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_time: float
     input: Input = Input()
     ledger: tuple[LedgerRow, ...] = ()
+    step_time: float = 0.0
+    estimated_step_time: float | None = None
     num_csx: int = 1
     synchronizations: dict[str, int] = {}
     recorded_steps: dict[str, int] = {}

@@ -18,6 +18,7 @@ from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.tokens import NORM
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
+from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, Program
 from csrun.runtime.chief.training import LoopOptions, Training
 from csrun.runtime.wire.messages import Results
@@ -40,6 +41,7 @@ class ScriptMachine:
     ) -> None:
         assert owner.executable is not None, "compiled before"
         self.owner, self._run = owner, run
+        self._estimated_step_s = estimated_step_s(owner.executable.directory)
         self._variants: list[StepVariant] = []
         self._training: Training | None = None
         self._open, self._in_block = ExitStack(), ExitStack()
@@ -152,6 +154,7 @@ class ScriptMachine:
                 run.settings,
                 saves_initial=run.config.save_initial_checkpoint,
                 grace_s=run.context.job.grace_s if run.context else None,
+                estimated_step_s=self._estimated_step_s,
             )
             self._training = Training(self.machine, options, None, self._show, taken)
         if not self._is_in_block:

@@ -21,6 +21,7 @@ from csrun.executable.bind import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
+from csrun.records.run_estimate import EstimateCheck
 from csrun.runtime.chief.machine import Machine, Ordered, Program
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
@@ -62,6 +63,7 @@ class LoopOptions:
     saves_initial: bool = True
     grace_s: float | None = None
     first_scale: ScaleState | None = None
+    estimated_step_s: float | None = None
 
 
 class Training:
@@ -109,6 +111,7 @@ class Training:
         self._scale = scale_tracker(machine.plan, machine.numbers, options.first_scale)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
+        self._estimate = EstimateCheck(options.estimated_step_s)
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # when the last order was given
         self._left_s: float | None = None  # when it was left the last time
@@ -241,6 +244,7 @@ class Training:
         self._taken(first, done.done)
         self._samples += done.samples
         self._input.add(done)
+        self._estimate.add(steps, done.seconds)
         self._is_at_end = done.finished
         if steps:
             began_ns = perf_counter_ns()
@@ -469,6 +473,8 @@ class Training:
                 suspected_input_bottleneck=fed.is_bottleneck,
                 total_samples=self._samples,
                 total_time=seconds,
+                step_time=self._estimate.step_s,
+                estimated_step_time=self._options.estimated_step_s,
                 input=fed,
                 ledger=spent,
                 num_csx=plan.systems,

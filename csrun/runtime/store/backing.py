@@ -123,11 +123,9 @@ def make_store(
     """
     part = part or StoreShare(StoreShards.of(plan, 1))
     own = part.own(plan)
-    nbytes = store_bytes(plan, own)
-    bound = settings.weight_store_memory
-    most = None if bound is None else bytes_in(bound)
-    if _is_on_disk(plan, settings, part, nbytes, most):
-        return _on_disk(plan, _disk(plan, settings, part, most), part, checkpoints)
+    nbytes, most = store_bytes(plan, own), _most(settings)
+    if (disk := disk_of(plan, settings, part)) is not None:
+        return _on_disk(plan, disk, part, checkpoints)
     if most is not None and most < (whole := _whole_bytes(plan, part)):
         raise CsrunError(
             f"runconfig.weight_store_memory is {most:,} bytes, a store in memory needs "
@@ -138,6 +136,22 @@ def make_store(
         return Store(memory, StorePages(), None, nbytes, own)
     except CsrunError as error:
         raise CsrunError(f"{error}: set runconfig.weight_store: disk") from error
+
+
+def disk_of(
+    plan: Plan, settings: RunSettings, part: StoreShare | None = None
+) -> StoreOnDisk | None:
+    """Where on a disk a store is put, by the settings and the free memory; None for in memory."""
+    part, most = part or StoreShare(StoreShards.of(plan, 1)), _most(settings)
+    nbytes = store_bytes(plan, part.own(plan))
+    if not _is_on_disk(plan, settings, part, nbytes, most):
+        return None
+    return _disk(plan, settings, part, most)
+
+
+def _most(settings: RunSettings) -> int | None:
+    bound = settings.weight_store_memory
+    return None if bound is None else bytes_in(bound)
 
 
 def mapped(plan: Plan, parts: Sequence[int], disk: StoreOnDisk | None, own: Own = None) -> Store:

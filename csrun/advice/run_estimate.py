@@ -1,0 +1,188 @@
+"""Estimate of a run from its compile: memory by kind and role, and the time of a step here.
+
+Memory follows from the plan. The step is run on this machine if its memory is there; else its time
+is that of its floating-point operations at the rate of a large matrix product, or that of what
+passes the disk, whichever is longer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import psutil
+
+from csrun.advice.wafer_rate import wafer_rate
+from csrun.base.mode import RunMode
+from csrun.base.run_config import RunSettings
+from csrun.compiler.report.limit import Limit
+from csrun.context import Role
+from csrun.data import Dataset
+from csrun.executable import Executable, Plan
+from csrun.launch.preflight.installation import disk_speed
+from csrun.records.run_estimate import RoleMemory, RunEstimate
+from csrun.runtime.store.backing import disk_of
+from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
+from csrun.site.site import System
+
+#: Of each task of a role, besides what model and data take, and what all tasks of a job share.
+#: Source: proportional set sizes of jobs of two models, Linux x86-64, Python 3.11
+PRIVATE_BYTES = {
+    Role.CHIEF: 55_000_000,
+    Role.MEMORYX: 27_000_000,
+    Role.WAFER: 28_000_000,
+    Role.STREAMER: 14_000_000,
+}
+SHARED_BYTES = 90_000_000
+MEASURED_SHARE = 0.8  # of free memory that a step may take to be run here
+PRODUCT = 2048  # rows of the square matrices whose product is timed
+PRODUCTS = 3
+SHARE_OF_PRODUCTS = 0.8  # of a large product's rate, that a step reaches
+
+
+@dataclass(frozen=True)
+class EstimatedInput:
+    """Data set of a run. nbytes: memory that it takes in a task, with its first batch."""
+
+    dataset: Dataset
+    nbytes: int
+
+    @classmethod
+    def made_by(cls, make: Callable[[], Dataset]) -> "EstimatedInput":
+        """Make the data set and its first batch."""
+        process = psutil.Process()
+        before = process.memory_info().rss
+        dataset = make()
+        held = dataset.held(next(dataset.batches()))
+        return cls(held, max(0, process.memory_info().rss - before))
+
+
+def estimate_of(
+    executable: Executable,
+    system: System,
+    given: EstimatedInput,
+    settings: RunSettings,
+    streamers: int,
+    max_steps: int | None,
+) -> RunEstimate:
+    """Return the estimate of a compiled run; its step is measured where memory allows."""
+    plan = executable.plan
+    wafer, store = wafer_memory(plan), store_memory(plan)
+    disk = disk_of(plan, settings) if not plan.store_in_arena else None
+    on_disk = None if disk is None else disk.memory_bytes
+    free, mb_per_s = psutil.virtual_memory().available, disk_speed(executable.directory)
+    speed = 1e6 * mb_per_s if mb_per_s else None
+    state = sum(store.values()) - store.get("gradients", 0)
+    is_measured = plan.arena_bytes + sum(store.values()) <= MEASURED_SHARE * free
+    if is_measured:
+        rate, deviation = wafer_rate(executable, given.dataset, settings)
+        step_s, spread = plan.batch_size / rate, deviation / rate
+    else:
+        step_s, spread = computed_step_s(plan, product_rate(), speed if disk else None), 0.0
+    return RunEstimate(
+        mode=str(plan.mode),
+        batch_size=plan.batch_size,
+        systems=plan.systems,
+        parameters=sum(prod(p.shape) for p in plan.parameters),
+        layers=len(plan.layers),
+        sram_bytes=system.sram_bytes,
+        wafer=wafer,
+        store=store,
+        store_on_disk=on_disk,
+        host=tuple(host_memory(plan, given.nbytes, streamers, on_disk)),
+        host_available_bytes=free,
+        checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
+        checkpoint_s=state / speed if speed else None,
+        step_s=step_s,
+        step_spread=spread,
+        is_measured=is_measured,
+        system_samples_per_s=plan.estimate.samples_per_sec,
+        largest_batch=largest_batch(plan, system, wafer),
+        max_steps=max_steps,
+        limits=Limit.of(plan, system).sentence,
+    )
+
+
+def store_memory(plan: Plan) -> dict[str, int]:
+    """Return the bytes of the training's state by kind; what is not there is left out."""
+    weights = sum(group.nbytes for group in plan.groups)
+    optimizer = len(plan.store.slots) * weights
+    kinds = {
+        "weights": weights,
+        "gradients": plan.store.nbytes - weights - optimizer,
+        "optimizer state": optimizer,
+    }
+    return {kind: nbytes for kind, nbytes in kinds.items() if nbytes > 0}
+
+
+def wafer_memory(plan: Plan) -> dict[str, int]:
+    """Return the bytes of one system's memory by kind."""
+    slots = [
+        (group.slot_offset_bytes, group.slot_offset_bytes + group.nbytes)
+        for group in plan.groups
+        if group.slot_offset_bytes is not None
+    ]
+    copies = max(end for _, end in slots) - min(start for start, _ in slots) if slots else 0
+    state = store_memory(plan) if plan.store_in_arena else {}
+    kinds = {**state, "copies of weights": copies}
+    kinds["activations"] = plan.arena_bytes - sum(kinds.values())
+    return {kind: nbytes for kind, nbytes in kinds.items() if nbytes > 0}
+
+
+def host_memory(
+    plan: Plan, data_bytes: int, streamers: int, on_disk: int | None
+) -> Iterator[RoleMemory]:
+    """Yield the memory of a job's tasks by role.
+
+    data_bytes: of the data set in one task. on_disk: bytes in memory of a store on disk
+    """
+    yield RoleMemory("all", 1, SHARED_BYTES, "Python and csrun, shared")
+    yield RoleMemory("chief", 1, PRIVATE_BYTES[Role.CHIEF] + data_bytes, "compiler and data set")
+    if not plan.store_in_arena:
+        nbytes = plan.store.nbytes if on_disk is None else on_disk
+        held = "the store" if on_disk is None else "the part of the store that is in memory"
+        yield RoleMemory("MemoryX", 1, PRIVATE_BYTES[Role.MEMORYX] + nbytes, held)
+    yield RoleMemory(
+        "wafer", plan.systems, PRIVATE_BYTES[Role.WAFER] + plan.arena_bytes, "the wafer's memory"
+    )
+    ring = ring_slots_for(streamers, plan.inputs) * slot_bytes(plan.inputs)
+    yield RoleMemory(
+        "streamer", streamers, PRIVATE_BYTES[Role.STREAMER] + data_bytes + ring, "data set and ring"
+    )
+
+
+def largest_batch(plan: Plan, system: System, wafer: Mapping[str, int]) -> int | None:
+    """Return the samples that fit the systems at once, as activations grow with the batch."""
+    if "activations" not in wafer:
+        return None
+    at_once = plan.batch_size // plan.systems // plan.micro_batches
+    room = system.sram_bytes - plan.arena_bytes + wafer["activations"]
+    return plan.systems * max(0, room * at_once // wafer["activations"])
+
+
+def product_rate() -> float:
+    """Return the rate of a large matrix product on all CPUs, in floating-point operations/s."""
+    one = np.ones((PRODUCT, PRODUCT), np.float32)
+    took_s = []
+    for _ in range(PRODUCTS):
+        began = perf_counter()
+        one @ one
+        took_s.append(perf_counter() - began)
+    return 2 * PRODUCT**3 / median(took_s)
+
+
+def computed_step_s(plan: Plan, flops_per_s: float, disk_bytes_per_s: float | None) -> float:
+    """Return the time of a step that cannot be run here, by its operations and its disk.
+
+    disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
+    """
+    flops = sum(layer.forward_flops + layer.backward_flops for layer in plan.layers)
+    compute_s = plan.parts * flops / (SHARE_OF_PRODUCTS * flops_per_s)
+    if disk_bytes_per_s is None:
+        return compute_s
+    store = store_memory(plan)
+    reads = sum(layer.loads * layer.weight_bytes for layer in plan.layers)
+    update = 2 * store.get("optimizer state", 0) + 2 * store["weights"]  # in and out
+    return max(compute_s, (reads + update) / disk_bytes_per_s)

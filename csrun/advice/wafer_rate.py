@@ -1,0 +1,32 @@
+"""Rate of this machine's executor with a batch ready."""
+
+from time import perf_counter
+
+from csrun.advice.numbers import spread
+from csrun.base.run_config import RunSettings
+from csrun.data import Dataset
+from csrun.executable import Executable
+from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.store.first_values import initialize
+from csrun.runtime.wire.messages import StepOrder
+
+WAFER_S = 1.0
+ORDER_STEPS = 1  # timeout of an order: a large model's step may take long
+
+
+def wafer_rate(
+    executable: Executable, dataset: Dataset, settings: RunSettings
+) -> tuple[float, float]:
+    """Return the samples/s of this machine's executor with a batch ready, and its spread."""
+    machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
+    initialize(machine.plan, machine.state, settings.seed)
+    machine.run(StepOrder(0, 1))
+    step, samples, took_s, started = 1, 0, list[float](), perf_counter()
+    while perf_counter() - started < WAFER_S:
+        done = machine.run(StepOrder(step, ORDER_STEPS))
+        step, samples = step + done.done, samples + done.samples
+        took_s.append(done.seconds - sum(use.wait_s for use in done.input))
+        if done.bad_loss is not None:  # repeating one batch is not a training
+            initialize(machine.plan, machine.state, settings.seed)
+    rate = samples / sum(took_s)
+    return rate, rate * spread(took_s) * len(took_s) / sum(took_s)

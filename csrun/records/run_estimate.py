@@ -1,0 +1,111 @@
+"""Estimate of a run before it starts: estimate.json in the folder of its compile."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from csrun.base import stored
+from csrun.base.errors import CsrunError
+
+FILE = "estimate.json"
+COMPARED_STEPS = 100  # of a training, after which it is compared with its estimate
+
+log = logging.getLogger("csrun")
+
+
+class RoleMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Memory of one task of a role. tasks: their number in the job. holds: what it is of."""
+
+    role: str
+    tasks: int
+    nbytes: int
+    holds: str
+
+
+class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Estimate of a training or evaluation.
+
+    wafer: bytes of one system's memory by kind. store: bytes of the training's state by kind.
+    store_on_disk: MemoryX has the store on disk, and this much of it in memory; None in memory.
+    host: memory of each role's tasks. is_measured: the step was run on this machine, else it is
+    computed of floating-point operations and of what the disk must carry. limits: what limits the
+    rate on the system, in words. largest_batch: samples that fit the system at once; None without
+    activations. max_steps: None where the run does not say.
+
+    Units: times in seconds, rates in samples per second, memory in bytes
+    """
+
+    mode: str
+    batch_size: int
+    systems: int
+    parameters: int
+    layers: int
+    sram_bytes: int
+    wafer: Mapping[str, int]
+    store: Mapping[str, int]
+    store_on_disk: int | None
+    host: tuple[RoleMemory, ...]
+    host_available_bytes: int
+    checkpoint_bytes: int
+    checkpoint_s: float | None
+    step_s: float
+    step_spread: float
+    is_measured: bool
+    system_samples_per_s: float
+    largest_batch: int | None
+    max_steps: int | None
+    limits: str
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of all tasks of the job."""
+        return sum(each.tasks * each.nbytes for each in self.host)
+
+    @property
+    def system_step_s(self) -> float:
+        """Time of a step on the CS system."""
+        return self.batch_size / self.system_samples_per_s if self.system_samples_per_s else 0.0
+
+    def write(self, folder: Path) -> None:
+        """Write it to a folder."""
+        stored.write(folder / FILE, self, durable=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> "RunEstimate | None":
+        """Read it from a folder; None if it is absent or damaged: it is made again."""
+        with suppress(OSError, CsrunError):
+            return stored.read(folder / FILE, cls, "the estimate", "estimate again")
+        return None
+
+
+def estimated_step_s(compiled: Path) -> float | None:
+    """Return the estimated time of a step of a compile; None if it was not estimated."""
+    found = RunEstimate.read(compiled)
+    return None if found is None else found.step_s
+
+
+class EstimateCheck:
+    """Comparison of a training's steps with the estimate, told once. estimated_s: of a step."""
+
+    def __init__(self, estimated_s: float | None) -> None:
+        self.estimated_s = estimated_s
+        self._steps, self._took_s, self._is_told = 0, 0.0, False
+
+    def add(self, steps: int, took_s: float) -> None:
+        """Note steps that were taken, and their time."""
+        self._steps, self._took_s = self._steps + steps, self._took_s + took_s
+        if self.estimated_s is None or self._is_told or self._steps < COMPARED_STEPS:
+            return
+        self._is_told = True
+        log.info(
+            f"A step takes {1e3 * self.step_s:.4g} ms, estimated were {1e3 * self.estimated_s:.4g} "
+            f"ms ({self.step_s / self.estimated_s:.2f} of the estimate)"
+        )
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step so far."""
+        return self._took_s / self._steps if self._steps else 0.0

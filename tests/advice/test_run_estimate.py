@@ -1,0 +1,86 @@
+"""Estimates of a run: memory by formula, the largest batch by compiles of it."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.programs import SYSTEM, Network, options_of, system_of
+
+from csrun.advice.run_estimate import (
+    SHARE_OF_PRODUCTS,
+    computed_step_s,
+    host_memory,
+    largest_batch,
+    store_memory,
+    wafer_memory,
+)
+from csrun.base.mode import ExecutionMode
+from csrun.compiler import TooLargeError, compile_model
+from csrun.executable import Plan
+
+NETWORK = Network(sizes=(200, 400, 100, 10), batch=64)
+WEIGHTS = sum(4 * (a * b + b) for a, b in pairwise(NETWORK.sizes))
+ROUNDING = 64 * 2 * len(NETWORK.sizes)  # of arrays to whole lines of cache
+
+
+def planned(folder: Path, mode: ExecutionMode, **others: object) -> Plan:
+    return NETWORK.compile(folder, mode, **others).plan
+
+
+@pytest.mark.parametrize("mode", ExecutionMode)
+def test_state_is_weights_gradients_and_momentum(tmp_path: Path, mode: ExecutionMode) -> None:
+    plan = planned(tmp_path, mode)
+    state = store_memory(plan)
+    assert sum(state.values()) == plan.store.nbytes
+    assert WEIGHTS <= state["weights"] <= WEIGHTS + ROUNDING
+    assert state["optimizer state"] == state["weights"]
+    assert 0 < state["gradients"] <= state["weights"] + ROUNDING
+    wafer = wafer_memory(plan)
+    assert sum(wafer.values()) == plan.arena_bytes
+    has_state = mode is ExecutionMode.PIPELINED
+    assert ("optimizer state" in wafer) == has_state
+    assert ("copies of weights" in wafer) != has_state
+    activations = 4 * NETWORK.batch * sum(NETWORK.sizes)
+    assert activations < wafer["activations"] < 4 * activations
+
+
+def test_tasks_of_a_job_hold_arena_store_and_rings(tmp_path: Path) -> None:
+    plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    held = {each.role: each for each in host_memory(plan, 10_000_000, 3, None)}
+    assert held["wafer"].nbytes > plan.arena_bytes
+    assert held["MemoryX"].nbytes > plan.store.nbytes
+    assert held["streamer"].tasks == 3
+    assert held["streamer"].nbytes > 10_000_000 + 4 * NETWORK.batch * NETWORK.sizes[0]
+    on_disk = {each.role: each for each in host_memory(plan, 0, 1, 1000)}
+    assert held["MemoryX"].nbytes - on_disk["MemoryX"].nbytes == plan.store.nbytes - 1000
+    pipelined = planned(tmp_path, ExecutionMode.PIPELINED)
+    assert "MemoryX" not in {each.role for each in host_memory(pipelined, 0, 1, None)}
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not(tmp_path: Path) -> None:
+    system = system_of(1 << 20)
+    plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING, system=system)
+    most = largest_batch(plan, system, wafer_memory(plan))
+    assert most is not None
+    assert most > NETWORK.batch
+    options = options_of(ExecutionMode.WEIGHT_STREAMING, system=system)
+    for batch, fits in ((int(0.98 * most), True), (int(1.02 * most), False)):
+        module = Network(sizes=NETWORK.sizes, batch=batch).trace()
+        if fits:
+            compile_model(module, tmp_path, options)
+        else:
+            with pytest.raises(TooLargeError):
+                compile_model(module, tmp_path, options)
+    assert largest_batch(plan, SYSTEM, wafer_memory(plan)) > 1000 * most
+
+
+def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path) -> None:
+    plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    products = [2 * NETWORK.batch * a * b for a, b in pairwise(NETWORK.sizes)]
+    flops = 3 * sum(products) - products[0]  # no gradient of the input
+    in_memory = computed_step_s(plan, 1e9, None)
+    assert in_memory == pytest.approx(flops / (SHARE_OF_PRODUCTS * 1e9), rel=0.02)
+    assert computed_step_s(plan, 1e9, 1e12) == in_memory
+    passing = 6 * store_memory(plan)["weights"]  # two loads; in and out of weights and momentum
+    slow = computed_step_s(plan, 1e9, 1e3)
+    assert slow == pytest.approx(passing / 1e3, rel=0.2)

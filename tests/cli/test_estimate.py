@@ -1,0 +1,73 @@
+"""csrun estimate: its table, and what it refuses."""
+
+import sys
+
+import msgspec
+import pytest
+
+from csrun.cli.csrun import csrun
+from csrun.cli.estimate import rows
+from csrun.cli.frame import run
+from csrun.records.run_estimate import RoleMemory, RunEstimate
+
+FOUND = RunEstimate(
+    mode="WEIGHT_STREAMING",
+    batch_size=8,
+    systems=1,
+    parameters=1_500_000,
+    layers=3,
+    sram_bytes=40_000_000_000,
+    wafer={"copies of weights": 2_000_000, "activations": 3_000_000},
+    store={"weights": 6_000_000, "gradients": 1_000_000},
+    store_on_disk=None,
+    host=(RoleMemory("chief", 1, 9_000_000, "data"), RoleMemory("streamer", 2, 1_000_000, "ring")),
+    host_available_bytes=10_000_000_000,
+    checkpoint_bytes=6_000_000,
+    checkpoint_s=0.02,
+    step_s=0.5,
+    step_spread=0.03,
+    is_measured=True,
+    system_samples_per_s=4000.0,
+    largest_batch=123,
+    max_steps=1000,
+    limits="Limited by the input.",
+)
+
+
+def test_the_table_adds_up_and_says_what_a_run_takes() -> None:
+    table = dict(rows(FOUND))
+    assert table["model"] == "1,500,000 parameters in 3 layers"
+    assert table["wafer memory"].startswith("5.0 MB of 40.0 GB: ")
+    assert table["memory here"] == "11.0 MB of 10.0 GB free"
+    assert table["  streamer"].startswith("2 x 1.0 MB")
+    assert table["checkpoint"] == "6.0 MB, 20 ms"
+    assert table["step here"] == "500 ms, 16 samples/s (measured, ± 3%)"
+    assert table["step on a CS-2"] == "2 ms, 4,000 samples/s"
+    assert table["1,000 steps"] == "8:20 here, 2 s on a CS-2"
+    assert table["largest batch"].startswith("123 samples")
+
+
+def test_what_is_computed_or_on_disk_is_said_so() -> None:
+    found = msgspec.structs.replace(
+        FOUND, is_measured=False, store_on_disk=2_000_000, largest_batch=None, max_steps=None
+    )
+    table = dict(rows(found))
+    assert "computed" in table["step here"]
+    assert table["MemoryX"] == "on disk, 2.0 MB of it in memory"
+    assert table["largest batch"] == "any"
+    assert not any(name.endswith("steps") for name in table)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no command given"),
+        ([sys.executable, "run.py"], "must only compile: append --compile_only"),
+        (["--streamers", "0", "python", "run.py", "--compile_only"], "--streamers"),
+    ],
+)
+def test_a_wrong_command_is_refused(
+    capfd: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert run(csrun, ["estimate", *words]) == 2
+    assert message in capfd.readouterr().err
