@@ -109,8 +109,9 @@ def rows(found: "RunEstimate") -> Iterator[tuple[str, str]]:
     yield "state", f"{size_text(sum(found.store.values()))}: {_kinds(found.store)}"
     if found.store_on_disk is not None:
         yield "MemoryX", f"on disk, {size_text(found.store_on_disk)} of it in memory"
-    free = size_text(found.host_available_bytes)
-    yield "memory here", f"{size_text(found.host_bytes)} of {free} free"
+    free = f"{size_text(found.host_bytes)} of {size_text(found.host_available_bytes)} free"
+    fits = found.host_bytes <= found.host_available_bytes
+    yield "memory here", free if fits else f"{free}: it does not fit; lower batch_size"
     for each in found.host:
         several = f"{each.tasks} x " if each.tasks > 1 else ""
         yield f"  {each.role}", f"{several}{size_text(each.nbytes)}: {each.holds}"
