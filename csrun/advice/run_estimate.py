@@ -74,6 +74,7 @@ def estimate_of(
     on_disk = None if disk is None else disk.memory_bytes
     free, mb_per_s = psutil.virtual_memory().available, disk_speed(executable.directory)
     speed = 1e6 * mb_per_s if mb_per_s else None
+    chief = max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
     state = sum(store.values()) - store.get("gradients", 0)
     is_measured = plan.arena_bytes + sum(store.values()) <= MEASURED_SHARE * free
     if is_measured:
@@ -91,7 +92,7 @@ def estimate_of(
         wafer=wafer,
         store=store,
         store_on_disk=on_disk,
-        host=tuple(host_memory(plan, given.nbytes, streamers, on_disk)),
+        host=tuple(host_memory(plan, chief, given.nbytes, streamers, on_disk)),
         host_available_bytes=free,
         checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
         checkpoint_s=state / speed if speed else None,
@@ -132,14 +133,15 @@ def wafer_memory(plan: Plan) -> dict[str, int]:
 
 
 def host_memory(
-    plan: Plan, data_bytes: int, streamers: int, on_disk: int | None
+    plan: Plan, chief: int, data_bytes: int, streamers: int, on_disk: int | None
 ) -> Iterator[RoleMemory]:
     """Yield the memory of a job's tasks by role.
 
-    data_bytes: of the data set in one task. on_disk: bytes in memory of a store on disk
+    chief: its private memory. data_bytes: of the data set in one streamer. on_disk: bytes in memory
+    of a store on disk, None for one in memory
     """
     yield RoleMemory("all", 1, SHARED_BYTES, "Python and csrun, shared")
-    yield RoleMemory("chief", 1, PRIVATE_BYTES[Role.CHIEF] + data_bytes, "compiler and data set")
+    yield RoleMemory("chief", 1, chief, "the script, compiler and data set")
     if not plan.store_in_arena:
         nbytes = plan.store.nbytes if on_disk is None else on_disk
         held = "the store" if on_disk is None else "the part of the store that is in memory"

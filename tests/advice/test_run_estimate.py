@@ -46,15 +46,16 @@ def test_state_is_weights_gradients_and_momentum(tmp_path: Path, mode: Execution
 
 def test_tasks_of_a_job_hold_arena_store_and_rings(tmp_path: Path) -> None:
     plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING)
-    held = {each.role: each for each in host_memory(plan, 10_000_000, 3, None)}
+    held = {each.role: each for each in host_memory(plan, 60_000_000, 10_000_000, 3, None)}
     assert held["wafer"].nbytes > plan.arena_bytes
     assert held["MemoryX"].nbytes > plan.store.nbytes
+    assert held["chief"].nbytes == 60_000_000
     assert held["streamer"].tasks == 3
     assert held["streamer"].nbytes > 10_000_000 + 4 * NETWORK.batch * NETWORK.sizes[0]
-    on_disk = {each.role: each for each in host_memory(plan, 0, 1, 1000)}
+    on_disk = {each.role: each for each in host_memory(plan, 0, 0, 1, 1000)}
     assert held["MemoryX"].nbytes - on_disk["MemoryX"].nbytes == plan.store.nbytes - 1000
     pipelined = planned(tmp_path, ExecutionMode.PIPELINED)
-    assert "MemoryX" not in {each.role for each in host_memory(pipelined, 0, 1, None)}
+    assert "MemoryX" not in {each.role for each in host_memory(pipelined, 0, 0, 1, None)}
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not(tmp_path: Path) -> None:
