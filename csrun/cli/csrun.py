@@ -6,7 +6,7 @@ from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
 from csrun.cli.completion import completion
 from csrun.cli.doctor import doctor
-from csrun.cli.estimate import estimate
+from csrun.cli.estimate_run import estimate
 from csrun.cli.init import init
 from csrun.cli.params import params
 from csrun.cli.run_compare import compare

@@ -119,7 +119,7 @@ def _estimate(
     run: EstimatorRun, executable: Executable, system: System, asked: EstimateRequest, folder: Path
 ) -> None:
     """Estimate the run; the compile directory keeps it for the run itself."""
-    from csrun.advice.run_estimate import EstimatedInput, estimate_of  # only for `csrun estimate`
+    from csrun.advice.estimation import EstimatedInput, estimate_of  # only for `csrun estimate`
 
     given = EstimatedInput.made_by(run.make)
     last = run.config.max_steps if isinstance(run.config, RunConfig) else None

@@ -26,6 +26,8 @@ def test_performance_has_the_keys_of_the_original(tmp_path: Path) -> None:
         "suspected_input_bottleneck": True,
         "total_samples": 128_000,
         "total_time": 128.0,
+        "step_time": 0.0,
+        "estimated_step_time": None,
         "input": {
             "verdict": "bound",
             "wait_share": 0.5,

@@ -141,7 +141,7 @@ def make_store(
 def disk_of(
     plan: Plan, settings: RunSettings, part: StoreShare | None = None
 ) -> StoreOnDisk | None:
-    """Where on a disk a store is put, by the settings and the free memory; None for in memory."""
+    """Disk that a store is put on, by the settings and the free memory; None for one in memory."""
     part, most = part or StoreShare(StoreShards.of(plan, 1)), _most(settings)
     nbytes = store_bytes(plan, part.own(plan))
     if not _is_on_disk(plan, settings, part, nbytes, most):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.programs import SYSTEM, Network, options_of, system_of
 
-from csrun.advice.run_estimate import (
+from csrun.advice.estimation import (
     SHARE_OF_PRODUCTS,
     computed_step_s,
     host_memory,

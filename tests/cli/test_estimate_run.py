@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from csrun.cli.csrun import csrun
-from csrun.cli.estimate import rows
+from csrun.cli.estimate_run import rows
 from csrun.cli.frame import run
 from csrun.records.run_estimate import RoleMemory, RunEstimate
 

@@ -38,7 +38,7 @@ def estimate(
     """Say what a run takes: CMD is a training with --compile_only, such as python-ws run.py.
 
     CMD compiles; memory and disk follow from the plan, and the time of a step is measured on this
-    machine. The estimate is kept beside the compile: the run compares itself with it.
+    machine. The estimate stays in the compile directory: the run compares itself with it.
     """
     from csrun.jobs.request import JobOptions
     from csrun.launch.cpu_command import CpuRequest, prepare
