@@ -18,6 +18,7 @@ from csrun.records import performance, trace_file
 
 LOCK_FILE = ".lock"
 _WRITTEN_FOLDERS = ("train", "eval", "predict", performance.FOLDER, trace_file.FOLDER)
+COMPILE_MANIFEST = "manifest.json"
 _HOLDER_CHARACTERS = 200
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
 
@@ -150,3 +151,12 @@ def write_params(model_dir: Path, mode: str, params: Any) -> Path:
     with files.writing(path), open_folder(path.parent) as folder:
         files.write_whole(folder / path.name, yaml.safe_dump(plain, sort_keys=False).encode())
     return path
+
+
+def newest_compile(model_dir: Path) -> Path | None:
+    """Folder of the newest compile in a model_dir; None where there is none."""
+    found: list[tuple[int, Path]] = []
+    for path in model_dir.glob(f"tfcs_*/{COMPILE_MANIFEST}"):
+        with suppress(OSError):  # removed meanwhile
+            found.append((path.stat().st_mtime_ns, path.parent))
+    return max(found)[1] if found else None

@@ -1,13 +1,14 @@
 """Performance of a run: the two rates of its log lines, and performance.json."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
 
-from csrun.base.files import write_whole, writing
+from csrun.base.files import find, write_whole, writing
 from csrun.base.open_folder import open_folder
 from csrun.records.ledger import LedgerRow
 
@@ -104,9 +105,21 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recorded_steps: dict[str, int] = {}
 
 
+def path_of(model_dir: Path) -> Path:
+    """Path of the file in a model_dir."""
+    return model_dir / FOLDER / "performance.json"
+
+
+def read(model_dir: Path) -> Performance | None:
+    """Read the file; None when there is none, or not one like this."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(find(path_of(model_dir)).data, type=Performance)
+    return None
+
+
 def write(model_dir: Path, performance: Performance) -> Path:
     """Write the file, and return its path."""
-    path = model_dir / FOLDER / "performance.json"
+    path = path_of(model_dir)
     text = msgspec.json.format(msgspec.json.encode(performance), indent=2) + b"\n"
     with writing(path), open_folder(path.parent) as folder:
         write_whole(folder / path.name, text)

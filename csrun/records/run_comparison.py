@@ -13,6 +13,7 @@ from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import find
 from csrun.base.flat_values import Difference, differences, flattened
 from csrun.records import checkpoints
+from csrun.records.model_dir import COMPILE_MANIFEST, newest_compile
 from csrun.records.scalar_events import EventTail, event_files
 
 LOSS = "loss"
@@ -150,14 +151,11 @@ def identity_of(model_dir: Path) -> dict[str, str]:
         newest = checkpoints.latest(model_dir)
         if newest is not None:
             found = dict(newest.manifest.identity)
-    for path in sorted(model_dir.glob("tfcs_*/manifest.json"), key=_changed_ns)[-1:]:
+    if (compiled := newest_compile(model_dir)) is not None:
         with suppress(OSError, msgspec.MsgspecError):
-            manifest = msgspec.json.decode(find(path).data, type=_ManifestPart)
-            found["compile"] = path.parent.name
+            data = find(compiled / COMPILE_MANIFEST).data
+            manifest = msgspec.json.decode(data, type=_ManifestPart)
+            found["compile"] = compiled.name
             if manifest.machine is not None:
                 found["CPU"] = manifest.machine.target.partition(" ")[0]
     return found
-
-
-def _changed_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns

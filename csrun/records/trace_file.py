@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from csrun.base.files import write_whole, writing
+from csrun.base.files import find, write_whole, writing
 from csrun.base.open_folder import open_folder
 
 FOLDER = "trace"
@@ -77,3 +77,40 @@ def _events(process: Process, number: int, origin_ns: int) -> Iterator[dict[str,
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """An event of the file, as far as csrun writes it. Units: ts, dur in microseconds"""
+
+    ph: str
+    name: str
+    pid: int
+    tid: int
+    cat: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    args: dict[str, str] = {}
+
+
+class _Events(msgspec.Struct, frozen=True):
+    traceEvents: tuple[_Event, ...]  # noqa: N815, the format's word
+
+
+MOST_BYTES = 256 << 20  # of a file; each process has at most 32,768 spans
+
+
+def read(path: Path) -> tuple[Process, ...]:
+    """Read a file that `write` has written; times are since its first span.
+
+    Raises: OSError; ValueError for another content
+    """
+    events = msgspec.json.decode(find(path, MOST_BYTES).data, type=_Events).traceEvents
+    names = {
+        e.pid: e.args.get("name", "") for e in events if e.ph == "M" and e.name == "process_name"
+    }
+    spans: dict[int, list[Span]] = {number: [] for number in names}
+    for event in events:
+        if event.ph == "X" and event.pid in spans:
+            began, ended = event.ts * 1e3, (event.ts + event.dur) * 1e3
+            spans[event.pid].append(Span(event.cat, event.name, round(began), round(ended)))
+    return tuple(Process(names[number], tuple(found)) for number, found in spans.items())

@@ -3,41 +3,42 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
-from csrun.base.errors import CsrunError
-from csrun.base.files import account_name, read_end, read_start
-from csrun.context import JobFile, Telemetry
+from csrun.base.files import account_name
 from csrun.context.job import now
-from csrun.jobs import overview
-from csrun.jobs.folder import JobFolder
 from csrun.jobs.overview import SystemStatus
 from csrun.launch.backend import Backend, JobStatus
-from csrun.launch.process.task_output import log_name, visible_ranks
-from csrun.records.log_lines import model_dir_in
 from csrun.site import Scheduler, Site
-from csrun.watch.run_values import RunValues, progress_of
-from csrun.watch.site_snapshot import JobDetail, JobLine, RunProgress, SiteSnapshot, TaskLine
-from csrun.watch.task_lines import CpuMeter, TasksNow
+from csrun.watch.run_values import NEWEST, Extent, LoggedStep
+from csrun.watch.shown_job import ShownJob
+from csrun.watch.site_snapshot import JobDetail, JobLine, SiteSnapshot
 
-LOG_BYTES = 1 << 15
-LOG_LINES = 200
-HEAD_BYTES = 1 << 16  # of a chief's log, whose first lines name model_dir
+MOST_SHOWN = 8  # jobs whose files are kept open to be read on
 ASKED_EVERY_S = {Scheduler.LOCAL: 0.0, Scheduler.SLURM: 5.0}  # a controller that others ask, too
 
 
 class Collector:
-    """Collects snapshots of a site; it remembers what it has read of the job that is shown."""
+    """Collects snapshots of a site; it remembers what it has read of the jobs that are shown.
 
-    def __init__(self, site: Site, backend: Backend) -> None:
+    all_states: with all ended jobs, not only the last ones. extent: of the events that are read.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        backend: Backend,
+        *,
+        all_states: bool = False,
+        extent: Extent = NEWEST,
+    ) -> None:
         self._site = site
         self._backend = backend
+        self._all_states, self._extent = all_states, extent
         self._asked_s = -float("inf")
         self._systems: tuple[SystemStatus, ...] = ()
         self._jobs: tuple[JobLine, ...] = ()
-        self._shown: _ShownJob | None = None
+        self._shown: dict[int, ShownJob] = {}
 
     def snapshot(self, job_id: int | None = None) -> SiteSnapshot:
         """The site now, with this job, else the one that is most likely looked for.
@@ -52,12 +53,22 @@ class Collector:
         detail = None if job is None else self._detail(job)
         return SiteSnapshot(self._site.name, now(), self._systems, jobs, detail)
 
+    def jobs(self) -> tuple[JobLine, ...]:
+        """The jobs of the site now. Raises: CsrunError when the scheduler does not answer"""
+        self._ask()
+        return self._jobs
+
+    def points(self, job_id: int) -> Sequence[LoggedStep]:
+        """Logged steps that this job's latest snapshot has read."""
+        shown = self._shown.get(job_id)
+        return () if shown is None else shown.points
+
     def _ask(self) -> None:
         now_s = time.monotonic()
         if now_s - self._asked_s < ASKED_EVERY_S[self._site.scheduler]:
             return
         self._systems = tuple(self._backend.systems())
-        self._jobs = tuple(map(_line, self._backend.jobs()))
+        self._jobs = tuple(map(_line, self._backend.jobs(all_states=self._all_states)))
         self._asked_s = now_s
 
     def _find(self, job_id: int | None) -> JobLine | None:
@@ -70,67 +81,13 @@ class Collector:
         return _line(status)
 
     def _detail(self, job: JobLine) -> JobDetail:
-        if self._shown is None or self._shown.job_id != job.job_id:
-            self._shown = _ShownJob(self._site, self._backend, job.job_id)
-        return self._shown.detail(job, self._systems)
-
-
-class _ShownJob:
-    """One job whose files are read as they grow."""
-
-    def __init__(self, site: Site, backend: Backend, job_id: int) -> None:
-        self._site = site
-        self._backend = backend
-        self.job_id = job_id
-        self._folder = JobFolder(backend.folder(job_id))
-        self._meter = CpuMeter()
-        self._file: JobFile | None = None
-        self._model_dir: Path | None = None
-        self._values: RunValues | None = None
-
-    def detail(self, job: JobLine, systems: Sequence[SystemStatus]) -> JobDetail:
-        if self._file is None:
-            with suppress(CsrunError, OSError):
-                self._file = JobFile.read(self._folder.path)
-        if self._file is None or not os.access(self._folder.path, os.R_OK | os.X_OK):
-            said = self._on_systems(systems)
-            run = None if said is None else progress_of((), said)
-            return JobDetail(self.job_id, False, str(self._folder.path), run=run)
-        telemetry = Telemetry.read(self._file.telemetry_dir(self._folder.path))
-        run = self._run(job, self._file, telemetry)  # which finds model_dir
-        return JobDetail(
-            self.job_id,
-            True,
-            str(self._folder.path),
-            None if self._model_dir is None else str(self._model_dir),
-            run,
-            self._tasks(job, self._file, "" if telemetry is None else telemetry.straggler),
-            self._log(self._file),
-        )
-
-    def _on_systems(self, systems: Sequence[SystemStatus]) -> Telemetry | None:
-        """Telemetry of another account's job, by the systems that it holds."""
-        held = {system.name for system in systems if system.job == self.job_id}
-        known = (system for system in self._site.systems if system.name in held)
-        return next(filter(None, (overview.telemetry(self._site, each) for each in known)), None)
-
-    def _run(self, job: JobLine, file: JobFile, telemetry: Telemetry | None) -> RunProgress | None:
-        if self._values is None and job.started is not None:
-            log = read_start(self._folder.log(log_name(0)), HEAD_BYTES)
-            if (found := model_dir_in(log)) is not None:
-                self._model_dir = Path(file.working_dir) / found
-                self._values = RunValues(self._model_dir, job.started, job.ended)
-        if self._values is None:
-            return None if telemetry is None else progress_of((), telemetry)
-        return self._values.progress(telemetry)
-
-    def _tasks(self, job: JobLine, file: JobFile, straggler: str) -> tuple[TaskLine, ...]:
-        usages = self._backend.task_usages(job.job_id) if job.is_active else {}
-        return TasksNow(file, self._folder, usages, job.is_active, straggler).lines(self._meter)
-
-    def _log(self, file: JobFile) -> tuple[str, ...]:
-        text = read_end(self._folder.log(log_name(visible_ranks(file)[0])), LOG_BYTES)
-        return tuple(text.splitlines()[-LOG_LINES:])
+        shown = self._shown.pop(job.job_id, None)
+        if shown is None:
+            shown = ShownJob(self._site, self._backend, job.job_id, self._extent)
+        self._shown[job.job_id] = shown
+        if len(self._shown) > MOST_SHOWN:
+            del self._shown[next(iter(self._shown))]  # the one that was looked at longest ago
+        return shown.detail(job, self._systems)
 
 
 def _first_choice(jobs: Sequence[JobLine]) -> JobLine | None:

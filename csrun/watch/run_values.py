@@ -1,7 +1,8 @@
 """Progress of one run: its job's telemetry, and the scalars of its events as they are added."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,13 +11,30 @@ from csrun.records.ledger import Row
 from csrun.records.scalar_events import EventTail, ScalarEvent, begun_s, event_files
 from csrun.watch.site_snapshot import LossPoint, RunProgress, TimeShare
 
-MOST_POINTS = 500
-MOST_BYTES = 1 << 18  # of event files at first: about 400 logged steps
-MOST_FILES = 20  # a script that trains in blocks has a file for each
 RATE_POINTS = 10  # newest points that the steps per second are of
 CLOCKS_S = 1  # names of files have whole seconds
 
 _SECONDS = "seconds/"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Limits of what is read of a run's events, newest first; None: all.
+
+    first_bytes: of a file that is read for the first time.
+    """
+
+    points: int | None = None
+    first_bytes: int | None = None
+    files: int | None = None
+
+
+EVERYTHING = Extent()
+NEWEST = Extent(
+    points=500,
+    first_bytes=1 << 18,  # about 400 logged steps
+    files=20,  # a script that trains in blocks has a file for each
+)
 
 
 class LoggedStep:
@@ -33,12 +51,23 @@ class RunValues:
     model_dir: of the run, which may have events of earlier jobs; those begin before `since`.
     """
 
-    def __init__(self, model_dir: Path, since: datetime, until: datetime | None) -> None:
-        self._model_dir = model_dir
-        self._since_s = int(since.timestamp()) - CLOCKS_S
+    def __init__(
+        self,
+        model_dir: Path,
+        since: datetime | None,
+        until: datetime | None,
+        extent: Extent = NEWEST,
+    ) -> None:
+        self._model_dir, self._extent = model_dir, extent
+        self._since_s = 0 if since is None else int(since.timestamp()) - CLOCKS_S
         self._until_s = None if until is None else until.timestamp() + CLOCKS_S
         self._tails: dict[Path, EventTail] = {}
-        self._points: deque[LoggedStep] = deque(maxlen=MOST_POINTS)
+        self._points: deque[LoggedStep] = deque(maxlen=extent.points)
+
+    @property
+    def points(self) -> Sequence[LoggedStep]:
+        """Logged steps that the latest `progress` has read, oldest first."""
+        return self._points
 
     def progress(self, telemetry: Telemetry | None) -> RunProgress | None:
         """Progress up to now; None before the run has published anything."""
@@ -49,8 +78,9 @@ class RunValues:
 
     def _read(self) -> None:
         files = [path for path in event_files(self._model_dir) if self._is_ours(path)]
-        for path in files[-MOST_FILES:]:
-            for event in self._tails.setdefault(path, EventTail(path, MOST_BYTES)).read():
+        for path in files[-(self._extent.files or 0) :]:
+            tail = self._tails.setdefault(path, EventTail(path, self._extent.first_bytes))
+            for event in tail.read():
                 self._add(event)
 
     def _is_ours(self, path: Path) -> bool:
