@@ -29,6 +29,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "estimator": NOUNS | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},
     "nn": NOUNS | {"runtime"},
     "advice": NOUNS | {"launch", "compiler", "runtime", "jobs", "system", "data"},
+    "dashboard": frozenset(
+        {"watch", "launch", "compiler", "jobs", "executable", "records", "context", "site"}
+    ),
     "watch": NOUNS - {"cirh", "executable", "kernels"} | {"launch", "jobs", "system"},
     "launch": NOUNS - {"cirh", "executable", "kernels"} | {"jobs", "system"},
     "compiler": frozenset({"cirh", "executable", "kernels", "site"}),

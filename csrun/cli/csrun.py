@@ -5,6 +5,7 @@ import click
 from csrun.cli import frame
 from csrun.cli.checkpoint import checkpoint
 from csrun.cli.completion import completion
+from csrun.cli.dashboard import dashboard
 from csrun.cli.doctor import doctor
 from csrun.cli.estimate_run import estimate
 from csrun.cli.init import init
@@ -25,6 +26,7 @@ def csrun() -> None:
 csrun.add_command(checkpoint)
 csrun.add_command(compare)
 csrun.add_command(completion)
+csrun.add_command(dashboard)
 csrun.add_command(doctor)
 csrun.add_command(estimate)
 csrun.add_command(init)

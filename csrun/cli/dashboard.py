@@ -1,0 +1,77 @@
+"""csrun dashboard: jobs and model_dirs on a web page, live, or as one file."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from csrun.cli import frame
+
+if TYPE_CHECKING:
+    from csrun.dashboard import RunCatalog
+
+SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
+
+
+@click.command("dashboard", context_settings=SETTINGS)
+@click.argument(
+    "folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--site", metavar="NAME|PATH", help="The site to show; else CSRUN_SITE, else local.")
+@click.option(
+    "--port",
+    type=frame.WholeNumber(0, 65535),
+    default=0,
+    help="Port on 127.0.0.1; by default a free one.",
+)
+@click.option(
+    "--export",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the page with the runs below FOLDER to a file, and end.",
+)
+def dashboard(folder: Path, site: str | None, port: int, export: Path | None) -> int:
+    """Show jobs, and the model_dirs below FOLDER, on a web page of this machine.
+
+    The address that is printed has a token, without which nothing is shown. The page only reads.
+    Ctrl-C ends it; jobs go on.
+    """
+    from csrun.dashboard import RunCatalog
+    from csrun.launch import backend_of
+    from csrun.site import load
+
+    known = load(site)
+    catalog = RunCatalog(known, backend_of(known), Path(os.path.abspath(folder)))
+    if export is not None:
+        _export(catalog, export)
+    else:
+        _serve(catalog, port)
+    return 0
+
+
+def _export(catalog: "RunCatalog", path: Path) -> None:
+    from csrun.base.files import write_whole, writing
+    from csrun.dashboard.page_text import exported_page
+
+    text = exported_page(catalog)
+    with writing(path):
+        write_whole(path, text.encode(), durable=False)
+    click.echo(f"{path}: {len(text):,} bytes")
+
+
+def _serve(catalog: "RunCatalog", port: int) -> None:
+    from contextlib import suppress
+
+    from csrun.base.errors import CsrunError
+    from csrun.dashboard.http_server import ADDRESS, DashboardServer
+
+    try:
+        server = DashboardServer(catalog, port)
+    except OSError as error:
+        raise CsrunError(
+            f"{ADDRESS}:{port}: cannot be served: {error.strerror}; choose another --port"
+        ) from error
+    with server, suppress(KeyboardInterrupt):
+        click.echo(f"{server.url}  (Ctrl-C ends it)")
+        server.serve_forever(poll_interval=1.0)

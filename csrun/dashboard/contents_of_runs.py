@@ -1,0 +1,214 @@
+"""Contents of the dashboard: all that its page asks for, by the id of a run."""
+
+import math
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import account_name, read_end
+from csrun.dashboard.run_detail import (
+    RunDetail,
+    checkpoint_lines,
+    files_of,
+    performance_of,
+    report_of,
+    traces_of,
+)
+from csrun.dashboard.run_table import RunRow, RunRows, RunTable
+from csrun.jobs.folder import JobFolder
+from csrun.launch.backend import Backend
+from csrun.records.model_dir import newest_compile
+from csrun.records.run_comparison import identity_of, parameters_of
+from csrun.site import Site
+from csrun.watch import Collector
+from csrun.watch.run_values import EVERYTHING, LoggedStep, RunValues
+
+LOG_BYTES = 4 << 20  # of a log's end, which is searched
+LOG_LINES = 2000
+FAILED = frozenset({"FAILED", "TIMEOUT", "LOST", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED"})
+MOST_FOLDERS_READ = 8  # model_dirs whose events are kept open to be read on
+
+Point = tuple[int, float, dict[str, float]]
+
+
+class NoSuchRunError(UsageError):
+    """Run that the table does not have."""
+
+
+class RunCatalog:
+    """Runs of a site and of a folder. Not for several threads at once."""
+
+    def __init__(self, site: Site, backend: Backend, folder: Path) -> None:
+        self._site, self._backend = site, backend
+        self._collector = Collector(site, backend, all_states=True, extent=EVERYTHING)
+        self._table = RunTable(self._collector, backend, folder)
+        self._values: dict[str, RunValues] = {}
+        self._rows: dict[str, RunRow] = {}
+
+    def rows(self) -> RunRows:
+        """The table of runs."""
+        found = self._table.read()
+        self._rows = {row.id: row for row in found.rows}
+        return found
+
+    def row(self, run: str) -> RunRow:
+        """A row of the table. Raises: NoSuchRunError"""
+        if run not in self._rows:
+            self.rows()
+        try:
+            return self._rows[run]
+        except KeyError:
+            raise NoSuchRunError(f"run {run}: no such run; reload the page") from None
+
+    def model_dir(self, run: str) -> Path | None:
+        """The model_dir of a run. Raises: NoSuchRunError"""
+        self.row(run)
+        return self._table.by_id.get(run)
+
+    def detail(self, run: str) -> tuple[RunDetail, list[Point]]:
+        """A run now, and its logged steps: step, seconds since the epoch, values by tag.
+
+        Raises: NoSuchRunError; CsrunError when the scheduler does not answer
+        """
+        row = self.row(run)
+        if row.job_id is None:
+            return self._of_folder(row)
+        return self._of_job(row, row.job_id)
+
+    def _of_job(self, row: RunRow, job_id: int) -> tuple[RunDetail, list[Point]]:
+        snapshot = self._collector.snapshot(job_id)
+        job = next(line for line in snapshot.jobs if line.job_id == job_id)
+        shown = snapshot.job
+        assert shown is not None
+        (status,) = self._backend.jobs(job_id)
+        folder = self._own_folder(row)
+        model_dir = None if shown.model_dir is None else Path(shown.model_dir)
+        since_s = (job.started or job.submitted).timestamp()
+        until_s = None if job.ended is None else job.ended.timestamp()
+        run = shown.run
+        detail = RunDetail(
+            row.id,
+            job.name,
+            job.state,
+            job.why if job.state in FAILED else "",
+            tuple((name, value) for name, value in status.details()),
+            shown.model_dir,
+            None if run is None else msgspec.structs.replace(run, losses=()),
+            shown.tasks,
+            () if model_dir is None else checkpoint_lines(model_dir),
+            None if model_dir is None else performance_of(model_dir, since_s, until_s),
+            files_of(model_dir, folder),
+        )
+        return detail, _points(self._collector.points(job_id))
+
+    def _of_folder(self, row: RunRow) -> tuple[RunDetail, list[Point]]:
+        model_dir = self._table.by_id[row.id]
+        assert model_dir is not None
+        values = self._values.pop(row.id, None) or RunValues(model_dir, None, None, EVERYTHING)
+        self._values[row.id] = values
+        if len(self._values) > MOST_FOLDERS_READ:
+            del self._values[next(iter(self._values))]
+        run = values.progress(None)
+        begun = "" if row.begun is None else row.begun.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        facts = {"folder": str(model_dir), "state": row.state, "events since": begun}
+        detail = RunDetail(
+            row.id,
+            row.name,
+            row.state,
+            facts=tuple((name, value) for name, value in facts.items() if value),
+            model_dir=str(model_dir),
+            run=None if run is None else msgspec.structs.replace(run, losses=()),
+            checkpoints=checkpoint_lines(model_dir),
+            performance=performance_of(model_dir, 0.0, None),
+            files=files_of(model_dir, None),
+        )
+        return detail, _points(values.points)
+
+    def _own_folder(self, row: RunRow) -> JobFolder | None:
+        """Folder of this account's job."""
+        if row.job_id is None or row.user != account_name(os.getuid()):
+            return None
+        return JobFolder(self._backend.folder(row.job_id))
+
+    def settings(self, run: str) -> dict[str, dict[str, str]]:
+        """Parameters and identity of a run, as `csrun compare` reads them."""
+        model_dir = self.model_dir(run)
+        found: dict[str, dict[str, str]] = {"parameters": {}, "identity": {}}
+        if model_dir is not None:
+            try:
+                values = parameters_of(model_dir)
+            except (CsrunError, OSError, ValueError) as error:
+                values = {"params": f"cannot be read: {error}"}
+            found["parameters"] = {key: str(value) for key, value in values.items()}
+            found["identity"] = identity_of(model_dir)
+        return found
+
+    def log(self, run: str, task: str, search: str = "") -> dict[str, Any]:
+        """The newest lines of a task's log that contain a text, whatever its case.
+
+        Raises: NoSuchRunError; UsageError for a log that the run does not have
+        """
+        folder = self._own_folder(self.row(run))
+        if folder is None or task not in files_of(None, folder).logs:
+            raise UsageError(f"log {task}: no such log of run {run}")
+        lines = read_end(folder.log(task), LOG_BYTES).splitlines()
+        wanted = search.casefold()
+        found = [line for line in lines if wanted in line.casefold()]
+        return {"task": task, "found": len(found), "lines": found[-LOG_LINES:]}
+
+    def wafer(self, run: str) -> Any:
+        """The wafer of a run; None where it has no compile.
+
+        Raises: NoSuchRunError; CsrunError for a plan of another version
+        """
+        model_dir = self.model_dir(run)
+        compiled = None if model_dir is None else newest_compile(model_dir)
+        if model_dir is None or compiled is None:
+            return None
+        from csrun.dashboard.wafer_view import read_plan, wafer_view  # loads the compiler's report
+
+        return wafer_view(read_plan(compiled), self._site.systems[0], traces_of(model_dir))
+
+    def file(self, run: str, name: str) -> Path | None:
+        """A file that the page links to: `compile_report`, or a trace by its name."""
+        model_dir = self.model_dir(run)
+        if model_dir is None:
+            return None
+        if name == "compile_report":
+            return report_of(model_dir)
+        return next((path for path in traces_of(model_dir) if path.name == name), None)
+
+    def is_below(self, run: str) -> bool:
+        """Return whether the run's model_dir is in the dashboard's folder."""
+        model_dir = self.model_dir(run)
+        top = os.path.realpath(self._table.folder)
+        return model_dir is not None and Path(os.path.realpath(model_dir)).is_relative_to(top)
+
+
+def _points(steps: Sequence[LoggedStep]) -> list[Point]:
+    return [(each.step, each.wall_s, each.values) for each in steps]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it: numbers that are not finite become their names."""
+    return _finite(msgspec.to_builtins(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
+
+
+def moment() -> str:
+    """The time now, for the page's head."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

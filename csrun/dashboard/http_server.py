@@ -1,0 +1,220 @@
+"""Local server of the dashboard: it only reads, and only for whoever has the token.
+
+Source: HTML Living Standard, section Server-sent events; RFC 9110
+"""
+
+import hmac
+import json
+import re
+import select
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from secrets import token_urlsafe
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.files import read_whole
+from csrun.dashboard.contents_of_runs import NoSuchRunError, Point, RunCatalog, plain
+from csrun.dashboard.page_text import served_page, wafer_of
+
+ADDRESS = "127.0.0.1"
+TICK_S = 1.0
+TABLE_S = 2.0
+IDLE_SHARE, LIVE_SHARE = 150, 20  # of the time that reading took, until it is read again
+LIVE_STATES = frozenset({"RUNNING", "PENDING", "running"})
+MOST_FILE_BYTES = 256 << 20
+REQUEST_S = 30.0  # for a client to send its request, or to take an answer
+_STYLES_AND_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+#: Without the origin of the page: a report is of a folder that others may have written.
+_REPORT_POLICY = f"sandbox allow-scripts; {_STYLES_AND_SCRIPTS}"
+_PAGE_POLICY = f"{_STYLES_AND_SCRIPTS}; img-src data:; connect-src 'self'; form-action 'none'"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",  # the address has the token
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+Query = dict[str, str]
+
+
+class DashboardServer(ThreadingHTTPServer):
+    """Serves a catalog of runs on this machine alone; `url` has the token."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, catalog: RunCatalog, port: int = 0) -> None:
+        super().__init__((ADDRESS, port), _Handler)
+        self._catalog, self._lock = catalog, Lock()
+        self.token = token_urlsafe(24)
+        self.page = served_page().encode()
+        self._table, self._table_at_s = "", -float("inf")
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.token}"
+
+    def ask(self, question: Callable[[RunCatalog], Any]) -> Any:
+        """The answer of the catalog, which one thread at a time asks."""
+        with self._lock:
+            return question(self._catalog)
+
+    def table(self) -> str:
+        """The table of runs as JSON, read again when it is old."""
+        with self._lock:
+            began_s = time.monotonic()
+            if began_s >= self._table_at_s:
+                self._table = json.dumps(plain(self._catalog.rows()))
+                ended_s = time.monotonic()
+                self._table_at_s = ended_s + max(TABLE_S, IDLE_SHARE * (ended_s - began_s))
+            return self._table
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone is no error; of others the request's thread ends."""
+
+
+class _RunFeed:
+    """Messages on one run for one page: what has changed since the message before."""
+
+    def __init__(self, server: DashboardServer, run: str) -> None:
+        self._server, self._run = server, run
+        self._sent = ""
+        self._points: list[Point] = []
+        self._due_s = -float("inf")
+
+    def message(self) -> str | None:
+        """The run as JSON; None when nothing has changed.
+
+        Of logged steps it has those from number `after` on: the last one may have got values.
+        """
+        began_s = time.monotonic()
+        if began_s < self._due_s:
+            return None
+        detail, points = self._server.ask(lambda catalog: catalog.detail(self._run))
+        text = json.dumps(plain(detail))
+        ended_s = time.monotonic()
+        share = LIVE_SHARE if detail.state in LIVE_STATES else IDLE_SHARE
+        self._due_s = ended_s + share * (ended_s - began_s)
+        after = max(0, len(self._points) - 1)
+        newest = [(step, wall_s, dict(values)) for step, wall_s, values in points[after:]]
+        if text == self._sent and newest == self._points[after:] and points:
+            return None
+        self._sent, self._points = text, self._points[:after] + newest
+        return f'{{"detail":{text},"after":{after},"points":{json.dumps(plain(newest))}}}'
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: DashboardServer
+    server_version, sys_version = "csrun", ""
+    timeout = REQUEST_S
+
+    def do_GET(self) -> None:
+        """Answer a request that has the token."""
+        parts = urlsplit(self.path)
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        if not hmac.compare_digest(query.get("token", "").encode(), self.server.token.encode()):
+            self._answer(HTTPStatus.FORBIDDEN, b"403: the address needs its token\n", "text/plain")
+            return
+        try:
+            self._route(parts.path, query)
+        except UsageError as error:
+            self._json({"error": str(error)}, HTTPStatus.NOT_FOUND)
+        except (CsrunError, OSError) as error:
+            self._json({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _route(self, path: str, query: Query) -> None:
+        run, ask = query.get("run", ""), self.server.ask
+        match path:
+            case "/":
+                self._answer(HTTPStatus.OK, self.server.page, "text/html", policy=_PAGE_POLICY)
+            case "/events":
+                self._events(run)
+            case "/run":
+                detail, points = ask(lambda catalog: catalog.detail(run))
+                self._json({"detail": detail, "points": points})
+            case "/settings":
+                self._json(ask(lambda catalog: catalog.settings(run)))
+            case "/wafer":
+                self._json(ask(lambda catalog: wafer_of(catalog, run)))
+            case "/log":
+                task, search = query.get("task", ""), query.get("search", "")
+                self._json(ask(lambda catalog: catalog.log(run, task, search)))
+            case "/file":
+                self._file(run, query.get("name", ""))
+            case _:
+                raise UsageError(f"{path}: no such address")
+
+    def _events(self, run: str) -> None:
+        """Send the table, and a run, as they change, until the page is closed."""
+        self._head(HTTPStatus.OK, "text/event-stream")
+        feed = _RunFeed(self.server, run) if run else None
+        sent = ""
+        while True:
+            table = self.server.table()
+            if table != sent:
+                self._event("table", table)
+                sent = table
+            if feed is not None:
+                try:
+                    message = feed.message()
+                except NoSuchRunError as error:
+                    message, feed = None, None
+                    self._event("gone", json.dumps(str(error)))
+                if message is not None:
+                    self._event("run", message)
+            # A page sends nothing on this connection: it can be read once it is closed.
+            if select.select([self.connection], [], [], TICK_S)[0]:
+                return
+
+    def _event(self, name: str, text: str) -> None:
+        self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())
+
+    def _file(self, run: str, name: str) -> None:
+        path = self.server.ask(lambda catalog: catalog.file(run, name))
+        if path is None:
+            raise UsageError(f"{name}: no such file of run {run}")
+        data = read_whole(path, MOST_FILE_BYTES)
+        if path.suffix == ".html":
+            self._answer(HTTPStatus.OK, data, "text/html", policy=_REPORT_POLICY)
+            return
+        saved = re.sub(r"[^\w.-]", "_", path.name, flags=re.ASCII)
+        more = {"Content-Disposition": f'attachment; filename="{saved}"'}
+        self._answer(HTTPStatus.OK, data, "application/json", more)
+
+    def _json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._answer(status, json.dumps(plain(value)).encode(), "application/json")
+
+    def _answer(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str,
+        more: dict[str, str] | None = None,
+        policy: str = "default-src 'none'",
+    ) -> None:
+        length = {"Content-Length": str(len(body))}
+        self._head(status, kind, (more or {}) | length, policy)
+        self.wfile.write(body)
+
+    def _head(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        more: dict[str, str] | None = None,
+        policy: str = "default-src 'none'",
+    ) -> None:
+        self.send_response(status)
+        charset = "" if kind == "application/json" else "; charset=utf-8"
+        headers = {"Content-Type": kind + charset, "Content-Security-Policy": policy}
+        for name, value in (_HEADERS | headers | (more or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the address of each request has the token."""

@@ -1,0 +1,57 @@
+// The table of runs: sorted, filtered, selected.
+
+const selected = new Set();
+
+function runAddress(id) { return `#run/${id}`; }
+
+function checkbox(row) {
+  return make("input", { type: "checkbox", "aria-label": `select ${row.name}`,
+    onchange: (event) => {
+      if (event.target.checked) selected.add(row.id); else selected.delete(row.id);
+      showSelection();
+    } });
+}
+
+const elapsed = (row) => isNumber(row.elapsed_s) ? row.elapsed_s
+  : isLive(row.state) && row.begun && source.isLive ? (Date.now() - new Date(row.begun)) / 1000 : null;
+
+const RUN_COLUMNS = [
+  { title: "", node: checkbox, style: "select" },
+  { title: "Run", value: (row) => row.name,
+    node: (row) => make("a", { href: runAddress(row.id), title: row.name.slice(0, 500) }, row.name) },
+  { title: "Job", value: (row) => row.job_id, number: true },
+  { title: "State", value: (row) => row.state, state: (row) => stateClass(row.state) },
+  { title: "User", value: (row) => row.user },
+  { title: "Started", value: (row) => row.begun, text: (row) => moment(row.begun) },
+  { title: "Time", value: elapsed, text: (row) => duration(elapsed(row)), number: true },
+  { title: "Step", value: (row) => row.step, number: true },
+  { title: "Loss", value: (row) => row.loss, text: (row) => short(row.loss), number: true },
+  { title: "Rate", value: (row) => row.rate, text: (row) => rate(row.rate), number: true },
+  { title: "model_dir", value: (row) => row.model_dir },
+  { title: "Reason", value: (row) => row.why },
+];
+
+const runsTable = new SortedTable(RUN_COLUMNS, (row) => row.id, "Started", true);
+let knownRuns = { rows: [], folder: "", is_cut: false, problem: "" };
+
+function matches(row, words) {
+  const text = [row.name, row.job_id, row.state, row.user, row.model_dir, row.why]
+    .filter(isNumber).join(" ").toLowerCase();
+  return words.every((word) => text.includes(word));
+}
+
+function showRuns(found = knownRuns) {
+  knownRuns = found;
+  const words = document.querySelector("#filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const rows = found.rows.filter((row) => matches(row, words));
+  runsTable.show(rows);
+  write(document.querySelector("#count"),
+    rows.length === found.rows.length ? `${rows.length} runs` : `${rows.length} of ${found.rows.length} runs`);
+  const notes = [found.problem, found.is_cut
+    ? `${found.folder} has too many folders: not all were searched; name a folder below it` : ""];
+  write(document.querySelector("#notice"), notes.filter(Boolean).join("; "));
+}
+
+function showSelection() {
+  document.querySelector("#compare").disabled = selected.size < 2;
+}

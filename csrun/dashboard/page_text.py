@@ -1,0 +1,60 @@
+"""Text of the dashboard's page: served, or as one file with its data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from csrun.base.errors import CsrunError
+from csrun.base.html_pages import page
+from csrun.dashboard.contents_of_runs import RunCatalog, moment, plain
+from csrun.launch.process.task_output import log_name
+
+PAGE = Path(__file__).with_name("page")
+CHIEF_LINES, TASK_LINES = 2000, 100  # of a log, in the file
+
+
+def served_page() -> str:
+    """The page that asks the server for its data."""
+    return page(PAGE, {}, data="null")
+
+
+def exported_page(catalog: RunCatalog) -> str:
+    """The page with the data of the runs whose model_dir is below the catalog's folder.
+
+    Raises: CsrunError when the scheduler does not answer
+    """
+    table = catalog.rows()
+    kept = [row for row in table.rows if catalog.is_below(row.id)]
+    rows = plain(table) | {"rows": plain(kept)}
+    runs = {row.id: _run(catalog, row.id) for row in kept}
+    return page(PAGE, {}, data=script_text({"taken": moment(), "table": rows, "runs": runs}))
+
+
+def script_text(data: Any) -> str:
+    """Return data as JSON that cannot end the script element around it."""
+    return json.dumps(data).replace("<", "\\u003c")
+
+
+def _run(catalog: RunCatalog, run: str) -> dict[str, Any]:
+    """All that the page shows of a run."""
+    detail, points = catalog.detail(run)
+    logs = {}
+    for task in detail.files.logs:
+        log = catalog.log(run, task)
+        most = CHIEF_LINES if task == log_name(0) else TASK_LINES
+        logs[task] = log | {"lines": log["lines"][-most:]}
+    return {
+        "detail": plain(detail),
+        "points": plain(points),
+        "settings": catalog.settings(run),
+        "wafer": wafer_of(catalog, run),
+        "logs": logs,
+    }
+
+
+def wafer_of(catalog: RunCatalog, run: str) -> Any:
+    """The wafer of a run, or why it cannot be shown."""
+    try:
+        return plain(catalog.wafer(run))
+    except CsrunError as error:
+        return {"error": str(error)}
