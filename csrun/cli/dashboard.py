@@ -74,4 +74,5 @@ def _serve(catalog: "RunCatalog", port: int) -> None:
         ) from error
     with server, suppress(KeyboardInterrupt):
         click.echo(f"{server.url}  (Ctrl-C ends it)")
+        server.read_ahead()
         server.serve_forever(poll_interval=1.0)

@@ -172,7 +172,11 @@ class RunCatalog:
             return None
         from csrun.dashboard.wafer_view import read_plan, wafer_view  # loads the compiler's report
 
-        return wafer_view(read_plan(compiled), self._site.systems[0], traces_of(model_dir))
+        plan = read_plan(compiled)
+        try:
+            return wafer_view(plan, self._site.systems[0], traces_of(model_dir))
+        except (ArithmeticError, LookupError, ValueError) as error:  # a plan that was changed
+            raise CsrunError(f"{compiled}: plan cannot be drawn: {error}") from error
 
     def file(self, run: str, name: str) -> Path | None:
         """A file that the page links to: `compile_report`, or a trace by its name."""

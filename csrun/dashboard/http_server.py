@@ -7,24 +7,27 @@ import hmac
 import json
 import re
 import select
+import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_urlsafe
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
-from csrun.dashboard.contents_of_runs import NoSuchRunError, Point, RunCatalog, plain
+from csrun.dashboard.contents_of_runs import Point, RunCatalog, plain
 from csrun.dashboard.page_text import served_page, wafer_of
 
 ADDRESS = "127.0.0.1"
 TICK_S = 1.0
 TABLE_S = 2.0
-IDLE_SHARE, LIVE_SHARE = 150, 20  # of the time that reading took, until it is read again
+FAILED_S = 10.0
+IDLE_SHARE, LIVE_SHARE = 150, 20  # times that reading took, until it is read again, up to
+IDLE_S, LIVE_S = 15.0, 5.0
 LIVE_STATES = frozenset({"RUNNING", "PENDING", "running"})
 MOST_FILE_BYTES = 256 << 20
 REQUEST_S = 30.0  # for a client to send its request, or to take an answer
@@ -54,6 +57,10 @@ class DashboardServer(ThreadingHTTPServer):
         self.page = served_page().encode()
         self._table, self._table_at_s = "", -float("inf")
 
+    def read_ahead(self) -> None:
+        """Read the table, which takes longest at first, while its user opens a browser."""
+        Thread(target=self.table, daemon=True).start()
+
     @property
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.token}"
@@ -70,11 +77,14 @@ class DashboardServer(ThreadingHTTPServer):
             if began_s >= self._table_at_s:
                 self._table = json.dumps(plain(self._catalog.rows()))
                 ended_s = time.monotonic()
-                self._table_at_s = ended_s + max(TABLE_S, IDLE_SHARE * (ended_s - began_s))
+                rest_s = min(IDLE_S, IDLE_SHARE * (ended_s - began_s))
+                self._table_at_s = ended_s + max(TABLE_S, rest_s)
             return self._table
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is no error; of others the request's thread ends."""
+        """Report a bug; a client that has closed its connection is none."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _RunFeed:
@@ -85,6 +95,10 @@ class _RunFeed:
         self._sent = ""
         self._points: list[Point] = []
         self._due_s = -float("inf")
+
+    def postpone(self) -> None:
+        """Ask again a while later."""
+        self._due_s = time.monotonic() + FAILED_S
 
     def message(self) -> str | None:
         """The run as JSON; None when nothing has changed.
@@ -97,11 +111,12 @@ class _RunFeed:
         detail, points = self._server.ask(lambda catalog: catalog.detail(self._run))
         text = json.dumps(plain(detail))
         ended_s = time.monotonic()
-        share = LIVE_SHARE if detail.state in LIVE_STATES else IDLE_SHARE
-        self._due_s = ended_s + share * (ended_s - began_s)
+        is_live = detail.state in LIVE_STATES
+        share, most_s = (LIVE_SHARE, LIVE_S) if is_live else (IDLE_SHARE, IDLE_S)
+        self._due_s = ended_s + min(most_s, share * (ended_s - began_s))
         after = max(0, len(self._points) - 1)
         newest = [(step, wall_s, dict(values)) for step, wall_s, values in points[after:]]
-        if text == self._sent and newest == self._points[after:] and points:
+        if text == self._sent and newest == self._points[after:]:
             return None
         self._sent, self._points = text, self._points[:after] + newest
         return f'{{"detail":{text},"after":{after},"points":{json.dumps(plain(newest))}}}'
@@ -155,22 +170,27 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(HTTPStatus.OK, "text/event-stream")
         feed = _RunFeed(self.server, run) if run else None
         sent = ""
+        closed = select.poll()  # a page sends nothing here: there is something to read at its end
+        closed.register(self.connection, select.POLLIN)
         while True:
             table = self.server.table()
             if table != sent:
                 self._event("table", table)
                 sent = table
             if feed is not None:
-                try:
-                    message = feed.message()
-                except NoSuchRunError as error:
-                    message, feed = None, None
-                    self._event("gone", json.dumps(str(error)))
-                if message is not None:
-                    self._event("run", message)
-            # A page sends nothing on this connection: it can be read once it is closed.
-            if select.select([self.connection], [], [], TICK_S)[0]:
+                self._run_event(feed)
+            if closed.poll(1000 * TICK_S):
                 return
+
+    def _run_event(self, feed: _RunFeed) -> None:
+        try:
+            message = feed.message()
+        except (CsrunError, OSError) as error:
+            feed.postpone()
+            self._event("problem", json.dumps(str(error)))
+        else:
+            if message is not None:
+                self._event("run", message)
 
     def _event(self, name: str, text: str) -> None:
         self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())

@@ -23,7 +23,8 @@ from csrun.watch.run_values import Extent, RunValues
 from csrun.watch.shown_job import model_dir_of
 from csrun.watch.site_snapshot import JobLine
 
-NEWEST_POINTS = Extent(points=4, first_bytes=1 << 14, files=1)
+NEWEST_POINTS = Extent(points=4, first_bytes=1 << 11, files=1)  # two logged steps, mostly
+BEHIND_HISTOGRAMS = Extent(points=4, first_bytes=1 << 16, files=1)  # where there is no loss in that
 MOST_FOLDERS = 10_000  # of one scan; a home folder with data sets has more
 DEEPEST = 6
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
@@ -165,9 +166,7 @@ class RunTable:
             model_dir=None if model_dir is None else str(model_dir),
         )  # fmt: skip
         if model_dir is not None:
-            if key not in self._values:
-                self._values[key] = RunValues(model_dir, job.started, job.ended, NEWEST_POINTS)
-            row = self._with_values(row, self._values[key])
+            row = self._with_values(row, model_dir, job.started, job.ended)
         if not job.is_active:
             self._values.pop(key, None)
             self._ended[job.job_id] = row
@@ -205,13 +204,25 @@ class RunTable:
             begun=datetime.fromtimestamp(begun_s(files[-1]), UTC) if files else None,
             elapsed_s=None if record is None else record.total_time,
         )  # fmt: skip
-        if key not in self._values:
-            self._values[key] = RunValues(model_dir, None, None, NEWEST_POINTS)
-        return self._with_values(row, self._values[key])
+        return self._with_values(row, model_dir)
 
-    @staticmethod
-    def _with_values(row: RunRow, values: RunValues) -> RunRow:
-        if (run := values.progress(None)) is None:
+    def _with_values(
+        self,
+        row: RunRow,
+        model_dir: Path,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> RunRow:
+        """The row with its newest logged values."""
+        if (known := self._values.get(row.id)) is not None:
+            run = known.progress(None)
+        else:
+            for extent in (NEWEST_POINTS, BEHIND_HISTOGRAMS):
+                self._values[row.id] = RunValues(model_dir, since, until, extent)
+                run = self._values[row.id].progress(None)
+                if run is not None and run.losses:
+                    break
+        if run is None:
             return row
         last = run.losses[-1] if run.losses else None
         return msgspec.structs.replace(

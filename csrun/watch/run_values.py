@@ -64,6 +64,10 @@ class RunValues:
         self._tails: dict[Path, EventTail] = {}
         self._points: deque[LoggedStep] = deque(maxlen=extent.points)
 
+    def end(self, until: datetime) -> None:
+        """Take no events of runs that begin later."""
+        self._until_s = until.timestamp() + CLOCKS_S
+
     @property
     def points(self) -> Sequence[LoggedStep]:
         """Logged steps that the latest `progress` has read, oldest first."""

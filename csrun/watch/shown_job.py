@@ -82,6 +82,8 @@ class ShownJob:
                 self._values = RunValues(self._model_dir, job.started, job.ended, self._extent)
         if self._values is None:
             return None if telemetry is None else progress_of((), telemetry)
+        if job.ended is not None:
+            self._values.end(job.ended)
         return self._values.progress(telemetry)
 
     def _tasks(self, job: JobLine, file: JobFile, straggler: str) -> tuple[TaskLine, ...]:

@@ -1,6 +1,6 @@
 // Charts: lines over steps or time, stacked areas, and spans of a step.
 
-const WIDE = 720, HIGH = 230, LEFT = 62, RIGHT = 12, TOP = 8, BOTTOM = 26;
+const WIDE = 720, HIGH = 230, LEFT = 62, RIGHT = 12, UNIT = 60, TOP = 8, BOTTOM = 26;
 const MOST_DRAWN = 1500;  // points of a line: more are no wider than a pixel
 
 function ticks(low, high, wanted) {
@@ -82,7 +82,7 @@ function lineChart(title, series, { isTime = false, text = short } = {}) {
     [Math.min(a, point[at]), Math.max(b, point[at])], [Infinity, -Infinity]);
   const [left, right] = range(0), [low, high] = range(1);
   const [size, unit] = isTime ? timeUnit(right - left) : [1, "step"];
-  const x = axis(left / size, right / size, LEFT, WIDE - RIGHT - 36);
+  const x = axis(left / size, right / size, LEFT, WIDE - UNIT);
   const y = axis(low, high, HIGH - BOTTOM, TOP, low > 0 && high / low > 100);
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": title },
     ...frame(x, y, unit));
@@ -99,7 +99,7 @@ function lineChart(title, series, { isTime = false, text = short } = {}) {
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const at = (event.clientX - box.left) / box.width * WIDE;
-    const wanted = (x.low + (at - LEFT) / (WIDE - RIGHT - 36 - LEFT) * (x.high - x.low)) * size;
+    const wanted = (x.low + (at - LEFT) / (WIDE - UNIT - LEFT) * (x.high - x.low)) * size;
     const near = series.map((line) => nearest(line.points, wanted));
     const first = near.find((point) => point);
     if (!first) return;
@@ -124,7 +124,7 @@ function nearest(points, x) {
 // Shares of a whole, stacked: rows [{name, values}] over xs; each column adds up to 1.
 function stackedChart(title, xs, rows, isTime) {
   const [size, unit] = isTime ? timeUnit(xs[xs.length - 1] - xs[0]) : [1, "step"];
-  const x = axis(xs[0] / size, xs[xs.length - 1] / size, LEFT, WIDE - RIGHT - 36);
+  const x = axis(xs[0] / size, xs[xs.length - 1] / size, LEFT, WIDE - UNIT);
   const y = axis(0, 100, HIGH - BOTTOM, TOP);
   const svg = make("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": title },
     ...frame(x, y, unit));

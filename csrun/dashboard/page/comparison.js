@@ -43,8 +43,9 @@ class ComparisonView {
     const horizontal = make("select", { id: "compared-axis",
       onchange: (event) => { this.isTime = event.target.value === "time"; this.show(); } },
     make("option", { value: "step" }, "step"), make("option", { value: "time" }, "time"));
-    this.tags = make("select", { id: "compared-tag",
-      onchange: (event) => { this.tag = event.target.value; this.show(); } });
+    this.tags = [];
+    this.choice = make("select", { id: "compared-tag",
+      onchange: (event) => { this.tag = this.tags[event.target.value]; this.show(); } });
     const everything = make("input", { type: "checkbox", id: "everything",
       onchange: (event) => this.showSettings(event.target.checked) });
     this.charts = ["Loss", "Rate", ""].map(() => make("div"));
@@ -54,7 +55,7 @@ class ComparisonView {
       make("div", { class: "panels" },
         make("section", {}, make("h3", {}, "Loss"), this.charts[0]),
         make("section", {}, make("h3", {}, "Rate, samples/s"), this.charts[1]),
-        make("section", { class: "full" }, make("h3", {}, "Other values ", this.tags), this.charts[2]),
+        make("section", { class: "full" }, make("h3", {}, "Other values ", this.choice), this.charts[2]),
         make("section", { class: "full" }, make("h3", {}, "Parameters and identity"),
           make("label", {}, everything, " show equal values, too"), this.table)));
     this.show();
@@ -67,9 +68,10 @@ class ComparisonView {
       ({ name: names[at], points: valuesOf(run.points, tag, this.isTime) }));
     const tags = [...new Set(this.runs.flatMap((run) => tagsOf(run.points)))].sort()
       .filter((tag) => tag !== "loss" && tag !== "local_samples_per_sec");
+    this.tags = tags;
     if (!tags.includes(this.tag)) this.tag = tags[0];
-    this.tags.replaceChildren(...tags.map((tag) =>
-      make("option", { value: tag, selected: tag === this.tag }, TITLES[tag] ?? tag)));
+    this.choice.replaceChildren(...tags.map((tag, at) =>
+      make("option", { value: at, selected: tag === this.tag }, TITLES[tag] ?? tag)));
     const isTime = this.isTime;
     this.charts[0].replaceChildren(lineChart("Loss", lines("loss"), { isTime }));
     this.charts[1].replaceChildren(lineChart("Rate", lines("local_samples_per_sec"), { isTime, text: rate }));

@@ -53,8 +53,9 @@ class RunView {
     const horizontal = make("select", { id: "horizontal",
       onchange: (event) => { this.isTime = event.target.value === "time"; this.show(); } },
     make("option", { value: "step" }, "step"), make("option", { value: "time" }, "time"));
+    this.tags = [];
     this.slots.tags = make("select", { id: "tags",
-      onchange: (event) => { this.tag = event.target.value; this.show(); } });
+      onchange: (event) => { this.tag = this.tags[event.target.value]; this.show(); } });
     this.slots.values = make("div");
     this.root.replaceChildren(
       (this.slots.title = make("h2", { class: "name" })), named("subtitle"), named("failure"),
@@ -62,12 +63,12 @@ class RunView {
       make("div", { class: "bar" }, make("label", {}, "Horizontal axis ", horizontal)),
       make("div", { class: "panels" },
         slot("loss", "Loss"), slot("rates", "Rate, samples/s"),
-        slot("ledger", "Time by cause"),
+        slot("ledger", "Time by cause"), slot("newest", "Newest values"),
         make("section", { id: "others" },
           make("h3", {}, "Other values ", this.slots.tags), this.slots.values),
-        slot("tasks", "Tasks", true), slot("memoryx", "MemoryX and time of a step"),
-        slot("checkpoints", "Checkpoints"), slot("newest", "Newest values"),
-        slot("files", "Files"),
+        slot("memoryx", "MemoryX and time of a step"),
+        slot("tasks", "Tasks", true),
+        slot("checkpoints", "Checkpoints"), slot("files", "Files"),
         slot("wafer", "Wafer", true),
         make("section", { id: "logs", class: "full" }, make("h3", {}, "Logs"), this.logs.element),
         slot("performance", "Performance"), slot("details", "Job")));
@@ -75,6 +76,7 @@ class RunView {
     this.slots.tasks.append(make("div", { class: "wide" }, this.tasks.element));
     this.ended = new SortedTable(CHECKPOINT_COLUMNS, (line) => line.name);
     this.slots.checkpoints.append(make("div", { class: "wide" }, this.ended.element));
+    this.slots.wafer.append(make("p", { class: "note" }, "loading"));
     this.loadWafer();
   }
 
@@ -140,9 +142,10 @@ class RunView {
   showOthers(stamp, lines) {
     const tags = tagsOf(this.points).filter((tag) => !tag.startsWith(SECONDS) && tag !== "loss"
       && !tag.endsWith("_samples_per_sec"));
+    this.tags = tags;
     if (!tags.includes(this.tag)) this.tag = tags[0];
-    this.renew("tags", [tags, this.tag], () => tags.map((tag) =>
-      make("option", { value: tag, selected: tag === this.tag }, TITLES[tag] ?? tag)));
+    this.renew("tags", [tags, this.tag], () => tags.map((tag, at) =>
+      make("option", { value: at, selected: tag === this.tag }, TITLES[tag] ?? tag)));
     document.querySelector("#others").hidden = !tags.length;
     this.renew("values", [stamp, this.tag], () => tags.length
       ? [lineChart(this.tag, lines([this.tag]), { isTime: this.isTime })] : []);

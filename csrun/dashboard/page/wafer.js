@@ -51,7 +51,7 @@ class WaferPanel {
       { title: "Layer", value: (layer) => layer.name },
       { title: "Kernel", value: (layer) => layer.kernel },
       ...(this.isStreaming ? [group] : [{ title: "PEs", value: (layer) => layer.pes, number: true }]),
-      { title: "Utilization", value: (layer) => layer.utilization, number: true,
+      { title: "Est. utilization", value: (layer) => layer.utilization, number: true,
         text: (layer) => isNumber(layer.utilization) ? `${(100 * layer.utilization).toPrecision(3)} %` : "" },
       { title: "Weights", value: (layer) => layer.weight_bytes, number: true,
         text: (layer) => bytes(layer.weight_bytes) },
