@@ -251,8 +251,9 @@ const LEDGER_COLUMNS = [
 // Logs of a job's tasks, searched by the server; its newest 4 MB.
 class LogPanel {
   constructor(run) {
-    this.run = run; this.names = [];
-    this.task = make("select", { id: "log-task", onchange: () => this.load() });
+    this.run = run; this.names = []; this.chosen = null;
+    this.task = make("select", { id: "log-task",
+      onchange: () => { this.chosen = this.task.value; this.load(); } });
     this.search = make("input", { id: "log-search", type: "search", onchange: () => this.load() });
     this.count = make("span", { class: "note" });
     this.text = make("pre", { class: "log", tabindex: 0 });
@@ -267,7 +268,7 @@ class LogPanel {
     this.bar.hidden = this.text.hidden = !names.length;
     this.empty.hidden = !!names.length;
     if (names.join() === this.names.join()) return;
-    const chosen = this.names.length ? this.task.value : names.find((name) => /^rank-0+$/.test(name));
+    const chosen = this.chosen ?? names.find((name) => /^rank-0+$/.test(name));  // the chief's
     this.names = names;
     this.task.replaceChildren(...names.map((name) =>
       make("option", { value: name, selected: name === chosen }, name)));

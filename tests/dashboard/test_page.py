@@ -1,0 +1,256 @@
+"""The dashboard's page in a real browser: values are those of the files, texts are texts."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import chromium, needs_browser, show
+from support.dashboards import serving
+from support.fc_mnist import MANY_STEPS, FcMnist, losses
+from support.jobs import STALL_S, until
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
+
+from csrun.cli import frame
+from csrun.cli.csrun import csrun
+from csrun.records.events import EventWriter
+
+from .conftest import MINIBATCHES, STEPS, TrainedRun
+
+pytestmark = needs_browser
+
+ESCAPE = "\x1b[31m"
+EVIL = "<script>document.title='changed'</script><img src=x onerror=\"document.title='changed'\">"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    with chromium(tmp_path / "profile") as driver:
+        yield driver
+        assert driver.get_log("browser") == []
+
+
+def all_of(driver: Any, selector: str) -> list[Any]:
+    found: list[Any] = driver.find_elements("css selector", selector)
+    return found
+
+
+def texts(driver: Any, selector: str) -> list[str]:
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
+    found: list[str] = driver.execute_script(script, selector)
+    return found
+
+
+def table_of(driver: Any, selector: str) -> list[list[str]]:
+    """Texts of a table's body."""
+    script = """return [...document.querySelectorAll(`${arguments[0]} tbody tr`)]
+        .map((row) => [...row.cells].map((cell) => cell.textContent))"""
+    found: list[list[str]] = driver.execute_script(script, selector)
+    return found
+
+
+def wait_for(driver: Any, selector: str) -> Any:
+    until(lambda: bool(all_of(driver, selector)))
+    return all_of(driver, selector)[0]
+
+
+def open_page(driver: Any, url: str) -> None:
+    driver.get("about:blank")  # another fragment of one address would not load it again
+    driver.get(url)
+
+
+def six_digits(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def export(folder: Path, path: Path) -> Path:
+    assert frame.run(csrun, ["dashboard", str(folder), "--export", str(path)]) == 0
+    return path
+
+
+def check_values(driver: Any, run: TrainedRun) -> None:
+    """A run that is shown, against its files."""
+    logged, record = run.logged, run.json("performance/performance.json")
+    last = max(logged)
+    wait_for(driver, "#newest tbody tr")
+    shown = {tag: float(value) for tag, value in table_of(driver, "#newest")}
+    assert shown == {tag: six_digits(value) for tag, value in logged[last].items()}
+    rows = {row: (float(seconds), share) for row, seconds, share, _ in table_of(driver, "#ledger")}
+    assert rows == {
+        row["row"]: (six_digits(row["seconds"]), f"{100 * row['share']:.1f} %")
+        for row in record["ledger"]
+    }
+    facts = dict(
+        zip(texts(driver, "#performance dt"), texts(driver, "#performance dd"), strict=True)
+    )
+    assert facts["Samples"] == str(record["total_samples"])
+    assert facts["Samples/s"] == f"{record['samples_per_sec']:,.0f}"
+    names = [row[1] for row in table_of(driver, "#checkpoints")]
+    assert names == [f"model-ckpt-{step}" for step in (0, STEPS // 2, STEPS)]
+    check_curve(driver, {step: values["loss"] for step, values in logged.items()})
+
+
+def check_curve(driver: Any, values: dict[int, float]) -> None:
+    """The line of the losses is to scale: its points lie as the logged values do."""
+    points = driver.execute_script(
+        "return [...document.querySelector('#loss polyline').points].map((p) => [p.x, p.y])"
+    )
+    steps, heights = [*values], [*values.values()]
+    assert len(points) == len(steps)
+    across = (points[-1][0] - points[0][0]) / (steps[-1] - steps[0])
+    top, bottom = heights.index(max(heights)), heights.index(min(heights))
+    up = (points[top][1] - points[bottom][1]) / (heights[top] - heights[bottom])
+    for (x, y), step, height in zip(points, steps, heights, strict=True):
+        assert x - points[0][0] == pytest.approx(across * (step - steps[0]), abs=0.05)
+        assert y - points[0][1] == pytest.approx(up * (height - heights[0]), abs=0.05)
+
+
+def check_replay(driver: Any, run: TrainedRun) -> None:
+    """The slider goes through the calls of the schedule, and the floor plan follows."""
+    plan = run.json("tfcs_*/plan.json")
+    slider = wait_for(driver, "#call")
+    order = plan["schedule"]
+    assert int(slider.get_attribute("max")) == len(order) - 1 == 8 * MINIBATCHES - 1 - 8
+    for at in (0, 5, len(order) - 1):
+        driver.execute_script(
+            "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))",
+            slider, at,
+        )  # fmt: skip
+        visit = plan["visits"][order[at]["visit"]]
+        (caption,) = texts(driver, "#call-caption")
+        wanted = f"Call {at + 1} of {len(order)}: {visit['function'].replace('_', ' ')}; "
+        assert caption.startswith(f"{wanted}minibatch {order[at]['minibatch']}; ")
+        assert re.search(r"; [\d.]+ ms, from [\d.]+ ms$", caption)
+        groups = {*visit["groups"], *visit["gradients"]}
+        layers = {name for group in groups for name in plan["groups"][group]["layers"]}
+        lit = {row.get_attribute("data-key") for row in all_of(driver, "#wafer tr.lit")}
+        assert lit == layers
+        assert len(all_of(driver, "#wafer .place.lit")) == len(layers)
+
+
+def test_values_are_those_of_the_files_live_and_exported(
+    browser: Any, trained_run: TrainedRun, tmp_path: Path, state: str
+) -> None:
+    with serving(trained_run.model_dir.parent) as server:
+        open_page(browser, server.url)
+        wait_for(browser, "#table tbody tr td a").click()
+        check_values(browser, trained_run)
+        check_replay(browser, trained_run)
+        (link,) = [a for a in all_of(browser, "#files a") if "compile_report" in a.text]
+        open_page(browser, link.get_attribute("href"))
+        assert texts(browser, "h1") == ["Compile report"]
+        wait_for(browser, ".sortable thead button").click()  # its script runs, in its sandbox
+        assert browser.execute_script("return self.origin") == "null"
+    page = export(trained_run.model_dir, tmp_path / "run.html")
+    assert "http://" not in re.sub(r"http://www\.w3\.org/2000/svg", "", page.read_text())
+    for scheme in ("light", "dark"):
+        show(browser, page, 1200, scheme)
+        wait_for(browser, "#table tbody tr td a").click()
+        check_values(browser, trained_run)
+        check_replay(browser, trained_run)
+
+
+def test_runs_are_sorted_filtered_and_compared(browser: Any, tmp_path: Path, state: str) -> None:
+    for name, rate in (("a", 1.0), ("b", 3.0), ("c", 2.0)):
+        folder = tmp_path / "runs" / name
+        writer = EventWriter(folder)
+        for step in (10, 20):
+            values = {"loss": rate / step, "local_samples_per_sec": rate}
+            writer.scalars(values | {"train/loss_scale": 2.0**step}, step)
+        writer.close()
+        (folder / "train").mkdir()
+        (folder / "train" / "params_train.yaml").write_text(f"lr: {rate}\nseed: 1\n")
+    with serving(tmp_path / "runs") as server:
+        open_page(browser, server.url)
+        wait_for(browser, "#table tbody tr")
+        heads = {head.text: head for head in all_of(browser, "#table thead button")}
+        for rows in ("acb", "bca"):
+            heads["Rate"].click()
+            assert "".join(row[1] for row in table_of(browser, "#table")) == rows
+        wait_for(browser, "#filter").send_keys("runs/c")
+        assert [row[1] for row in table_of(browser, "#table")] == ["c"]
+        wait_for(browser, "#filter").clear()
+        browser.execute_script(
+            "document.querySelector('#filter').dispatchEvent(new Event('input'))"
+        )
+        for box in all_of(browser, "#table tbody input"):
+            box.click()
+        wait_for(browser, "#compare").click()
+        wait_for(browser, "#settings tbody tr")
+        assert table_of(browser, "#settings") == [["train: lr", "3.0", "2.0", "1.0"]]
+        assert len(all_of(browser, "#comparison polyline")) == 9
+        assert texts(browser, "#compared-tag option") == ["loss scale"]
+        wait_for(browser, "#everything").click()
+        assert table_of(browser, "#settings")[1] == ["train: seed", "1", "1", "1"]
+        assert texts(browser, "#settings tr.lit td:first-child") == ["train: lr"]
+
+
+def test_hostile_names_are_texts(browser: Any, tmp_path: Path, state: str) -> None:
+    name, tag = f"<img src=x onerror=alert(1)>{ESCAPE}", f"{EVIL}{ESCAPE}" + "x" * 10_000
+    folder = tmp_path / "runs" / name
+    writer = EventWriter(folder)
+    writer.scalars({"loss": 1.0}, 1)
+    value = Summary.Value(tag=tag, simple_value=2.0)  # csrun's own tags have no such characters
+    writer._write(Event(step=1, summary=Summary(value=[value])))
+    writer._writer.flush()
+    writer.close()
+    (folder / "train").mkdir()
+    params = {EVIL: f"</script>{EVIL}\u202e", "runconfig": {"seed": 1}}
+    (folder / "train" / "params_train.yaml").write_text(json.dumps(params))
+    shown_name = name.replace("\x1b", "\\x1b")
+    page = export(tmp_path / "runs", tmp_path / "run.html")
+    with serving(tmp_path / "runs") as server:
+        for url in (server.url, page.as_uri()):
+            open_page(browser, url)
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            link = wait_for(browser, "#table tbody tr td a")
+            assert link.get_attribute("textContent") == shown_name
+            run = link.get_attribute("href").partition("#run/")[2]
+            link.click()
+            wait_for(browser, "#newest tbody tr")
+            assert texts(browser, "#run h2") == [shown_name]
+            (shown,) = [row for row in texts(browser, "#newest td") if row.startswith("<script>")]
+            assert shown == tag.replace("\x1b", "\\x1b")
+            width = browser.execute_script(
+                "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert width <= 0
+            open_page(browser, f"{url}#compare/{run},{run}")
+            wait_for(browser, "#everything").click()
+            cells = texts(browser, "#settings td.value")
+            assert f"</script>{EVIL}\\u{{202e}}" in cells
+            assert all_of(browser, "img") == []
+            assert browser.title == "csrun dashboard"
+
+
+def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, state: str) -> None:
+    place = FcMnist(tmp_path)
+    place.configure(runconfig__max_steps=MANY_STEPS, runconfig__log_steps=5)
+    with place.start_wse("--mode", "train", script=place.slow_copy()) as launcher:
+        place.wait_for_state(1, "RUNNING")
+        with serving(tmp_path) as server:
+            open_page(browser, f"{server.url}#run/1")
+            until(lambda: len(texts(browser, "#newest td")) > 2)
+            until(lambda: len(losses(place.model_dir)) > 3)
+            roles = [row[2] for row in table_of(browser, "#tasks")]
+            assert roles == ["chief", "wafer", "memoryx", "streamer", "streamer"]
+            assert {row[4] for row in table_of(browser, "#tasks")} == {"running"}
+            assert all(row[6].endswith("MB") for row in table_of(browser, "#tasks"))
+            assert texts(browser, "#subtitle")[0].startswith("RUNNING, ")
+            launcher.terminate()
+            launcher.communicate(timeout=STALL_S)
+            until(lambda: texts(browser, "#subtitle")[0].startswith("CANCELLED, "))
+            assert "SIGTERM" in texts(browser, "#failure")[0]
+            assert {row[4] for row in table_of(browser, "#tasks")} <= {"ended", "failed"}
+            logged = losses(place.model_dir)
+            until(lambda: f"step {max(logged)}," in texts(browser, "#newest p")[0])
+            shown = dict(table_of(browser, "#newest"))
+            assert float(shown["loss"]) == six_digits(logged[max(logged)])
+            check_curve(browser, dict(sorted(logged.items())))
+            wait_for(browser, "#log-search").send_keys("global_step = 5,")
+            all_of(browser, "#logs button")[0].click()
+            until(lambda: "global_step = 5," in texts(browser, "#logs pre")[0])
+            assert "Running the CS Client" not in texts(browser, "#logs pre")[0]

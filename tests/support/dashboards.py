@@ -1,0 +1,88 @@
+"""A dashboard that serves: in this process, or as a user's command."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from support.jobs import STALL_S, Workplace
+
+from csrun.dashboard import RunCatalog
+from csrun.dashboard.http_server import DashboardServer
+from csrun.launch import backend_of
+from csrun.site import load
+
+
+def catalog_of(folder: Path) -> RunCatalog:
+    site = load("local")
+    return RunCatalog(site, backend_of(site), folder)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[DashboardServer]:
+    """A server in a thread of this process."""
+    with DashboardServer(catalog_of(folder)) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def served(place: Workplace, *arguments: str) -> Iterator[str]:
+    """The address that `csrun dashboard` prints."""
+    with place.start("dashboard", *arguments, command="csrun") as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[0]
+        process.terminate()
+        process.communicate(timeout=STALL_S)
+
+
+def get(
+    server: DashboardServer, path: str, token: str | None = None, **query: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Status, headers and body of an answer; with the server's token unless another is named."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=STALL_S)
+    try:
+        words = urlencode(query | {"token": server.token if token is None else token})
+        connection.request("GET", f"{path}?{words}")
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def asked(server: DashboardServer, path: str, **query: str) -> Any:
+    """The JSON of an answer."""
+    status, _, body = get(server, path, **query)
+    assert status == 200, body
+    return json.loads(body)
+
+
+@contextmanager
+def events(server: DashboardServer, run: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
+    """Server-sent events of the table, and of a run: name and data of each."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=STALL_S)
+    try:
+        connection.request("GET", f"/events?{urlencode({'run': run, 'token': server.token})}")
+        with closing(connection.getresponse()) as answer:  # which has the socket
+            yield _messages(answer)
+    finally:
+        connection.close()
+
+
+def _messages(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
+    name = ""
+    while line := answer.readline().decode():
+        field, _, value = line.rstrip("\n").partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            yield name, json.loads(value)
