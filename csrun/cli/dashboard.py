@@ -15,9 +15,7 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 
 
 @click.command("dashboard", context_settings=SETTINGS)
-@click.argument(
-    "folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("folder", default=".", type=click.Path(path_type=Path))
 @click.option("--site", metavar="NAME|PATH", help="The site to show; else CSRUN_SITE, else local.")
 @click.option(
     "--port",
@@ -37,10 +35,13 @@ def dashboard(folder: Path, site: str | None, port: int, export: Path | None) ->
     The address that is printed has a token, without which nothing is shown. The page only reads.
     Ctrl-C ends it; jobs go on.
     """
+    from csrun.base.errors import UsageError
     from csrun.dashboard import RunCatalog
     from csrun.launch import backend_of
     from csrun.site import load
 
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; pass one that has model_dirs below it")
     known = load(site)
     catalog = RunCatalog(known, backend_of(known), Path(os.path.abspath(folder)))
     if export is not None:

@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
-from csrun.dashboard.contents_of_runs import Point, RunCatalog, plain
 from csrun.dashboard.page_text import served_page, wafer_of
+from csrun.dashboard.run_catalog import Point, RunCatalog, plain
 
 ADDRESS = "127.0.0.1"
 TICK_S = 1.0

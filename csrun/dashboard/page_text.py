@@ -6,7 +6,7 @@ from typing import Any
 
 from csrun.base.errors import CsrunError
 from csrun.base.html_pages import page
-from csrun.dashboard.contents_of_runs import RunCatalog, moment, plain
+from csrun.dashboard.run_catalog import RunCatalog, moment, plain
 from csrun.launch.process.task_output import log_name
 
 PAGE = Path(__file__).with_name("page")

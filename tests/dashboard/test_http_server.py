@@ -1,13 +1,16 @@
 """The dashboard's server: who is answered, and with what."""
 
 import json
+import signal
 import socket
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 from support.dashboards import asked, events, get, serving
-from support.jobs import until
+from support.jobs import STALL_S, Workplace, until
 
 from csrun.base.mode import ExecutionMode
 from csrun.context import JobFile, Role, TaskEntry
@@ -106,3 +109,21 @@ def test_a_page_that_is_closed_is_no_longer_served(tmp_path: Path, state: str) -
             next(found)
             assert threading.active_count() > before
         until(lambda: threading.active_count() == before)
+
+
+def test_the_command_prints_an_address_and_ends_by_ctrl_c(tmp_path: Path, state: str) -> None:
+    place = Workplace(tmp_path)
+    with place.start("dashboard", command="csrun") as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        with urlopen(url) as answer:
+            assert b"csrun dashboard" in answer.read()
+        port = urlsplit(url).port
+        other = place.run("dashboard", "--port", str(port), command="csrun")
+        assert other.returncode == 1
+        missing = place.run("dashboard", "nowhere", command="csrun")
+        assert (missing.returncode, "nowhere: no such folder" in missing.stderr) == (2, True)
+        assert f"127.0.0.1:{port}: cannot be served: Address already in use" in other.stderr
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=STALL_S)
+        assert (process.returncode, err) == (0, "")

@@ -250,6 +250,12 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             shown = dict(table_of(browser, "#newest"))
             assert float(shown["loss"]) == six_digits(logged[max(logged)])
             check_curve(browser, dict(sorted(logged.items())))
+            slider = wait_for(browser, "#call")
+            assert "Planned order, without times" in texts(browser, "#wafer p")[0]
+            assert texts(browser, "#call-caption")[0].startswith("Call 1 of ")
+            assert "computing" in {row[5] for row in table_of(browser, "#wafer")}
+            assert int(slider.get_attribute("max")) > 0
+            assert "as planned" in texts(browser, "#memoryx p")[0]
             wait_for(browser, "#log-search").send_keys("global_step = 5,")
             all_of(browser, "#logs button")[0].click()
             until(lambda: "global_step = 5," in texts(browser, "#logs pre")[0])

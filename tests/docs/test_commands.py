@@ -102,6 +102,7 @@ OTHERS = {
     "docs/benchmarks.md": "hours of benchmarks",
     "docs/clean-up.md": "tests/docs/test_clean_up_page.py",
     "docs/cs-login.md": "needs sshd: tests/cli/shell/test_login.py",
+    "docs/dashboard.md": "serves until it is ended: tests/dashboard",
     "docs/design.md": "shows README.md's command",
     "docs/modelzoo.md": "needs a checkout of the Model Zoo: tests/job/test_modelzoo.py",
     "docs/slurm.md": CLUSTER,

@@ -1,4 +1,4 @@
-"""A dashboard that serves: in this process, or as a user's command."""
+"""A dashboard that serves in this process, and what it answers."""
 
 import http.client
 import json
@@ -9,7 +9,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from support.jobs import STALL_S, Workplace
+from support.jobs import STALL_S
 
 from csrun.dashboard import RunCatalog
 from csrun.dashboard.http_server import DashboardServer
@@ -33,16 +33,6 @@ def serving(folder: Path) -> Iterator[DashboardServer]:
         finally:
             server.shutdown()
             thread.join()
-
-
-@contextmanager
-def served(place: Workplace, *arguments: str) -> Iterator[str]:
-    """The address that `csrun dashboard` prints."""
-    with place.start("dashboard", *arguments, command="csrun") as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[0]
-        process.terminate()
-        process.communicate(timeout=STALL_S)
 
 
 def get(

@@ -106,7 +106,7 @@ class SortedTable {
 
   show(rows) {
     this.rows = rows;
-    const ordered = this.by ? [...rows].sort((a, b) => this.sign * this.compare(a, b)) : rows;
+    const ordered = this.by ? [...rows].sort((a, b) => this.compare(a, b)) : rows;
     const wanted = ordered.map((row) => this.line(row));
     const present = [...this.body.children];
     if (wanted.length !== present.length || wanted.some((line, at) => line !== present[at]))
@@ -119,11 +119,13 @@ class SortedTable {
     });
   }
 
+  // Rows without a value come last in both directions.
   compare(a, b) {
     const [first, second] = [this.by.value(a), this.by.value(b)];
-    if (!isNumber(first) || !isNumber(second)) return isNumber(second) - isNumber(first);
-    if (this.by.number) return Number(first) - Number(second);
-    return String(first).localeCompare(String(second), "en", { numeric: true });
+    const has = (value) => isNumber(value) && !(this.by.number && Number.isNaN(Number(value)));
+    if (!has(first) || !has(second)) return has(second) - has(first);
+    if (this.by.number) return this.sign * (Number(first) - Number(second));
+    return this.sign * String(first).localeCompare(String(second), "en", { numeric: true });
   }
 
   line(row) {

@@ -77,10 +77,13 @@ class RunView {
     this.ended = new SortedTable(CHECKPOINT_COLUMNS, (line) => line.name);
     this.slots.checkpoints.append(make("div", { class: "wide" }, this.ended.element));
     this.slots.wafer.append(make("p", { class: "note" }, "loading"));
-    this.loadWafer();
   }
 
+  // The wafer comes with the compile, and again with a trace of it.
   async loadWafer() {
+    const files = JSON.stringify([this.detail.files.compile_report, this.detail.files.traces]);
+    if (this.waferFiles === files) return;
+    this.waferFiles = files;
     try {
       this.wafer = await source.wafer(this.id);
     } catch (error) {
@@ -136,6 +139,7 @@ class RunView {
     this.renew("performance", detail.performance, () => this.performance());
     this.renew("details", detail.facts, () => [facts(detail.facts)]);
     this.logs.offer(detail.files.logs);
+    this.loadWafer();
     this.showMemoryX();
   }
 

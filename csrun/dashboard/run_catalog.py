@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +27,9 @@ from csrun.records.run_comparison import identity_of, parameters_of
 from csrun.site import Site
 from csrun.watch import Collector
 from csrun.watch.run_values import EVERYTHING, LoggedStep, RunValues
+
+if TYPE_CHECKING:
+    from csrun.dashboard.wafer_view import WaferView
 
 LOG_BYTES = 4 << 20  # of a log's end, which is searched
 LOG_LINES = 2000
@@ -88,6 +91,8 @@ class RunCatalog:
         (status,) = self._backend.jobs(job_id)
         folder = self._own_folder(row)
         model_dir = None if shown.model_dir is None else Path(shown.model_dir)
+        if model_dir is not None:
+            self._table.by_id[row.id] = model_dir  # before the table is read again
         since_s = (job.started or job.submitted).timestamp()
         until_s = None if job.ended is None else job.ended.timestamp()
         run = shown.run
@@ -161,7 +166,7 @@ class RunCatalog:
         found = [line for line in lines if wanted in line.casefold()]
         return {"task": task, "found": len(found), "lines": found[-LOG_LINES:]}
 
-    def wafer(self, run: str) -> Any:
+    def wafer(self, run: str) -> "WaferView | None":
         """The wafer of a run; None where it has no compile.
 
         Raises: NoSuchRunError; CsrunError for a plan of another version
