@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from csrun.records.run_comparison import identity_of, parameters_of
 from csrun.site import Site
 from csrun.watch import Collector
 from csrun.watch.run_values import EVERYTHING, LoggedStep, RunValues
+from csrun.watch.site_snapshot import JobLine
 
 if TYPE_CHECKING:
     from csrun.dashboard.wafer_view import WaferView
@@ -36,6 +38,9 @@ LOG_LINES = 2000
 FAILED = frozenset({"FAILED", "TIMEOUT", "LOST", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED"})
 MOST_FOLDERS_READ = 8  # model_dirs whose events are kept open to be read on
 
+FACTS_S = 10.0  # a cluster's controller has others to answer, too
+
+Facts = tuple[tuple[str, str], ...]
 Point = tuple[int, float, dict[str, float]]
 
 
@@ -52,6 +57,7 @@ class RunCatalog:
         self._table = RunTable(self._collector, backend, folder)
         self._values: dict[str, RunValues] = {}
         self._rows: dict[str, RunRow] = {}
+        self._facts: dict[int, tuple[float, str, Facts]] = {}  # with the time and the job's state
 
     def rows(self) -> RunRows:
         """The table of runs."""
@@ -88,7 +94,6 @@ class RunCatalog:
         job = next(line for line in snapshot.jobs if line.job_id == job_id)
         shown = snapshot.job
         assert shown is not None
-        (status,) = self._backend.jobs(job_id)
         folder = self._own_folder(row)
         model_dir = None if shown.model_dir is None else Path(shown.model_dir)
         if model_dir is not None:
@@ -101,7 +106,7 @@ class RunCatalog:
             job.name,
             job.state,
             job.why if job.state in FAILED else "",
-            tuple((name, value) for name, value in status.details()),
+            self._job_facts(job),
             shown.model_dir,
             None if run is None else msgspec.structs.replace(run, losses=()),
             shown.tasks,
@@ -110,6 +115,15 @@ class RunCatalog:
             files_of(model_dir, folder),
         )
         return detail, _points(self._collector.points(job_id))
+
+    def _job_facts(self, job: JobLine) -> Facts:
+        """Details of a job; of one that has not changed, those of some seconds ago."""
+        known = self._facts.get(job.job_id)
+        if known is None or known[1] != job.state or known[0] + FACTS_S < time.monotonic():
+            (status,) = self._backend.jobs(job.job_id)
+            known = (time.monotonic(), job.state, tuple(status.details()))
+            self._facts[job.job_id] = known
+        return known[2]
 
     def _of_folder(self, row: RunRow) -> tuple[RunDetail, list[Point]]:
         model_dir = self._table.by_id[row.id]

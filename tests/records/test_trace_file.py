@@ -54,3 +54,19 @@ def test_a_folder_that_takes_nothing_is_an_error_with_its_name(tmp_path: Path) -
     (tmp_path / "trace").write_text("in its place")
     with pytest.raises(CsrunError, match="trace"):
         trace_file.write(trace_file.path_of(tmp_path, 5, 6), RUN)
+
+
+def test_a_file_is_read_with_times_since_its_first_span(tmp_path: Path) -> None:
+    path = trace_file.path_of(tmp_path, 5, 6)
+    trace_file.write(path, RUN)
+    found = trace_file.read(path)
+    assert [process.name for process in found] == ["chief", "wafer"]
+    for process, written in zip(found, RUN, strict=True):
+        for span, original in zip(process.spans, written.spans, strict=True):
+            assert (span.track, span.name) == (original.track, original.name)
+            assert (span.began_ns, span.ended_ns) == (
+                original.began_ns - DAY_NS, original.ended_ns - DAY_NS
+            )  # fmt: skip
+    path.write_text('{"traceEvents": 1}')
+    with pytest.raises(ValueError, match="array"):
+        trace_file.read(path)
