@@ -73,7 +73,7 @@ class EstimatorRun:
         """
         return {
             "seed": str(self.config.seed),
-            "precision": precision_text(self.config),
+            "precision": precision_text(plan),
             "batch_size": str(plan.batch_size),
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, cpus_of(plan, self.config.threads)).blas),
@@ -84,9 +84,9 @@ class EstimatorRun:
         }
 
 
-def precision_text(config: CSRunConfig) -> str:
-    """Name of a run's precision; of CB16 with the exponent bias."""
-    return config.precision if config.storage is None else f"{MIXED}{config.storage.text}"
+def precision_text(plan: Plan) -> str:
+    """Name of a program's precision; of CB16 with the exponent bias."""
+    return plan.precision if plan.storage is None else f"{MIXED}{plan.storage.text}"
 
 
 def _blas_libraries() -> list[dict[str, Any]]:

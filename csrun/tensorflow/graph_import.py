@@ -34,12 +34,17 @@ class GraphImporter:
 
     inputs: the batch's tensors by the names of their placeholders' operators. trained: names of
     the variables' operators that are trained; None for all that are trainable.
+    has_padded_labels: whether labels of -1 are padding.
     """
 
     def __init__(
-        self, tracer: Tracer, inputs: Mapping[str, Tensor], trained: set[str] | None
+        self,
+        tracer: Tracer,
+        inputs: Mapping[str, Tensor],
+        trained: set[str] | None,
+        has_padded_labels: bool = False,
     ) -> None:
-        self._emission = GraphEmission(tracer)
+        self._emission = GraphEmission(tracer, has_padded_labels)
         self._tracer = tracer
         self._inputs = inputs
         self._trained = trained

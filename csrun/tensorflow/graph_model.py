@@ -3,12 +3,15 @@
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from csrun.base.half_formats import HalfFormat
+from csrun.cirh import set_storage
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data import Dataset
 from csrun.estimator.config import CSEstimatorSpec as NativeSpec
@@ -23,6 +26,8 @@ from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.half_floats import HALVES, without_halves
 from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import RateReader
+from csrun.tensorflow.script_precision import LossScales, StorageChoice, policies
+from csrun.tensorflow.static_branches import static_branches
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
 from csrun.tensorflow.tf_version import seed_keras, tf
 
@@ -34,7 +39,10 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class GraphRequest:
-    """Request of a trace. call: the user's model_fn. last: last step of a training, if known."""
+    """Request of a trace. call: the user's model_fn. precision: type of arithmetic.
+
+    last: last step of a training, if known. storage: choice of the 16-bit format
+    """
 
     call: Callable[..., Any]
     params: Any
@@ -42,6 +50,7 @@ class GraphRequest:
     seed: int
     precision: str
     last: int | None = None
+    storage: StorageChoice = field(default_factory=StorageChoice)
 
 
 def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
@@ -74,8 +83,11 @@ class _GraphModel:
     def build(self, features: Any, labels: Any, mode: RunMode, params: Any) -> NativeSpec:
         """The model function that csrun's tracer calls."""
         gradients, rates = AskedGradients(), RateReader(self.asked.last)
-        own = OwnOptimizers()
-        with self.graph.as_default(), gradients.recorded(), rates.recorded(), own.recorded():
+        own, scales = OwnOptimizers(), LossScales()
+        records = (each.recorded() for each in (gradients, rates, own, scales, policies))
+        with self.graph.as_default(), ExitStack() as stack:
+            for record in records:
+                stack.enter_context(record)
             tf.compat.v1.set_random_seed(self.asked.seed)
             seed_keras(self.asked.seed)
             tf.compat.v1.get_variable_scope().set_use_resource(True)
@@ -84,13 +96,23 @@ class _GraphModel:
                 _mapped(self._placeholder, kind, value)
                 for kind, value in zip(self.kinds, (features, labels), strict=False)
             ]
-            with without_halves(tf):
+            with without_halves(tf), static_branches():
                 spec = self._called(*batch[:2])
+            storage = self._set_storage()
             learning = None
             if mode is RunMode.TRAIN and spec.train_op is not None:
                 learning = learning_of(spec.train_op, gradients, rates, own)
                 _require_one_loss(spec.loss, gradients)
+                if storage is not None:
+                    learning = replace(learning, optimizer=scales.applied(learning.optimizer))
             return self._imported(spec, learning)
+
+    def _set_storage(self) -> HalfFormat | None:
+        """Have the traced module store numbers in the format that is chosen."""
+        storage = self.asked.storage.of(policies.name)
+        if storage is not None:
+            set_storage(next(iter(self.inputs.values())).tracer.module, storage)
+        return storage
 
     def _placeholder(self, kind: Any, value: Tensor) -> Any:
         dtype = "float32" if np.dtype(kind.dtype).name in HALVES else kind.dtype
@@ -121,7 +143,8 @@ class _GraphModel:
     def _imported(self, spec: CSEstimatorSpec, learning: GraphLearning | None) -> NativeSpec:
         tracer = next(iter(self.inputs.values())).tracer
         trained = set(learning.trained) if learning else None
-        self.importer = importer = GraphImporter(tracer, self.inputs, trained)
+        is_padded = _has_padded_labels(self.asked.params)
+        self.importer = importer = GraphImporter(tracer, self.inputs, trained, is_padded)
         if self.mode is RunMode.PREDICT:
             return self._predicted(spec)
         if spec.loss is None:
@@ -166,6 +189,15 @@ class _GraphModel:
             values = session.run({name: v.value() for name, v in variables.items()})
         kind = np.dtype(self.asked.precision)
         return {stored_name(name): np.asarray(value, kind) for name, value in values.items()}
+
+
+def _has_padded_labels(params: Any) -> bool:
+    """True for params of the Model Zoo whose sequences have variable lengths.
+
+    Their input function gives padding the label -1 and the weight 0.
+    """
+    model = params.get("model") if isinstance(params, Mapping) else None
+    return isinstance(model, Mapping) and bool(model.get("use_vsl"))
 
 
 def _mapped(function: Callable[[Any, Tensor], Any], kinds: Any, values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""16-bit floats in a model_fn: in a float32 run they mean float32."""
+"""16-bit floats in a model_fn: its graph is one of float32."""
 
 import logging
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ _said: set[str] = set()
 
 
 def say_widened() -> None:
-    """Log once that 16-bit floats are float32."""
+    """Log once that 16-bit floats of a graph are float32."""
     if not _said:
         _said.add("float16")
-        log.info(f"{user_line()}: float16 and bfloat16 are float32 here, as all arithmetic is")
+        log.info(f"{user_line()}: casts to float16 and bfloat16 have no effect on arithmetic")
 
 
 @contextmanager

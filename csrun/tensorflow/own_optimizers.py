@@ -38,11 +38,10 @@ class OwnOptimizers:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record the uses within the block; a loss scale of TensorFlow's has no effect."""
+        """Record the uses within the block."""
         from tensorflow.python.training import optimizer
-        from tensorflow.python.training.experimental import loss_scale_optimizer
 
-        base, scaled = optimizer.Optimizer, loss_scale_optimizer.MixedPrecisionLossScaleOptimizer
+        base = optimizer.Optimizer
         original = base.apply_gradients
 
         def apply(this: Any, pairs: Any, *arguments: Any, **options: Any) -> Any:
@@ -51,17 +50,7 @@ class OwnOptimizers:
                 self.uses.append((this, given))
             return original(this, given, *arguments, **options)
 
-        def compute(this: Any, loss: Any, *arguments: Any, **options: Any) -> Any:
-            return this._optimizer.compute_gradients(loss, *arguments, **options)
-
-        def apply_inner(this: Any, *arguments: Any, **options: Any) -> Any:
-            return this._optimizer.apply_gradients(*arguments, **options)
-
-        with (
-            patch.object(base, "apply_gradients", apply),
-            patch.object(scaled, "compute_gradients", compute),
-            patch.object(scaled, "apply_gradients", apply_inner),
-        ):
+        with patch.object(base, "apply_gradients", apply):
             yield
 
     def learning(

@@ -4,7 +4,6 @@
 """
 
 import importlib
-import logging
 import sys
 from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
@@ -16,15 +15,15 @@ from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.context import use_keras_2_for_tensorflow
+from csrun.tensorflow.checkpoint_state import add_checkpoint_state
 from csrun.tensorflow.estimator_names import estimator_module
 from csrun.tensorflow.install_command import INSTALL
-
-log = logging.getLogger("csrun")
+from csrun.tensorflow.script_precision import HALF_POLICIES
+from csrun.tensorflow.script_precision import policies as asked
 
 POLICIES = "tensorflow.keras.mixed_precision.experimental"
 OLD_KERAS = "tensorflow.python.keras.mixed_precision"
-_HALF = ("float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
-_said: list[str] = []
+_HALF = ("float16", "bfloat16", *HALF_POLICIES)
 
 
 def install() -> None:
@@ -73,6 +72,7 @@ def _add_names(tensorflow: Any) -> None:
         sys.modules.setdefault("tensorflow.estimator", tensorflow.estimator)
     if POLICIES in sys.modules:
         return
+    add_checkpoint_state(tensorflow)
     _use_keras_2(tensorflow)
     keras = importlib.import_module("tensorflow.keras")
     if not hasattr(keras.mixed_precision, "experimental"):
@@ -118,10 +118,16 @@ def _add_policies(keras: Any) -> None:
     policies = keras.mixed_precision
 
     def make_policy(name: Any, loss_scale: Any = None) -> Any:
-        return policies.Policy(_widened(name))
+        """A policy of float32 for one of 16 bits, which is recorded."""
+        made = policies.Policy(_widened(name))
+        made.asked = name if name in HALF_POLICIES else None
+        asked.of_layers = made.asked or asked.of_layers
+        return made
 
     def set_policy(policy: Any) -> None:
-        policies.set_global_policy(policy if hasattr(policy, "name") else make_policy(policy))
+        given = policy if hasattr(policy, "name") else make_policy(policy)
+        asked.of_all = getattr(given, "asked", None)
+        policies.set_global_policy(given)
 
     policies.experimental = _module(
         POLICIES,
@@ -138,12 +144,7 @@ def _add_policies(keras: Any) -> None:
 
 def _widened(name: Any) -> Any:
     """The name of a policy or type of floats: of one with 16 bits, float32."""
-    if name not in _HALF:
-        return name
-    if not _said:
-        _said.append(name)
-        log.info(f"Keras's {name} is float32 here, as all arithmetic is")
-    return "float32"
+    return "float32" if name in _HALF else name
 
 
 def _make_settable(layer: Any, name: str) -> None:

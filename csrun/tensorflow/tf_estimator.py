@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig as RunOptions
 from csrun.base.run_config import WarmStart
 from csrun.compiler import CompileOptions
+from csrun.context import current
+from csrun.context.job import Hosts
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator as NativeEstimator
 from csrun.estimator.model_trace import TracedModel
@@ -17,6 +19,9 @@ from csrun.executable import RunMode
 from csrun.runtime.wire.messages import Results
 from csrun.tensorflow.tf_input import input_of
 from csrun.tensorflow.tf_run_config import CSRunConfig
+
+if TYPE_CHECKING:
+    from csrun.tensorflow.script_precision import StorageChoice
 
 log = logging.getLogger("csrun")
 
@@ -164,10 +169,26 @@ class CerebrasEstimator(NativeEstimator):
             self._params,
             self._given_config,
             config.seed,
-            config.precision,
+            config.arithmetic,
             self._last,
+            self._storage(options),
         )
         return trace_graph(asked, dataset, options)
+
+    def _storage(self, options: CompileOptions) -> "StorageChoice":
+        """Choice of the 16-bit format: the run's precision, or else the script's policies."""
+        from csrun.tensorflow.script_precision import StorageChoice
+
+        config, given, context = self._config, self._given_config, current()
+        is_asked = isinstance(given, CSRunConfig) and given.precision is not None
+        is_remote = context is not None and context.job.hosts is Hosts.SEPARATE
+        refusal = "its loss cannot be scaled with MemoryX on another machine"
+        return StorageChoice(
+            config.storage,
+            not is_asked and config.precision == "float32",
+            bool(getattr(getattr(given, "cs_config", None), "use_cbfloat16", False)),
+            refusal if is_remote and options.is_streaming else None,
+        )
 
 
 def _say_ignored(**given: Any) -> None:

@@ -4,8 +4,10 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -42,7 +44,7 @@ def _needs_one(takes: Any) -> bool:
 
 def _converted(make: Callable[[], Any], seed: int) -> Any:
     """Call an input function, and make what TensorFlow it returns readable."""
-    with _eager(seed):
+    with _eager(seed), _ordered():
         found = make()
     return TfBatches(found, seed) if _is_tf_data(found) else found
 
@@ -71,13 +73,46 @@ def _eager(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _ordered() -> Iterator[None]:
+    """Have parallel transformations keep their order, whatever a script asks for.
+
+    Each task of a job reads the data for itself, and uses its own batches only.
+    """
+    tensorflow: Any = sys.modules.get("tensorflow")
+    with ExitStack() as stack:
+        if tensorflow is not None:
+            kind = tensorflow.data.Dataset
+            for name in ("map", "interleave"):
+                ordered = _without_disorder(getattr(kind, name))
+                stack.enter_context(patch.object(kind, name, ordered))
+        yield
+
+
+def _without_disorder(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A transformation whose `deterministic` is never False."""
+
+    @wraps(original)
+    def transform(*arguments: Any, **options: Any) -> Any:
+        given = inspect.signature(original).bind(*arguments, **options)
+        if given.arguments.get("deterministic") is False:
+            del given.arguments["deterministic"]
+        return original(*given.args, **given.kwargs)
+
+    return transform
+
+
 class TfBatches:
     """Batches of a tf.data.Dataset as NumPy arrays, from its beginning at each pass."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
+        from tensorflow.data import Options
+
         from csrun.tensorflow.tf_memory import warn_of_memory
 
-        self._dataset = dataset
+        options = Options()
+        options.deterministic = True
+        self._dataset = dataset.with_options(options)
         self._seed = seed
         warn_of_memory()
 

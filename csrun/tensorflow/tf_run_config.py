@@ -35,6 +35,7 @@ class CSRunConfig:
 
     cs_ip, system_name: the CS system, as host, host:port or name. stack_params: options of the
     original's compiler; target_num_replicas of its `config` asks for replicas of the model.
+    precision: as runconfig.precision; None follows the Keras policy of a model_fn.
     Other options are those of tf.estimator.RunConfig.
 
     Raises: UsageError for an option that is unknown or not supported
@@ -48,11 +49,12 @@ class CSRunConfig:
         stack_params: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        self.precision = options.pop("precision", None)
         known = {*_OPTIONS, *_MUST_BE_NONE, *_WITHOUT_EFFECT}
         if unknown := set(options) - known:
             raise UsageError(
                 f"CSRunConfig has no option {', '.join(sorted(unknown))}: use one of "
-                f"{', '.join(sorted(known))}"
+                f"{', '.join(sorted({*known, 'precision'}))}"
             )
         for name in _MUST_BE_NONE:
             if options.get(name) is not None:
@@ -72,4 +74,5 @@ class CSRunConfig:
         found = {ours: self.options.get(name) for name, ours in _OPTIONS.items()}
         given = {name: int(value) for name, value in found.items() if value is not None}
         replicas = getattr(self.stack_params.get("config"), "target_num_replicas", None)
-        return RunOptions(cs_ip=self.cs_ip, multireplica=replicas == -1, **given)  # type: ignore[arg-type]
+        numbers = {"precision": self.precision} if self.precision is not None else {}
+        return RunOptions(cs_ip=self.cs_ip, multireplica=replicas == -1, **given, **numbers)  # type: ignore[arg-type]

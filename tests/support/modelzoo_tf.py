@@ -17,22 +17,17 @@ sys.path[:0] = [checkout, str(TESTS), str(TESTS / "support" / "modelzoo_stubs")]
 import numpy as np  # noqa: E402
 import yaml  # noqa: E402
 from support import tf_models  # noqa: E402
+from support.modelzoo_records import (  # noqa: E402
+    BATCH,
+    CONFIGS,
+    LENGTH,
+    PREDICTED,
+    SMALL,
+    WORDS,
+)
 
 import cerebras.tf.cs_estimator  # noqa: E402, F401  puts names into TensorFlow
 
-BATCH, LENGTH, WORDS, PREDICTED = 4, 16, 50, 4
-CONFIGS = {
-    "gpt2": "params_gpt2_small.yaml",
-    "bert": "params_bert_base_msl128.yaml",
-    "gptj": "params_gptj.yaml",
-}
-SMALL = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_heads": 4,
-    "filter_size": 64,
-    "max_position_embeddings": LENGTH,
-}
 ADAM = {"optimizer_type": "adam", "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
 

@@ -64,8 +64,8 @@ def classifier(
 def trained(
     model_fn: ModelFunction, folder: Path, data: list[Batch], **options: Any
 ) -> CerebrasEstimator:
-    """Train by csrun on all batches."""
-    config = CSRunConfig(log_step_count_steps=1)
+    """Train by csrun on all batches, in float32 whatever policies a script has."""
+    config = CSRunConfig(log_step_count_steps=1, precision="float32")
     estimator = CerebrasEstimator(model_fn, folder, config=config, **options)
     estimator.train(lambda: Dataset.from_batches(data), steps=len(data))
     return estimator
@@ -121,7 +121,7 @@ def assert_as_in_session(
     assert wanted.keys() <= first.keys()
     moved = [np.linalg.norm(value - first[name]) for name, value in wanted.items()]
     assert min(moved) > 0
-    assert distance(last, wanted) <= tolerance
+    assert (found := distance(last, wanted)) <= tolerance, found
 
 
 def distance(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:

@@ -35,6 +35,8 @@ def leaky_relu(e: GraphEmission, op: Any, x: Value) -> Value:
 def sparse_cross_entropy(e: GraphEmission, op: Any, logits: Value, labels: Value) -> Value:
     """Shapes: logits [N, C], labels [N] -> [N]; the second output is for TensorFlow's gradient"""
     found, wanted = nn.log_softmax(e.tensor(logits)), e.tensor(labels)
+    if e.has_padded_labels:
+        wanted = nn.maximum(wanted, 0)
     rows = nn.gather(found, nn.reshape(wanted, (*wanted.shape, 1)), axis=-1)
     return -nn.reshape(rows, wanted.shape)
 

@@ -24,10 +24,14 @@ _WIDENED = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int3
 
 
 class GraphEmission:
-    """A model under construction. op: the operator of the graph that is emitted."""
+    """A model under construction. op: the operator of the graph that is emitted.
 
-    def __init__(self, tracer: Tracer) -> None:
+    has_padded_labels: whether labels of -1 are padding, whose loss has no weight.
+    """
+
+    def __init__(self, tracer: Tracer, has_padded_labels: bool = False) -> None:
         self.tracer = tracer
+        self.has_padded_labels = has_padded_labels
         self.op: Any = None
 
     def emit(self, kind: type[CirhOp], *operands: Value, **properties: Plain) -> Tensor:

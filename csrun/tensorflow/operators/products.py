@@ -1,5 +1,6 @@
 """Matrix products and biases."""
 
+from math import prod
 from typing import Any
 
 from csrun import nn
@@ -7,6 +8,7 @@ from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.products import MatmulOp, MmOp
 from csrun.cirh.ops.shape import TransposeOp
 from csrun.nn import Tensor
+from csrun.tensorflow.errors import UnsupportedOperator
 from csrun.tensorflow.operators.base import Emitter, GraphEmission, Value
 
 
@@ -43,10 +45,59 @@ def bias_add(e: GraphEmission, op: Any, x: Value, bias: Value) -> Value:
     return e.emit(AddOp, values, row)
 
 
+def einsum(e: GraphEmission, op: Any, *operands: Value) -> Value:
+    """Sum of products over the labels that the result has not.
+
+    Raises: UnsupportedOperator for an ellipsis, a label twice in one operand, or 3 operands
+    """
+    terms, _, wanted = op.get_attr("equation").decode().replace(" ", "").partition("->")
+    labels = terms.split(",")
+    if "." in terms or len(labels) > 2 or any(len(set(each)) < len(each) for each in labels):
+        raise UnsupportedOperator(
+            f"{terms}->{wanted}: one or two operands are supported, each label once in an operand"
+        )
+    others = [set(wanted).union(*labels[:n], *labels[n + 1 :]) for n in range(len(labels))]
+    pairs = zip(map(e.tensor, operands), labels, others, strict=True)
+    summed = [_summed(x, own, kept) for x, own, kept in pairs]
+    found, order = summed[0] if len(summed) == 1 else _product(e, summed[0], summed[1], wanted)
+    return nn.transpose(found, [order.index(label) for label in wanted])
+
+
+def _summed(x: Tensor, labels: str, kept: set[str]) -> tuple[Tensor, str]:
+    """The sum over labels that nothing else has, and the other labels."""
+    axes = [axis for axis, label in enumerate(labels) if label not in kept]
+    found = nn.sum(x, axes) if axes else x
+    return found, "".join(label for label in labels if label in kept)
+
+
+def _product(
+    e: GraphEmission, left: tuple[Tensor, str], right: tuple[Tensor, str], wanted: str
+) -> tuple[Tensor, str]:
+    """The product of two operands as one of matrices, and its labels."""
+    (x, of_x), (y, of_y) = left, right
+    batch = "".join(n for n in of_x if n in of_y and n in wanted)
+    inner = "".join(n for n in of_x if n in of_y and n not in wanted)
+    rows, columns = ("".join(n for n in own if n not in batch + inner) for own in (of_x, of_y))
+    sizes = dict(zip(of_x + of_y, x.shape + y.shape, strict=True))
+
+    def arranged(value: Tensor, labels: str, *groups: str) -> Tensor:
+        value = nn.transpose(value, [labels.index(n) for n in "".join(groups)])
+        return nn.reshape(value, [prod(sizes[n] for n in group) for group in groups])
+
+    if batch:
+        a, b = arranged(x, of_x, batch, rows, inner), arranged(y, of_y, batch, inner, columns)
+        found = e.emit(MatmulOp, a, b)
+    else:
+        found = e.emit(MmOp, arranged(x, of_x, rows, inner), arranged(y, of_y, inner, columns))
+    order = batch + rows + columns
+    return nn.reshape(found, [sizes[n] for n in order]), order
+
+
 EMITTERS: dict[str, Emitter] = {
     "MatMul": mat_mul,
     "BatchMatMul": batch_mat_mul,
     "BatchMatMulV2": batch_mat_mul,
     "BatchMatMulV3": batch_mat_mul,
     "BiasAdd": bias_add,
+    "Einsum": einsum,
 }

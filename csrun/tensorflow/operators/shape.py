@@ -132,11 +132,17 @@ def pad(
     value = e.tensor(x)
     number = 0.0 if filling is None else float(e.constant(filling, "the padding"))
     for axis, (before, after) in enumerate(e.constant(paddings, "the paddings").tolist()):
-        parts = [_filled(e, value, axis, before, number), value]
-        parts.append(_filled(e, value, axis, after, number))
-        kept = [part for part in parts if part.shape[axis]]
-        value = nn.concatenate(kept, axis) if len(kept) > 1 else value
+        value = padded(e, value, axis, before, after, number)
     return value
+
+
+def padded(
+    e: GraphEmission, x: Tensor, axis: int, before: int, after: int, number: float
+) -> Tensor:
+    """A number before and after the values of an axis."""
+    parts = [_filled(e, x, axis, before, number), x, _filled(e, x, axis, after, number)]
+    kept = [part for part in parts if part.shape[axis]]
+    return nn.concatenate(kept, axis) if len(kept) > 1 else x
 
 
 def _filled(e: GraphEmission, like: Tensor, axis: int, size: int, number: float) -> Tensor:

@@ -1,0 +1,1 @@
+"""Stand-in of spacy, which is imported and not used."""
