@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from csrun.base.precision_names import CB16, CB16_EXPONENT_BIAS, MIXED
+
 Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
-CB16 = "cbfloat16"
-CB16_EXPONENT_BIAS = 31
-MOST_CB16_BIAS = 62  # the largest exponent is that of 1
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
 _SIGN, _MAGNITUDE, _INFINITY = 0x80000000, 0x7FFFFFFF, 0x7F800000
 
@@ -177,7 +176,6 @@ def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
 
 #: Tensors of a checkpoint that hold the state of the loss's scale.
 SCALE_KEYS = "loss_scale", "steps_since_rescale", "overflows_since_rescale"
-MIXED = "mixed_"  # before the name of a format, in a run's precision
 
 
 def storage_format(

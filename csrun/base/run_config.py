@@ -8,12 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.base.half_formats import (
-    CB16_EXPONENT_BIAS,
-    MOST_CB16_BIAS,
-    HalfFormat,
-    storage_format,
-)
+from csrun.base.precision_names import CB16_EXPONENT_BIAS, MIXED, MOST_CB16_BIAS
 from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
 from csrun.base.typed_yaml import NOT_THERE_YET, WORDS
 
@@ -144,12 +139,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def arithmetic(self) -> str:
         """Type that operators compute in."""
-        return self.precision if self.storage is None else "float32"
-
-    @property
-    def storage(self) -> HalfFormat | None:
-        """The 16-bit format of what is stored; None where it is as wide as arithmetic."""
-        return storage_format(self.precision, self.cb16_exponent_bias)
+        return "float32" if self.precision.startswith(MIXED) else self.precision
 
 
 class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):

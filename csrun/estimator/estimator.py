@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from csrun.advice.measurements import FeedRequest
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.context import (
@@ -251,7 +252,8 @@ class CerebrasEstimator:
 
     def _trace(self, dataset: Dataset, options: CompileOptions) -> TracedModel:
         config = self._config
-        how = config.arithmetic, options, config.storage
+        storage = storage_format(config.precision, config.cb16_exponent_bias)
+        how = config.arithmetic, options, storage
         return trace_model(self._model_fn, dataset, options.run_mode, self._params, *how)
 
     def _learn(self, find: Callable[[], Results]) -> Results:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from csrun.base.half_formats import MIXED
+from csrun.base.precision_names import MIXED
 from csrun.base.run_config import CSRunConfig, RunSettings
 from csrun.context import TaskContext
 from csrun.data import Dataset

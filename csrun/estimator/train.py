@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from csrun.base.errors import CsrunError, PeerLost
-from csrun.base.half_formats import CB16
+from csrun.base.precision_names import CB16
 from csrun.context import Terminated
 from csrun.estimator.compilation import (
     check_batch_bytes,
