@@ -68,7 +68,7 @@ class _Printer(Printer):
         return found
 
     def print_op(self, op: Operation) -> None:
-        form = op.assembly_format if isinstance(op, CirhOp) and not op.attributes else None
+        form = op.FORM if isinstance(op, CirhOp) and not op.attributes else None
         if form == ASSEMBLY and op.results:
             types = f"({self._texts(op.operand_types)}) -> {self._result_types(op)}"
         elif form == EFFECT_ASSEMBLY:

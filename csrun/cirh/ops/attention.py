@@ -20,7 +20,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Lies,
     Properties,
@@ -58,7 +57,6 @@ class AttentionOp(CirhOp):
     dropout = opt_prop_def(FloatAttr)
     out = result_def(TensorType)
     logsumexp = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -117,7 +115,6 @@ class AttentionBackwardOp(CirhOp):
     query_gradient = result_def(TensorType)
     key_gradient = result_def(TensorType)
     value_gradient = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:

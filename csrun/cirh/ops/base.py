@@ -28,6 +28,9 @@ from xdsl.irdl import (
     opt_prop_def,
     result_def,
 )
+from xdsl.irdl.declarative_assembly_format import FormatProgram
+from xdsl.parser import Parser
+from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
@@ -123,6 +126,9 @@ class CirhOp(IRDLOperation):
     #: Whether it is computed at once where all its operands are constants.
     FOLDS: ClassVar[bool] = False
     LIES: ClassVar[Lies] = Lies.DENSE
+    #: Text form, in MLIR's declarative format; as xDSL's `assembly_format` it would be compiled
+    #: when the class is made, and most are never printed or parsed by it.
+    FORM: ClassVar[str] = ASSEMBLY
     READS: ClassVar[Reads] = Reads.STRIDED
     #: Operands, by name, that are read at any strides: they may be written into a concatenation.
     READS_IN_PLACE: ClassVar[tuple[str, ...]] = ()
@@ -188,6 +194,15 @@ class CirhOp(IRDLOperation):
         results = _each(cls.infer([type_of(o) for o in operands], attributes))
         return cls.create(operands=operands, result_types=results, properties=attributes)
 
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        """Read an operator in its form."""
+        return _form(cls).parse(parser, cls)
+
+    def print(self, printer: Printer) -> None:
+        """Write it in its form."""
+        _form(type(self)).print(printer, self)
+
     def verify_(self) -> None:
         """Check the results' types.
 
@@ -206,6 +221,11 @@ class CirhOp(IRDLOperation):
     def where(self) -> str:
         """The layer's name, for messages."""
         return self.scope.data if self.scope else "the model"
+
+
+@cache
+def _form(kind: type[CirhOp]) -> FormatProgram:
+    return FormatProgram.from_str(kind.FORM, kind.get_irdl_definition())
 
 
 def _each(results: Results) -> tuple[Tensor, ...]:
@@ -272,7 +292,6 @@ class UnaryOp(ElementwiseOp):
 
     x = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -289,7 +308,6 @@ class BackwardOp(ElementwiseOp):
     grad = operand_def(TensorType)
     saved = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

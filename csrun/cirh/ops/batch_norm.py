@@ -14,7 +14,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Plain,
     Properties,
@@ -65,7 +64,6 @@ class NativeBatchNormOp(CirhOp):
     rstd = result_def(TensorType)
     next_mean = result_def(TensorType)
     next_var = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -131,7 +129,6 @@ class NativeBatchNormBackwardOp(CirhOp):
     x_gradient = result_def(TensorType)
     weight_gradient = result_def(TensorType)
     bias_gradient = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:

@@ -10,7 +10,6 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.arithmetic import BinaryOp, MulOp, broadcast
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     ElementwiseOp,
     Properties,
     Types,
@@ -111,7 +110,6 @@ class WhereOp(ElementwiseOp):
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

@@ -10,7 +10,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Lies,
     Properties,
@@ -34,7 +33,6 @@ class CatOp(CirhOp):
     tensors = var_operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

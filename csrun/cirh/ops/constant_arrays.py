@@ -65,7 +65,7 @@ class ConstantOp(LeafOp):
     name = "cirh.constant"
     NEEDS_KERNEL: ClassVar = True
     values = prop_def(BaseAttr(StringAttr) | BaseAttr(ArrayAttr))
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
     @classmethod
     def packed(cls, values: AnyArray) -> Plain:

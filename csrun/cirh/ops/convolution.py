@@ -11,7 +11,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Properties,
     Reads,
@@ -85,7 +84,6 @@ class ConvolvingOp(CirhOp):
     padding = prop_def(DenseArrayBase)
     dilation = prop_def(DenseArrayBase)
     groups = prop_def(IntegerAttr)
-    assembly_format = ASSEMBLY
 
 
 @irdl_op_definition

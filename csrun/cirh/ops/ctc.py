@@ -12,7 +12,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, integer, require_rank
+from csrun.cirh.ops.base import CirhOp, Properties, Types, integer, require_rank
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
 
@@ -27,7 +27,6 @@ class CtcOp(CirhOp):
 
     blank = prop_def(IntegerAttr)
     zero_infinity = prop_def(BoolAttr)
-    assembly_format = ASSEMBLY
 
     def loss(self, log_probs: Any, states: Any) -> Any:
         """Shapes: log_probs [T, C], states [2 S + 1] -> scalar"""

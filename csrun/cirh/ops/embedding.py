@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Reads, Types, integer, require_rank
+from csrun.cirh.ops.base import CirhOp, Properties, Reads, Types, integer, require_rank
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of, type_of
 
 NO_PADDING = -1  # ATen's: every row of the table is trained
@@ -24,7 +24,6 @@ class EmbeddingOp(CirhOp):
     indices = operand_def(TensorType)
     padding_idx = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -64,7 +63,6 @@ class EmbeddingDenseBackwardOp(CirhOp):
     num_weights = prop_def(IntegerAttr)
     padding_idx = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

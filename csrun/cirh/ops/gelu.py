@@ -11,7 +11,6 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.math_functions import normal_cdf
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     BackwardOp,
     ElementwiseOp,
     Properties,
@@ -110,7 +109,6 @@ class GeluSlopeOp(ElementwiseOp):
     gelu = operand_def(TensorType)
     out = result_def(TensorType)
     approximate = prop_def(StringAttr)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

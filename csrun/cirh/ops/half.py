@@ -7,7 +7,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.math_functions import narrow_half, round_half, widen_half
-from csrun.cirh.ops.base import ASSEMBLY, ElementwiseOp, Properties, Types
+from csrun.cirh.ops.base import ElementwiseOp, Properties, Types
 from csrun.cirh.ops.rounding import RoundingOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type
 
@@ -41,7 +41,6 @@ class _ConvertingOp(ElementwiseOp):
     mantissa_bits = prop_def(IntegerAttr)
     bias = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

@@ -9,7 +9,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Properties,
     Reads,
@@ -30,7 +29,6 @@ class IndexingOp(CirhOp):
     indices = operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
 
 class IndexingBackwardOp(CirhOp):
@@ -41,7 +39,6 @@ class IndexingBackwardOp(CirhOp):
     input_sizes = prop_def(DenseArrayBase)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def of_looking_up(cls, types: Types, properties: Properties, kind: type[CirhOp]) -> Tensor:

@@ -44,7 +44,7 @@ class UpdatingOp(CirhOp):
     grad = operand_def(TensorType)
     clip_norm = opt_prop_def(FloatAttr)
     loss_scaling = opt_prop_def(DictionaryAttr)
-    assembly_format = EFFECT_ASSEMBLY
+    FORM: ClassVar = EFFECT_ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
@@ -63,7 +63,7 @@ class MinimizeOp(CirhOp):
     algorithm = prop_def(AnyAttr())
     clip_norm = opt_prop_def(FloatAttr)
     loss_scaling = opt_prop_def(DictionaryAttr)
-    assembly_format = EFFECT_ASSEMBLY
+    FORM: ClassVar = EFFECT_ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
@@ -81,7 +81,7 @@ class LossScaleOp(LeafOp):
 
     name = "cirh.loss_scale"
     NUMBER: ClassVar = "step.loss_scale"
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
     def compute(self) -> Any:
         """1: the updates of the reference do not unscale."""

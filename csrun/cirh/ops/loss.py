@@ -9,7 +9,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     BackwardOp,
     CirhOp,
     Properties,
@@ -75,7 +74,6 @@ class NllLossForwardOp(CirhOp):
     ignore_index = prop_def(IntegerAttr)
     label_smoothing = opt_prop_def(FloatAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -114,7 +112,6 @@ class NllLossBackwardOp(CirhOp):
     ignore_index = prop_def(IntegerAttr)
     label_smoothing = opt_prop_def(FloatAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

@@ -105,7 +105,7 @@ class InputOp(LeafOp):
     name = "cirh.input"
     symbol = prop_def(StringAttr)
     of_script = opt_prop_def(BoolAttr)
-    assembly_format = "$symbol attr-dict `:` type($out)"
+    FORM: ClassVar = "$symbol attr-dict `:` type($out)"
 
 
 class StoredOp(LeafOp):
@@ -113,7 +113,7 @@ class StoredOp(LeafOp):
 
     symbol = prop_def(StringAttr)
     initializer = prop_def(InitializerAttr)
-    assembly_format = "$symbol attr-dict `:` type($out)"
+    FORM: ClassVar = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
         """Raises: VerifyException when it has no layer or is not of floats."""
@@ -161,7 +161,7 @@ class FullOp(LeafOp):
 
     name = "cirh.full"
     value = prop_def(FloatAttr)
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
 
 @irdl_op_definition
@@ -170,7 +170,7 @@ class LossOp(CirhOp):
 
     name = "cirh.loss"
     value = operand_def(TensorType)
-    assembly_format = EFFECT_ASSEMBLY
+    FORM: ClassVar = EFFECT_ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
@@ -186,7 +186,7 @@ class OutputOp(CirhOp):
     name = "cirh.output"
     symbol = prop_def(StringAttr)
     value = operand_def(TensorType)
-    assembly_format = "$symbol $value attr-dict `:` type($value)"
+    FORM: ClassVar = "$symbol $value attr-dict `:` type($value)"
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:

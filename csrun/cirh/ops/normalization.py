@@ -9,7 +9,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     BackwardOp,
     CirhOp,
     Properties,
@@ -79,7 +78,6 @@ class NativeLayerNormOp(CirhOp):
     out = result_def(TensorType)
     mean = result_def(TensorType)
     rstd = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -120,7 +118,6 @@ class NativeLayerNormBackwardOp(CirhOp):
     x_gradient = result_def(TensorType)
     weight_gradient = result_def(TensorType)
     bias_gradient = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -154,7 +151,6 @@ class FusedRmsNormOp(CirhOp):
     eps = prop_def(FloatAttr)
     out = result_def(TensorType)
     rrms = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -187,7 +183,6 @@ class FusedRmsNormBackwardOp(CirhOp):
     weight = operand_def(TensorType)
     x_gradient = result_def(TensorType)
     weight_gradient = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer, number
+from csrun.cirh.ops.base import CirhOp, Properties, Types, axis, integer, number
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
@@ -22,7 +22,7 @@ class SampleCountOp(LeafOp):
 
     name = "cirh.sample_count"
     NUMBER: ClassVar = "step.rows"
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
 
 @irdl_op_definition
@@ -31,7 +31,7 @@ class ValidSamplesOp(LeafOp):
 
     name = "cirh.valid_samples"
     NUMBER: ClassVar = "step.valid"
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
 
 @irdl_op_definition
@@ -47,7 +47,6 @@ class MaskPaddingOp(CirhOp):
     rows = prop_def(IntegerAttr)
     value = prop_def(FloatAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -88,7 +87,6 @@ class LabelCountOp(CirhOp):
     ignore_index = prop_def(IntegerAttr)
     dtype = prop_def(StringAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

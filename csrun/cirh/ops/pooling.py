@@ -8,7 +8,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Reads, Types, integer, ints
+from csrun.cirh.ops.base import CirhOp, Properties, Reads, Types, integer, ints
 from csrun.cirh.ops.convolution import Windows, pair, require_images, seen_back, seen_by
 from csrun.cirh.types import (
     Tensor,
@@ -31,7 +31,6 @@ class PoolingOp(CirhOp):
     kernel_size = prop_def(DenseArrayBase)
     stride = prop_def(DenseArrayBase)
     padding = prop_def(DenseArrayBase)
-    assembly_format = ASSEMBLY
 
     @property
     def windows(self) -> Windows:

@@ -11,7 +11,6 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.arithmetic import broadcast
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Lies,
     Properties,
@@ -53,7 +52,6 @@ class MmOp(CirhOp):
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -79,7 +77,6 @@ class AddProductOp(CirhOp):
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -103,7 +100,6 @@ class AddmmOp(CirhOp):
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -139,7 +135,6 @@ class MatmulOp(CirhOp):
     lhs = operand_def(TensorType)
     rhs = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

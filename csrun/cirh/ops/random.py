@@ -11,7 +11,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, r
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import ASSEMBLY, ElementwiseOp, Properties, Types, number
+from csrun.cirh.ops.base import ElementwiseOp, Properties, Types, number
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, text_of, type_of
 
@@ -30,7 +30,7 @@ class DropoutMaskOp(LeafOp):
     stream = prop_def(IntegerAttr)
     rows = opt_prop_def(IntegerAttr)
     runs = opt_prop_def(IntegerAttr)
-    assembly_format = "attr-dict `:` type($out)"
+    FORM: ClassVar = "attr-dict `:` type($out)"
 
     @property
     def rows_per_sample(self) -> int:
@@ -58,7 +58,6 @@ class MaskedScaleOp(ElementwiseOp):
     mask = operand_def(TensorType)
     scale = prop_def(FloatAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.arithmetic import DivOp, MulOp, ToCopyOp
-from csrun.cirh.ops.base import ASSEMBLY, CirhOp, Properties, Types, axis, integer, ints
+from csrun.cirh.ops.base import CirhOp, Properties, Types, axis, integer, ints
 from csrun.cirh.ops.comparison import EqOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, text_of, type_of
@@ -23,7 +23,6 @@ class ReducingOp(CirhOp):
     dims = prop_def(DenseArrayBase)
     keepdim = prop_def(BoolAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -117,7 +116,6 @@ class ArgmaxOp(CirhOp):
     x = operand_def(TensorType)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:

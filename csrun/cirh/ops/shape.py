@@ -12,7 +12,6 @@ from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Properties,
     Types,
@@ -34,7 +33,6 @@ class ViewingOp(CirhOp):
 
     x = operand_def(TensorType)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
 
 class ReshapingOp(ViewingOp):
@@ -253,7 +251,6 @@ class PartBackwardOp(CirhOp):
     input_sizes = prop_def(DenseArrayBase)
     dim = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def of_part(cls, types: Types, properties: Properties, part: type[CirhOp]) -> Tensor:

@@ -21,7 +21,6 @@ from xdsl.irdl import (
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.ops.base import (
-    ASSEMBLY,
     CirhOp,
     Properties,
     Reads,
@@ -52,7 +51,6 @@ class EmbeddingPartOp(CirhOp):
     num_weights = prop_def(IntegerAttr)
     first = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -89,7 +87,6 @@ class EmbeddingPartBackwardOp(CirhOp):
     first = prop_def(IntegerAttr)
     padding_idx = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -128,7 +125,6 @@ class LogSumExpPartOp(CirhOp):
     first = prop_def(IntegerAttr)
     sums = result_def(TensorType)
     picked = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> tuple[Tensor, ...]:
@@ -164,7 +160,6 @@ class NllLossOfSumsOp(CirhOp):
     classes = prop_def(IntegerAttr)
     ignore_index = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
@@ -193,7 +188,6 @@ class NllLossPartBackwardOp(CirhOp):
     first = prop_def(IntegerAttr)
     ignore_index = prop_def(IntegerAttr)
     out = result_def(TensorType)
-    assembly_format = ASSEMBLY
 
     @classmethod
     def infer(cls, types: Types, properties: Properties) -> Tensor:
