@@ -1,5 +1,6 @@
 """Frame of all commands: a job's options; a user's mistake is one line and an exit code."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -87,7 +88,9 @@ def main(command: click.Command) -> NoReturn:
     """Be the console command, from the process's command line to its exit code."""
     streams.prepare()
     os.umask(os.umask(0o077) & 0o077)  # else no job could read its own folder again
-    sys.exit(run(command, sys.argv[1:]))
+    code = run(command, sys.argv[1:])
+    gc.freeze()  # the process ends: nothing needs to be freed
+    sys.exit(code)
 
 
 def run(command: click.Command, arguments: list[str]) -> int:
