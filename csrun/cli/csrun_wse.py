@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAME = "csrun_wse"
 COUNT = frame.WholeNumber(min=1)
-PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params")  # what a run.py imports
+PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlite.binding")
 
 
 @click.command(NAME, context_settings=frame.SETTINGS)

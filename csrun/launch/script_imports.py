@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,10 +39,11 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     if command.script is None:
         return ()
     script = Path(command.script)
-    found = set(_packages(script)) - {"tensorflow"}
-    if any(map(_is_of_estimators, _nodes(script, set()))):
+    nodes = tuple(_nodes(script, set()))
+    found = {name for node in nodes for name in _imported(node)} - {"tensorflow"}
+    if any(map(_is_of_estimators, nodes)):
         found |= {"tensorflow"} & set(_at_once(script, set()))
-    if any(map(_is_of_torch_scripts, _nodes(script, set()))):
+    if any(map(_is_of_torch_scripts, nodes)):
         found.add("cerebras_torch")  # its modules import it, and PyTorch
     names = [name for name in HEAVY if name in found]
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
@@ -86,6 +86,8 @@ def _require_version(imports: str, name: str, install: str) -> None:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # slow, and of use only here
+
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -135,12 +137,6 @@ def _imports_from_params(node: ast.AST, name: str) -> bool:
 
 def _name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _packages(script: Path) -> Iterator[str]:
-    """The top-level packages that a file imports anywhere, with those of its neighbours."""
-    for node in _nodes(script, set()):
-        yield from _imported(node)
 
 
 def _at_once(script: Path, seen: set[Path]) -> Iterator[str]:

@@ -120,6 +120,9 @@ def main(argv: list[str]) -> None:
         # By the signal itself, so that the launcher sees in the exit status which one it was.
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
+    # The launcher waits for us, and the interpreter's own way out frees each imported module.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
