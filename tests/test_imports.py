@@ -211,6 +211,21 @@ def test_every_module_named_in_a_string_imports() -> None:
     assert subprocess.run(run, capture_output=True, text=True).stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("csrun.cli.csrun_wse, csrun.launch.local", "numpy xdsl llvmlite torch"),
+        ("csrun.runtime.roles.wafer", "csrun.compiler csrun.cirh xdsl torch"),
+        ("csrun.runtime.roles.memoryx", "csrun.compiler csrun.cirh xdsl torch"),
+        ("csrun.runtime.roles.streamer", "csrun.compiler csrun.cirh xdsl torch"),
+    ],
+)
+def test_a_process_imports_nothing_heavy_that_it_does_not_need(modules: str, heavy: str) -> None:
+    code = f"import sys, {modules}\nprint({{*{heavy.split()}}} & {{*sys.modules}})"
+    run = [sys.executable, "-c", code]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
 @pytest.mark.parametrize("path", sorted((ROOT.parent / "tests" / "bench").rglob("*.py")))
 def test_what_a_benchmark_imports_of_csrun_is_there(path: Path) -> None:
     """They are run by hand: a move would break them unnoticed."""
