@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from csrun.base.half_formats import CB16, MIXED, HalfFormat, storage_format
+from csrun.base.half_formats import HalfFormat, storage_format
+from csrun.base.precision_names import CB16, MIXED
 from csrun.nn.optimizer import Learning
 
 log = logging.getLogger("csrun")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig as RunOptions
 from csrun.base.run_config import WarmStart
 from csrun.compiler import CompileOptions
@@ -184,7 +185,7 @@ class CerebrasEstimator(NativeEstimator):
         is_remote = context is not None and context.job.hosts is Hosts.SEPARATE
         refusal = "its loss cannot be scaled with MemoryX on another machine"
         return StorageChoice(
-            config.storage,
+            storage_format(config.precision, config.cb16_exponent_bias),
             not is_asked and config.precision == "float32",
             bool(getattr(getattr(given, "cs_config", None), "use_cbfloat16", False)),
             refusal if is_remote and options.is_streaming else None,
