@@ -16,6 +16,7 @@ from csrun.base.precision_names import CB16, CB16_EXPONENT_BIAS, MIXED
 Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
+WORD = "uint16"  # type of an array of words
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
 _SIGN, _MAGNITUDE, _INFINITY = 0x80000000, 0x7FFFFFFF, 0x7F800000
 

@@ -17,7 +17,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.emit.codegen import GeneratedProgram, generate, layers_in_turn
-from csrun.compiler.emit.update_code import ProgramUpdates
+from csrun.compiler.emit.update_code import ProgramUpdates, UpdateForm
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels import Kernel, constant
@@ -27,7 +27,7 @@ from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import NOBODY, Stage, Watch, passes_for, run_passes
 from csrun.compiler.passes.cutting import left_whole
 from csrun.compiler.passes.pass_manager import GENERATING, MATCHING, PLACING, REPORT
-from csrun.compiler.plan.arena import PlacedLayout, alive_in, place_model
+from csrun.compiler.plan.arena import PlacedLayout, alive_in, has_half_gradients, place_model
 from csrun.compiler.plan.performance_model import Work, estimate
 from csrun.compiler.plan.pipeline_schedule import interleave
 from csrun.compiler.plan.recompute import with_recomputation
@@ -99,8 +99,9 @@ def compile_model(
     model = match_kernels(module)
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
-    is_clipped = model.measures
-    updates = ProgramUpdates(model.updates, model.states, is_clipped, precision_of(module))
+    reads_words = has_half_gradients(model, options)
+    form = UpdateForm(precision_of(module), model.measures, model.storage, reads_words)
+    updates = ProgramUpdates(model.updates, model.states, form)
     loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
     arrays = constant.files_of(model.kernels)

@@ -11,7 +11,7 @@ from csrun.executable.plan import Group
 def lie_over(group: Group, other: Group) -> bool:
     """Return whether two groups have bytes of the weight slots in common."""
     start, other_start = group.slot_offset_bytes or 0, other.slot_offset_bytes or 0
-    return start < other_start + other.nbytes and other_start < start + group.nbytes
+    return start < other_start + other.sent_bytes and other_start < start + group.sent_bytes
 
 
 def fetches(
@@ -29,7 +29,7 @@ def fetches(
     for visit, needed in enumerate(order):
         for group in needed:
             first = _free_from(groups, order, visit, group)
-            if groups[group].nbytes < least_bytes or first is None:
+            if groups[group].sent_bytes < least_bytes or first is None:
                 continue
             # In the order of use: what comes later is not to delay what is needed sooner.
             earliest = max(earliest, first)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from csrun.base.half_formats import WORD, HalfFormat
 from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
 from csrun.executable.shards import Own, StoreShards
 
@@ -22,6 +23,14 @@ def nbytes_of(shape: tuple[int, ...], dtype: str) -> int:
 def aligned(nbytes: int) -> int:
     """Rounded up to the alignment of arrays."""
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def half_bytes(nbytes: int, states: Iterable[Parameter]) -> int:
+    """Bytes of a group's weights as words, and of its states behind them, as float32.
+
+    nbytes: of both as float32
+    """
+    return nbytes // 2 + sum(aligned(nbytes_of(p.shape, p.dtype)) for p in states)
 
 
 WEYL = 0x9E3779B9  # 2**32 over the golden ratio: batches of a step go apart from other steps
@@ -122,24 +131,55 @@ def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
     """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group;
     and `numbers`, those of the steps.
 
-    Shapes: each [group.nbytes / itemsize], of the plan's precision
+    In mixed precision there are `words/0`, too, and gradients may be words; then a state's next
+    value is `next/<state>`.
+
+    Shapes: each [group.nbytes / itemsize], of the plan's precision or WORD; a state's flat
     """
     slots = [(slot.name, slot.offset_bytes) for slot in plan.store.slots]
     places = {
-        f"{name}/{group.index}": (group, base + group.offset_bytes)
+        f"{name}/{group.index}": (group, base + group.offset_bytes, plan.precision)
         for name, base in [("weights", plan.store.weights_offset), *slots]
         for group in plan.groups
     }
+    kind = WORD if plan.store.has_half_gradients else plan.precision
     for group in plan.groups:
+        if plan.store.words_offset is not None:
+            places[f"words/{group.index}"] = group, _words_offset(plan, group.offset_bytes), WORD
         if (offset := gradients_offset(plan, group)) is not None:
-            places[f"gradients/{group.index}"] = group, offset
+            places[f"gradients/{group.index}"] = group, offset, kind
     itemsize = np.dtype(plan.precision).itemsize
     views = {
-        name: view(_memory_of(store, group), offset, (group.nbytes // itemsize,), plan.precision)
-        for name, (group, offset) in places.items()
+        name: view(_memory_of(store, group), offset, (group.nbytes // itemsize,), dtype)
+        for name, (group, offset, dtype) in places.items()
     }
+    if plan.store.has_half_gradients:
+        views |= _next_values(plan, store)
     numbers = numbers_view(plan, store)
     return views if numbers is None else {**views, "numbers": numbers}
+
+
+def _words_offset(plan: Plan, offset_bytes: int) -> int:
+    """Place in the store of the word of the weight at an offset."""
+    assert plan.store.words_offset is not None, "weights are words in mixed precision"
+    return plan.store.words_offset + offset_bytes // 2
+
+
+def _next_values(plan: Plan, store: AnyStore) -> dict[str, Array]:
+    """Next values of the states, beside gradients that are words; flat."""
+    found, places = {}, sent_places(plan)
+    for p, group in _with_groups(plan):
+        if p.is_state and (block := gradient_block(plan, group, store)) is not None:
+            place = places[p.name]
+            found[f"next/{p.name}"] = view(block, place.offset_bytes, (prod(p.shape),), p.dtype)
+    return found
+
+
+def _with_groups(plan: Plan) -> list[tuple[Parameter, Group]]:
+    """The parameters in the order of the store, each with its group."""
+    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
+    ordered = sorted(plan.parameters, key=lambda p: p.offset_bytes)
+    return [(p, group_of[p.layer]) for p in ordered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +204,38 @@ class TensorPlace:
         """The tensor, over the store's bytes; no copy."""
         stored = view(memory, self.offset_bytes, self.stored_shape, self.dtype)
         return stored.T if self.is_turned else stored
+
+
+def sent_places(plan: Plan) -> dict[str, TensorPlace]:
+    """Location of each parameter in the bytes of its group that come to the wafer.
+
+    Its gradient lies alike in what goes back. In mixed precision the word of a weight has half the
+    weight's offset, and states follow behind the words.
+    """
+    ends = {group.index: group.nbytes // 2 for group in plan.groups}
+    found = {}
+    for p, group in _with_groups(plan):
+        offset, dtype = p.offset_bytes - group.offset_bytes, p.dtype
+        if group.half_bytes is not None and p.is_state:
+            offset = ends[group.index]
+            ends[group.index] += aligned(nbytes_of(p.shape, p.dtype))
+        elif group.half_bytes is not None:
+            offset, dtype = offset // 2, WORD
+        found[p.name] = TensorPlace(offset, p.shape, dtype)
+    return found
+
+
+def gradient_bytes(plan: Plan, group: Group) -> int:
+    """Bytes of a group's gradients in the store."""
+    return group.sent_bytes if plan.store.has_half_gradients else group.nbytes
+
+
+def gradient_block(plan: Plan, group: Group, store: AnyStore) -> Bytes | None:
+    """The bytes of a group's gradients in the store, if it has any."""
+    offset = gradients_offset(plan, group)
+    if offset is None:
+        return None
+    return _memory_of(store, group)[offset : offset + gradient_bytes(plan, group)]
 
 
 def numbers_layout(plan: Plan) -> TensorPlace | None:
@@ -274,41 +346,38 @@ def wafer_views(
 
     In weight streaming the weights are views of the arena's slots, else of the store. The gradients
     of all minibatches but the first are views of the arena's partial gradients, as are those that
-    are to be added to earlier ones.
+    are to be added to earlier ones, and words of which the store has sums.
     """
     shift = minibatch * plan.minibatch_stride_bytes
     views = {b.name: view(arena, b.offset_bytes + shift, b.shape, b.dtype) for b in plan.buffers}
-    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
-    for p in plan.parameters:
-        group = group_of[p.layer]
-        if group.slot_offset_bytes is None:
+    places = sent_places(plan)
+    for p, group in _with_groups(plan):
+        place = places[p.name]
+        if group.slot_offset_bytes is not None:
+            offset = group.slot_offset_bytes + place.offset_bytes
+            weights = view(arena, offset, p.shape, place.dtype)
+        elif place.dtype == WORD:
+            offset = _words_offset(plan, p.offset_bytes)
+            weights = view(_memory_of(store, group), offset, p.shape, WORD)
+        else:
             offset = plan.store.weights_offset + p.offset_bytes
             weights = view(_memory_of(store, group), offset, p.shape, p.dtype)
-        else:
-            offset = group.slot_offset_bytes + p.offset_bytes - group.offset_bytes
-            weights = view(arena, offset, p.shape, p.dtype)
         views[p.name] = weights
         if (gradients := gradients_offset(plan, group)) is not None:
             memory = _memory_of(store, group)
             # The first minibatch writes to the store; what follows must not overwrite its
             # gradients.
-            if minibatch or is_added:
+            if minibatch or is_added or plan.sums_words:
                 gradients, memory = plan.partial_offset_bytes, arena
-            offset = gradients + p.offset_bytes - group.offset_bytes
-            views[f"gradient/{p.name}"] = view(memory, offset, p.shape, p.dtype)
+            offset = gradients + place.offset_bytes
+            views[f"gradient/{p.name}"] = view(memory, offset, p.shape, place.dtype)
     return views
 
 
-def partial_gradients(plan: Plan, arena: Bytes) -> list[Array]:
-    """Views of each group's gradients of a later minibatch, flat; one buffer for all groups.
-
-    Shapes: each [group.nbytes / itemsize], of the plan's precision
-    """
-    itemsize = np.dtype(plan.precision).itemsize
-    return [
-        view(arena, plan.partial_offset_bytes, (g.nbytes // itemsize,), plan.precision)
-        for g in plan.groups
-    ]
+def partial_gradients(plan: Plan, arena: Bytes) -> list[Bytes]:
+    """The bytes of each group's gradients of a minibatch; one buffer for all groups."""
+    first = plan.partial_offset_bytes
+    return [arena[first : first + group.sent_bytes] for group in plan.groups]
 
 
 def kept_outputs(plan: Plan, arena: Bytes) -> list[list[Array]]:
@@ -350,16 +419,24 @@ BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
 SQUARES = 4096  # elements squared at a time, in float64
 
 
-def sums_of_squares(arrays: Sequence[Array]) -> Callable[[], list[float]]:
+def sums_of_squares(
+    arrays: Sequence[Array], words: tuple[int, int] | None = None
+) -> Callable[[], list[float]]:
     """A function that gives, for each array, the sum of its values' squares, in float64.
+
+    words: mantissa bits and bias of the 16-bit format that the arrays are words of
 
     Shapes: each array [n]; one array's sum does not depend on what others there are.
     """
-    scratch = np.empty(SQUARES, np.float64)
+    scratch, widened = np.empty(SQUARES, np.float64), np.empty(SQUARES, np.float32)
     pieces = [[a[at : at + SQUARES] for at in range(0, len(a), SQUARES)] for a in arrays]
+    half = None if words is None else HalfFormat("", *words)
 
     def squares(part: Array) -> float:
         product = scratch[: len(part)]
+        if half is not None:
+            half.widen(part, widened[: len(part)])
+            part = widened[: len(part)]
         np.multiply(part, part, out=product, dtype=np.float64)
         return float(np.add.reduce(product))
 

@@ -129,9 +129,9 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store.
 
     is_state: the program writes its next value where it writes gradients of others, and no
-    optimizer has slots for it. part: of which tensor it is a part, if it is one; all parts of a
-    tensor lie one after the other, in each region. is_turned: the store has the transpose of what
-    the model has, and this is its shape there.
+    optimizer has slots for it; it is float32 in mixed precision, too. part: of which tensor it is a
+    part, if it is one; all parts of a tensor lie one after the other, in each region. is_turned:
+    the store has the transpose of what the model has, and this is its shape there.
     """
 
     name: str
@@ -171,7 +171,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming, over or
     next to those of other groups. None when the weights live in the arena's store.
     `gradients_offset_bytes` is where the store's gradients have those of the group, over or next to
-    those of other groups that are not alive meanwhile. None when it has none.
+    those of other groups that are not alive meanwhile. None when it has none. `half_bytes` is the
+    length of its weights as 16-bit words, with its states behind them as they are (None: float32).
     """
 
     index: int
@@ -180,6 +181,12 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nbytes: int
     slot_offset_bytes: int | None = None
     gradients_offset_bytes: int | None = None
+    half_bytes: int | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of its weights on their way to the wafer, and there."""
+        return self.nbytes if self.half_bytes is None else self.half_bytes
 
 
 class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,6 +208,10 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is its remainder. The chief writes them before it orders the steps; the last one is the norm of
     the step's gradients, which updates write where they clip them. `scale_numbers` more are the
     state of the loss's scale after the step.
+
+    In mixed precision `words_offset` is the region of the weights as 16-bit words, half as long:
+    word i is that of weight i. Updates write it, the wafer reads it. With `has_half_gradients` the
+    gradients are words, too, else float32 sums of those that the wafer computes.
     """
 
     nbytes: int
@@ -212,6 +223,8 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gradients_stride_bytes: int = 0
     losses_offset: int | None = None
     scale_numbers: int = 0
+    words_offset: int | None = None
+    has_half_gradients: bool = False
 
 
 class Combine(StrEnum):
@@ -338,7 +351,8 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
     j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
     all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
-    the store's. With one, the visits are the schedule.
+    the store's; so are all where they are words, and the store has sums. With one minibatch the
+    visits are the schedule.
 
     Before that, a batch is cut into `micro_batches`, each computed in the memory of the one before:
     minibatches are parts of a micro-batch. Of the first one gradients are written to the store, of
@@ -386,9 +400,10 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
         return self.clip_norm is not None or self.loss_scaling is not None
 
     @property
-    def has_slots(self) -> bool:
-        """Return whether the wafer computes on copies of the weights, in slots of its arena."""
-        return not self.store_in_arena or self.storage is not None
+    def sums_words(self) -> bool:
+        """Return whether the wafer's gradients are words, of which the store has float32 sums."""
+        has_sums = self.store.gradients_offset is not None and not self.store.has_half_gradients
+        return self.storage is not None and has_sums
 
     @property
     def order(self) -> tuple[Visit, ...]:

@@ -8,13 +8,19 @@ buffers of all programs lie over each other after it.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable.bind import aligned, nbytes_of, stored_tensors_of
+from csrun.executable.bind import (
+    aligned,
+    gradient_bytes,
+    half_bytes,
+    nbytes_of,
+    stored_tensors_of,
+)
 from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, StoreLayout, Visit
 from csrun.executable.shards import piece_starts
 
@@ -36,8 +42,6 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     if plan.accumulates:
         groups = tuple(replace(g, gradients_offset_bytes=g.offset_bytes) for g in groups)
-    if more:
-        groups = tuple(_behind(group, more) for group in groups)
     return replace(
         plan,
         parameters=tuple(
@@ -112,7 +116,7 @@ def _require_training(owner: Plan, plan: Plan) -> None:
 def _window_bytes(plan: Plan) -> int:
     """Return the extent of the gradients in their region."""
     ends = (
-        g.gradients_offset_bytes + g.nbytes
+        g.gradients_offset_bytes + gradient_bytes(plan, g)
         for g in plan.groups
         if g.gradients_offset_bytes is not None
     )
@@ -126,19 +130,17 @@ def _unlike(plan: Plan, why: str) -> CsrunError:
 def _store(owner: Plan, plan: Plan) -> StoreLayout:
     """The owner's, of which an evaluation has the weights alone."""
     if plan.run_mode is not RunMode.TRAIN:
-        return replace(owner.store, gradients_offset=None, slots=())
+        return replace(owner.store, gradients_offset=None, slots=(), has_half_gradients=False)
     own = {slot.name for slot in plan.store.slots}
-    return replace(owner.store, slots=tuple(s for s in owner.store.slots if s.name in own))
+    return replace(
+        owner.store,
+        slots=tuple(s for s in owner.store.slots if s.name in own),
+        has_half_gradients=plan.store.has_half_gradients,
+    )
 
 
 def _moved(buffer: Buffer, more: int) -> Buffer:
     return replace(buffer, offset_bytes=buffer.offset_bytes + more)
-
-
-def _behind(group: Group, more: int) -> Group:
-    """The group, with its slot behind a longer store."""
-    slot = group.slot_offset_bytes
-    return group if slot is None else replace(group, slot_offset_bytes=slot + more)
 
 
 _Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], tuple[Visit, ...]]
@@ -165,6 +167,7 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
     pieces_of: dict[int, tuple[int, ...]] = {}
     for group in plan.groups:
         first = len(groups)
+        made: list[Group] = []
         pieces = list(_pieces(owns[group.index], shift, homes))
         if len(pieces) > 1 and plan.run_mode is RunMode.TRAIN:
             apart = ", ".join(piece[0].name for piece in pieces)
@@ -173,7 +176,7 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
             )
         for number, piece in enumerate(pieces):
             index = first + number
-            groups.append(_piece_group(group, index, piece, shift, is_whole=len(pieces) == 1))
+            made.append(_piece_group(group, index, piece, shift, is_whole=len(pieces) == 1))
             held: dict[str, list[str]] = {}
             for p in piece:
                 held.setdefault(p.layer, []).append(p.name)
@@ -183,6 +186,7 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
                 layer = layer_of[own[0]]
                 layers.append(replace(layer, name=name, group=index, parameters=tuple(own)))
                 names.update(dict.fromkeys(own, name))
+        groups += _with_slots(group, made)
         pieces_of[group.index] = tuple(range(first, len(groups)))
     parameters = tuple(replace(p, layer=names[p.name]) for p in plan.parameters)
     return parameters, tuple(layers), tuple(groups), tuple(_visits(plan, pieces_of))
@@ -208,15 +212,24 @@ def _piece_group(
         moved = shift[piece[0].name] if piece else 0
         return replace(group, index=index, offset_bytes=group.offset_bytes + moved)
     start, last = piece[0].offset_bytes, piece[-1]
-    slot = group.slot_offset_bytes
+    nbytes = last.offset_bytes + aligned(nbytes_of(last.shape, last.dtype)) - start
+    is_half = group.half_bytes is not None
     return replace(
         group,
         index=index,
         layers=tuple(dict.fromkeys(p.layer for p in piece)),
         offset_bytes=start + shift[last.name],
-        nbytes=last.offset_bytes + aligned(nbytes_of(last.shape, last.dtype)) - start,
-        slot_offset_bytes=None if slot is None else slot + start - group.offset_bytes,
+        nbytes=nbytes,
+        half_bytes=half_bytes(nbytes, (p for p in piece if p.is_state)) if is_half else None,
     )
+
+
+def _with_slots(group: Group, pieces: Sequence[Group]) -> list[Group]:
+    """The pieces of a group, in its slot one after the other."""
+    if group.slot_offset_bytes is None:
+        return [*pieces]
+    *starts, _ = accumulate((piece.sent_bytes for piece in pieces), initial=group.slot_offset_bytes)
+    return [replace(p, slot_offset_bytes=at) for p, at in zip(pieces, starts, strict=True)]
 
 
 def _visits(plan: Plan, pieces_of: dict[int, tuple[int, ...]]) -> Iterator[Visit]:

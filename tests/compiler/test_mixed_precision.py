@@ -8,7 +8,8 @@ from csrun import nn
 from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.executable import machine_code
+from csrun.executable import flat_views, machine_code, wafer_views
+from csrun.executable.bind import gradient_bytes
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.step.scale_rows import scale_tracker
@@ -30,6 +31,7 @@ class Trained:
         batches = ArrayData(network.batches(steps))
         machine = CpuMachine(self.executable, batches, RunSettings(), 0)
         machine.initialize()
+        self.machine = machine
         for name, value in network.parameters().items():
             machine.state[name][...] = value
         tracker = scale_tracker(self.executable.plan, machine.numbers, None)
@@ -130,15 +132,51 @@ def test_both_modes_and_parts_have_the_same_bits(tmp_path, name):
         assert pipelined.scale == streamed.scale
 
 
-def test_weights_in_slots_are_rounded_and_the_stores_are_not(tmp_path):
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+def test_weights_and_gradients_are_words_and_the_masters_float32(tmp_path, mode):
     network = Network(storage=BFLOAT16)
-    plan = network.compile(tmp_path, PIPELINED, 1).plan
-    assert plan.has_slots
-    assert plan.store_in_arena
-    starts = {group.slot_offset_bytes for group in plan.groups}
-    assert min(starts) >= plan.store.nbytes
+    executable = network.compile(tmp_path, mode, 1)
+    plan = executable.plan
+    arena, store = (np.zeros(n, np.uint8) for n in (plan.arena_bytes, plan.store.nbytes))
+    views = wafer_views(plan, arena, store)
+    for p in plan.parameters:
+        found = views[p.name], views[f"gradient/{p.name}"]
+        assert [(each.dtype, each.shape) for each in found] == 2 * [(np.uint16, p.shape)]
+        assert p.dtype == "float32"
     weights = Trained(network, tmp_path).weights["dense/kernel"]
     assert (rounded(BFLOAT16, torch.from_numpy(weights)).numpy() != weights).any()
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_updates_write_words_of_the_weights(tmp_path, kernels):
+    network = Network(storage=FLOAT16)
+    plan = network.compile(tmp_path, STREAMING, 1, kernels=kernels).plan
+    memory = Trained(network, tmp_path, STREAMING, kernels=kernels).machine._memory.store
+    views = flat_views(plan, memory)
+    for group in plan.groups:
+        words, weights = (views[f"{name}/{group.index}"] for name in ("words", "weights"))
+        np.testing.assert_array_equal(words.view(np.float16), weights.astype(np.float16))
+
+
+@pytest.mark.parametrize("options", [{"micro_batches": 2}, {"systems": 2}])
+def test_sums_of_gradients_are_float32(tmp_path, options):
+    store = Network(storage=FLOAT16).compile(tmp_path, STREAMING, 1, **options).plan.store
+    assert not store.has_half_gradients
+
+
+def test_slots_are_half_as_long(tmp_path):
+    sizes = [256, 512, 512, 256]
+    whole, half = (
+        Network(sizes=sizes, storage=kind).compile(tmp_path / str(kind), STREAMING, 1).plan
+        for kind in (None, FLOAT16)
+    )
+    slots = [max(g.slot_offset_bytes + g.sent_bytes for g in p.groups) for p in (whole, half)]
+    windows = [
+        max(g.gradients_offset_bytes + gradient_bytes(p, g) for g in p.groups)
+        for p in (whole, half)
+    ]
+    assert slots[1] <= slots[0] / 2
+    assert windows[1] == windows[0] / 2
 
 
 FACTOR = 2.0**-25

@@ -11,7 +11,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.cirh import set_storage
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.cirh.ops.half import RoundHalfOp, WidenHalfOp
+from csrun.cirh.ops.half import NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, CloneOp
@@ -46,12 +46,12 @@ def test_each_operator_has_its_width(tmp_path, request, name):
     for op in module.ops:
         floats = [r for r in op.results if is_float(type_of(r)) and shape_of(type_of(r))]
         assert width_of(op) is not None or not floats or isinstance(op, RoundHalfOp), op.name
-        roundings += isinstance(op, RoundHalfOp)
+        roundings += isinstance(op, RoundHalfOp | NarrowHalfOp)
         for number, result in enumerate(floats):
             if isinstance(op, RoundHalfOp | WidenHalfOp | CloneOp):
                 continue
             found = list(readers(result))
-            is_rounded = found and all(isinstance(each, RoundHalfOp) for each in found)
+            is_rounded = found and all(isinstance(x, RoundHalfOp | NarrowHalfOp) for x in found)
             is_passed_on = len(found) == 1 and isinstance(found[0], ElementwiseOp | SumOp)
             if number < half_results(op):
                 is_number = not found or (op.operands and not is_float(type_of(op.operands[0])))
@@ -62,7 +62,7 @@ def test_each_operator_has_its_width(tmp_path, request, name):
             base = op.grad
             while isinstance(base.owner, VIEWS):
                 base = base.owner.x
-            assert isinstance(base.owner, RoundHalfOp)
+            assert isinstance(base.owner, NarrowHalfOp)
     assert roundings > 50
 
 

@@ -6,12 +6,11 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.base.half_formats import WORD
 from csrun.cirh.math_functions import narrow_half, round_half, widen_half
 from csrun.cirh.ops.base import ElementwiseOp, Properties, Types
 from csrun.cirh.ops.rounding import RoundingOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type
-
-WORD = "uint16"
 
 
 @irdl_op_definition
@@ -29,7 +28,7 @@ class RoundHalfOp(RoundingOp):
         return round_half(x, mantissa_bits, bias)
 
 
-class _ConvertingOp(ElementwiseOp):
+class ConvertingOp(ElementwiseOp):
     """Float32 to words or back; inserted after the gradient is taken."""
 
     LINEAR_IN: ClassVar = (frozenset({0}),)  # zeros stay zeros
@@ -55,7 +54,7 @@ class _ConvertingOp(ElementwiseOp):
 
 
 @irdl_op_definition
-class NarrowHalfOp(_ConvertingOp):
+class NarrowHalfOp(ConvertingOp):
     """Words of a 16-bit format that are nearest to numbers."""
 
     name = "cirh.narrow_half"
@@ -68,7 +67,7 @@ class NarrowHalfOp(_ConvertingOp):
 
 
 @irdl_op_definition
-class WidenHalfOp(_ConvertingOp):
+class WidenHalfOp(ConvertingOp):
     """Numbers of words of a 16-bit format."""
 
     name = "cirh.widen_half"

@@ -24,8 +24,9 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from csrun.base.half_formats import WORD
 from csrun.cirh.ops.base import EFFECT_ASSEMBLY, CirhOp, Plain, Properties, Types, attribute
-from csrun.cirh.types import Tensor, is_float, shape_of, text_of, type_of
+from csrun.cirh.types import Tensor, dtype_of, is_float, shape_of, text_of, type_of
 
 Double = FloatAttr[Float64Type]
 
@@ -116,10 +117,10 @@ class StoredOp(LeafOp):
     FORM: ClassVar = "$symbol attr-dict `:` type($out)"
 
     def verify_(self) -> None:
-        """Raises: VerifyException when it has no layer or is not of floats."""
+        """Raises: VerifyException when it has no layer or is not of floats, or words of them."""
         if self.scope is None:
             raise VerifyException(f"{self._what} must have a scope, its layer")
-        if not is_float(type_of(self.out)):
+        if not is_float(type_of(self.out)) and dtype_of(type_of(self.out)) != WORD:
             raise VerifyException(f"{self._what}: got {self.out.type}")
 
     @property

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import flat
 from csrun.compiler.lair.flat import flat_loop
@@ -24,6 +25,7 @@ from csrun.executable import Group, Parameter, Schedule, StepNumber
 
 IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
 _WORDS = {IS_CLIPPED: "clipped", DECAYS: "decayed"}
+WORDS = "words"  # the weights as the wafer reads them
 HALVES = "front", "back"
 FINISH = "finish"  # the second loop of an optimizer of whole tensors
 HALVED_FROM = 4 * flat.TILE_ELEMENTS  # of a group; fewer are updated before a thread is awake
@@ -43,35 +45,80 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class UpdateForm:
+    """Form of the arrays of updates.
+
+    dtype: of weights, slots and gradients. is_clipped: a step may scale gradients. half: the format
+    of the words that the weights are written as, too, and that gradients are with `reads_words`.
+    """
+
+    dtype: str
+    is_clipped: bool = False
+    half: HalfFormat | None = None
+    reads_words: bool = False
+
+    def arrays(self, optimizer: Optimizer) -> dict[str, str]:
+        """The flat regions of an optimizer's updates, with their types."""
+        found = dict.fromkeys(("weights", "gradients", *optimizer.slots), self.dtype)
+        if self.reads_words:
+            found["gradients"] = WORD
+        return found if self.half is None else {**found, WORDS: WORD}
+
+    def over(self, formula: Formula) -> Formula:
+        """The formula from gradients that may be words, to weights that are words, too."""
+        half = self.half
+        if half is None:
+            return formula
+
+        def update(old: Values) -> Values:
+            if self.reads_words:
+                old = {**old, "gradients": old["gradients"].widen(half)}
+            found = formula(old)
+            if "weights" not in found:  # the first loop of two
+                return found
+            return {**found, WORDS: found["weights"].narrow(half)}
+
+        return update
+
+    @property
+    def squared(self) -> str:
+        """Argument of the function that adds up squares of gradients, for words."""
+        half = self.half if self.reads_words else None
+        return "" if half is None else f", ({half.mantissa_bits}, {half.bias})"
+
+
+@dataclass(frozen=True)
 class UpdateLoops:
     """The loops of an optimizer, whatever the length of a range.
 
-    arrays: the flat regions that it works on. branches: from the one with most conditions to that
-    with none; what a step does not need, it does not compute. finish: of its second pass.
+    arrays: the flat regions that it works on, with their types. branches: from the one with most
+    conditions to that with none; what a step does not need, it does not compute. finish: of its
+    second pass.
     """
 
-    arrays: tuple[str, ...]
+    arrays: Mapping[str, str]
     branches: tuple[Branch, ...]
     finish: KernelLoop | None
 
     @classmethod
-    def of(cls, optimizer: Optimizer, dtype: str, is_clipped: bool) -> "UpdateLoops":
-        """The loops over arrays of this type; with `is_clipped` a step may scale gradients."""
-        arrays = ("weights", "gradients", *optimizer.slots)
+    def of(cls, optimizer: Optimizer, form: "UpdateForm") -> "UpdateLoops":
+        """The loops over arrays in this form."""
+        arrays = form.arrays(optimizer)
         stem = type(optimizer).__name__.lower()
         decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
         branches = []
-        for clips, has_decay in product((True, False) if is_clipped else (None,), decays):
+        for clips, has_decay in product((True, False) if form.is_clipped else (None,), decays):
             conditions = (*([IS_CLIPPED] if clips else []), *([DECAYS] if has_decay else []))
             own = optimizer.without_decay() if has_decay is False else optimizer
             scales: list[Number] = ["step.clip"] if clips else []
             scales += [-1.0] if own.maximize else []
             formula = _scaled(own, scales) if scales else own.update
             name = "/".join([stem, *(_WORDS[condition] for condition in conditions)])
-            branches.append(Branch(conditions, flat_loop(name, arrays, dtype, formula)))
+            branches.append(Branch(conditions, flat_loop(name, arrays, form.over(formula))))
         finish = None
         if isinstance(optimizer, PerTensor):
-            finish = flat_loop(f"{stem}/finish", arrays[:2], dtype, optimizer.finish)
+            whole = {name: arrays[name] for name in arrays if name not in optimizer.slots}
+            finish = flat_loop(f"{stem}/finish", whole, form.over(optimizer.finish))
         return cls(arrays, tuple(branches), finish)
 
     @property
@@ -97,20 +144,18 @@ def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
 class ProgramUpdates:
     """Updates of a program: parameters by optimizers, states by their next values.
 
-    A state's is where others have their gradients. With `is_clipped` gradients are measured, and
-    scaled as the step says.
+    A state's is where others have their gradients. Gradients that may be scaled are measured.
     """
 
     optimizers: Mapping[str, Optimizer]
     states: Collection[str]
-    is_clipped: bool
-    dtype: str
+    form: UpdateForm
 
     @cached_property
     def loops(self) -> dict[Optimizer, UpdateLoops]:
         """Loops of each optimizer."""
         different = dict.fromkeys(self.optimizers.values())
-        return {each: UpdateLoops.of(each, self.dtype, self.is_clipped) for each in different}
+        return {each: UpdateLoops.of(each, self.form) for each in different}
 
     @property
     def kernels(self) -> list[KernelLoop]:
@@ -150,14 +195,15 @@ def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
                 f"    {back}(step)",
             ]
             halved.append(f"{group.index}: ({front}, {back})")
-        if updates.is_clipped:
+        if updates.form.is_clipped:
             squares.append(f"squares_{group.index}")
             gradients = _gradients(group, [p for p in own if p.name in updates.optimizers])
-            lines.append(f"squares_{group.index} = sums_of_squares([{gradients}])")
+            measured = f"[{gradients}]{updates.form.squared}"
+            lines.append(f"squares_{group.index} = sums_of_squares({measured})")
     found = f"[{', '.join(names)}], [{', '.join(squares)}], {{{', '.join(halved)}}}"
     return [
         "def bind_update(v, runtime):",
-        *(f"    {line}" for line in _scratch(halves, updates.dtype)),
+        *(f"    {line}" for line in _scratch(halves, updates.form.dtype)),
         *(f"    {line}" if line else "" for line in lines),
         f"    return UpdateProgram({found})",
     ]
@@ -171,13 +217,14 @@ def _scratch(halves: Sequence["_Half"], dtype: str) -> Iterator[str]:
         yield f"scratch_{number} = np.empty({shape}, '{dtype}')"
 
 
-def _next_values(group: Group, states: Sequence[Parameter]) -> list[str]:
+def _next_values(group: Group, states: Sequence[Parameter], form: UpdateForm) -> list[str]:
     """Lines that give states their next values."""
     lines = []
     for p in states:
         start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
         place = f'/{group.index}"][{start}:{start + prod(p.shape)}]'
-        lines.append(f'copyto(v["weights{place}, v["gradients{place})  # {p.name}')
+        found = f'next/{p.name}"]' if form.reads_words else f"gradients{place}"
+        lines.append(f'copyto(v["weights{place}, v["{found})  # {p.name}')
     return lines
 
 
@@ -216,7 +263,8 @@ def _group_functions(
 ) -> list["_Half"]:
     """A group's function, or both."""
     ranges = _ranges(group, parameters, updates.optimizers)
-    next_values = _next_values(group, [p for p in parameters if p.name in updates.states])
+    states = [p for p in parameters if p.name in updates.states]
+    next_values = _next_values(group, states, updates.form)
     elements = sum(part.stop - part.start for part in ranges)
     parts = [ranges]
     if elements >= HALVED_FROM:

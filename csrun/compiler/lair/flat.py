@@ -5,7 +5,7 @@
 The arrays of an update are as long as a range of the store; its loop is the same for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -22,9 +22,12 @@ MANY = 1 << 30
 TILE_ELEMENTS = 96 << 10
 
 
-def flat_loop(name: str, arrays: Sequence[str], dtype: str, formula: Formula) -> KernelLoop:
-    """The loop of a formula: from the values of the arrays to those that some of them take over."""
-    places = {array: Array(array, (MANY,), dtype) for array in arrays}
+def flat_loop(name: str, arrays: Mapping[str, str], formula: Formula) -> KernelLoop:
+    """The loop of a formula: from the values of the arrays to those that some of them take over.
+
+    arrays: by name, the type of each
+    """
+    places = {array: Array(array, (MANY,), dtype) for array, dtype in arrays.items()}
     loop = formula_loop(name, places, places, formula)
     loop.op.properties["tile"] = IntegerAttr(TILE_ELEMENTS, i64)
     text = replace(loop.text, rows=TILE_ELEMENTS + 1, tile=TILE_ELEMENTS)

@@ -12,15 +12,16 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
     DictionaryAttr,
-    FloatAttr,
     IntegerAttr,
     StringAttr,
-    f64,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
 
+from csrun.base.half_formats import HalfFormat
+from csrun.cirh.ops.base import attribute
+from csrun.cirh.ops.half import ConvertingOp, NarrowHalfOp, WidenHalfOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.graph.array import Array, Shape
 from csrun.compiler.lair import dialect as lair
@@ -77,6 +78,14 @@ class FormulaValue:
         """Natural logarithms."""
         return self._each("log")
 
+    def narrow(self, half: HalfFormat) -> "FormulaValue":
+        """Words of a 16-bit format."""
+        return self._converted(NarrowHalfOp, half)
+
+    def widen(self, half: HalfFormat) -> "FormulaValue":
+        """Numbers of words of a 16-bit format."""
+        return self._converted(WidenHalfOp, half)
+
     def total(self) -> "FormulaValue":
         """The sum of each row: [N, C] -> [N, 1]."""
         return self._of_row(IDENTITY)
@@ -107,6 +116,11 @@ class FormulaValue:
         """(x - share at the place of its row's label) scale, and 0 in ignored rows."""
         return self._each(OF_LABEL, labels, ignored, scale, share=share)
 
+    def _converted(self, kind: type[ConvertingOp], half: HalfFormat) -> "FormulaValue":
+        options = {"mantissa_bits": half.mantissa_bits, "bias": half.bias}
+        shape = shape_of(type_of(self.value))
+        return self._generic(kind.name, (), shape, shape, options, kind.TO)
+
     def _each(
         self, function: str, *others: "FormulaValue | Number", **options: float
     ) -> "FormulaValue":
@@ -128,8 +142,10 @@ class FormulaValue:
         space: Shape,
         out: Shape,
         options: Mapping[str, float],
+        dtype: str | None = None,
     ) -> "FormulaValue":
         kind = type_of(self.value)
+        element = kind.element_type if dtype is None else tensor_type((), dtype).element_type
         arrays = [self.value, *(each.value for each in others if isinstance(each, FormulaValue))]
         body = lair.block([type_of(value).element_type for value in arrays])
         arguments = iter(body.block.args)
@@ -141,9 +157,9 @@ class FormulaValue:
             operands=[args],
             properties={
                 "function": StringAttr(function),
-                "options": DictionaryAttr({k: FloatAttr(v, f64) for k, v in options.items()}),
+                "options": DictionaryAttr({k: attribute(v) for k, v in options.items()}),
             },
-            result_types=[kind.element_type],
+            result_types=[element],
         )
         body.block.add_ops([scalar, lair.YieldOp(operands=[scalar.out])])
         maps = [_by_rows(shape_of(type_of(value)), space) for value in arrays]
@@ -152,7 +168,7 @@ class FormulaValue:
         ]
         generic = lair.GenericOp(
             operands=[arrays],
-            result_types=[tensor_type(out, dtype_of(kind))],
+            result_types=[tensor_type(out, dtype or dtype_of(kind))],
             properties={
                 "maps": ArrayAttr([AffineMapAttr(m) for m in (*maps, map_of(out, space))]),
                 "iterators": ArrayAttr(kinds),

@@ -164,7 +164,7 @@ class KernelFunction(ProgramFunction):
         name, text = self.names.__getitem__, _with_numbers(self.text, self._arguments)
         arguments = [*(self.names[array] for array in self.inputs), *self._arguments.values()]
         return [
-            *(self._cut() if self.is_flat else text.prepare(name)),
+            *([*text.imports, *self._cut()] if self.is_flat else text.prepare(name)),
             "",
             f"def run({', '.join(arguments)}):",
             *indented(text.emit(name)),

@@ -62,9 +62,14 @@ class LoopText:
     def _own_names(self) -> frozenset[str]:
         return frozenset(array.name for array in self.own)
 
+    @property
+    def imports(self) -> list[str]:
+        """The line that imports what the lines call besides NumPy."""
+        return ["from csrun.kernels import special"] if self.needs_special else []
+
     def prepare(self, name: Name) -> list[str]:
         """Lines that run once, when the program is bound."""
-        lines = ["from csrun.kernels import special"] if self.needs_special else []
+        lines = self.imports
         lines += [f"{variable} = {text}" for variable, text in self.constants.items()]
         for array, text in self.fixed.items():
             shape = self.sized(array).shape

@@ -13,7 +13,7 @@ from csrun.cirh import storage_of
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.half import RoundHalfOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
-from csrun.cirh.ops.model import LeafOp, LossOp
+from csrun.cirh.ops.model import LeafOp, LossOp, ParameterOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -31,7 +31,7 @@ class MixedPrecision(Pass):
       elementwise operator or sum of the same pass reads, which computes with it in float32,
     - of each gradient, before its update.
 
-    Weights are rounded where they come to the wafer.
+    Weights come to the wafer rounded.
     """
 
     name: ClassVar[str] = "mixed"
@@ -58,7 +58,8 @@ class _Rounding:
 
     def run(self) -> None:
         for op in self._operations:
-            for result in op.results[: half_results(op)]:
+            # Weights come to the wafer rounded.
+            for result in () if isinstance(op, ParameterOp) else op.results[: half_results(op)]:
                 if self._is_stored(result):
                     self._round(result)
         for op in self._operations:

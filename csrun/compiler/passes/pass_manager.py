@@ -13,7 +13,7 @@ from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.cutting import Cutting
 from csrun.compiler.passes.gradient import GradientPass
-from csrun.compiler.passes.half_activations import HalfActivations
+from csrun.compiler.passes.half_words import HalfWords
 from csrun.compiler.passes.learning import LearningAlgorithm
 from csrun.compiler.passes.mixed_precision import MixedPrecision
 
@@ -32,7 +32,7 @@ PASSES: tuple[rewrite.Pass, ...] = (
     rewrite.Splitting(),
     Cutting(),
     MixedPrecision(),
-    HalfActivations(),
+    HalfWords(),
     Copies(),
 )
 

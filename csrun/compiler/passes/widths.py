@@ -67,6 +67,7 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         vocab_shards.EmbeddingPartBackwardOp,
         vocab_shards.NllLossPartBackwardOp,
         model.InputOp,
+        model.ParameterOp,
     ),
     Width.FLOAT32: (
         loss.LogSoftmaxOp,
@@ -96,7 +97,6 @@ WIDTHS: Mapping[Width, tuple[type[CirhOp], ...]] = {
         indexing.IndexSelectOp,
         pooling.MaxPool2dOp,
         padding.MaskPaddingOp,
-        model.ParameterOp,
     ),
 }
 #: Operators of which more results than the first are 16 bits wide; statistics stay float32.

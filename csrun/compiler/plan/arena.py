@@ -3,8 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
-import msgspec
+from msgspec.structs import replace as replaced
 
 from csrun.base.half_formats import SCALE_KEYS
 from csrun.base.mode import ExecutionMode, RunMode
@@ -12,6 +13,7 @@ from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.matching import MatchedModel
+from csrun.compiler.optimizers import PerTensor
 from csrun.compiler.options import SHARE, CompileOptions
 from csrun.compiler.plan.footprint import Footprint, footprint
 from csrun.compiler.plan.memory_plan import Life, lives, place
@@ -57,10 +59,8 @@ def place_model(
     alive, base = alive_in(layout, model), store.nbytes
     if options.is_streaming:
         layout, base = _with_slots(layout, options, AHEAD_BYTES)
-    elif model.storage is not None:
-        layout, base = _with_copies(layout, store)
     buffers, first_end = place(alive, base)
-    partial_bytes, kept_bytes = _partial_bytes(layout, options), _kept_bytes(model, options)
+    partial_bytes, kept_bytes = _partial_bytes(layout, store, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes
     if options.is_streaming and first_end > room:
         # Without bytes for what comes ahead a model may fit that is slower, which is better than
@@ -100,11 +100,16 @@ def with_samples(
     ]
 
 
-def _partial_bytes(layout: Layout, options: CompileOptions) -> int:
-    """One group's gradients of a later minibatch or batch, before they are added to the others."""
-    if not options.adds_gradients:
+def _partial_bytes(layout: Layout, store: StoreLayout, options: CompileOptions) -> int:
+    """One group's gradients of a later minibatch or batch, before they are added to the others.
+
+    Of the first one, too, where they are words, and the store has float32.
+    """
+    trains = options.run_mode is RunMode.TRAIN
+    sums_words = trains and store.words_offset is not None and not store.has_half_gradients
+    if not (options.adds_gradients or sums_words):
         return 0
-    return max((group.nbytes for group in layout.groups), default=0)
+    return max((aligned(group.sent_bytes) for group in layout.groups), default=0)
 
 
 def _kept_bytes(model: MatchedModel, options: CompileOptions) -> int:
@@ -120,8 +125,9 @@ def with_store(
 ) -> tuple[Layout, StoreLayout]:
     """The state of a training with the places of the gradients, or the weights alone."""
     region = layout.region_bytes
+    words = None if model.storage is None else aligned(region // 2)
     if options.run_mode is not RunMode.TRAIN:
-        return layout, StoreLayout(region, 0, None, ())
+        return layout, _with_words(StoreLayout(region, 0, None, ()), words)
     layout, gradients_bytes = _with_gradients(layout, model, options)
     state = region + options.systems * gradients_bytes
     first_values = {
@@ -133,13 +139,31 @@ def with_store(
         Slot(name, state + index * region, value)
         for index, (name, value) in enumerate(first_values.items())
     )
-    end, numbers = state + len(slots) * region, _step_numbers(model)
-    store = StoreLayout(end, 0, region, slots)
+    store = _with_words(StoreLayout(state + len(slots) * region, 0, region, slots), words)
+    store = replaced(store, has_half_gradients=has_half_gradients(model, options))
+    end, numbers = store.nbytes, _step_numbers(model)
     scale = 0 if model.loss_scaling is None else len(SCALE_KEYS)
     if numbers or scale:
         nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1 + scale), "float64"))
-        store = StoreLayout(end + nbytes, 0, region, slots, numbers, end, scale_numbers=scale)
+        rows = {"numbers": numbers, "numbers_offset": end, "scale_numbers": scale}
+        store = replaced(store, nbytes=end + nbytes, **rows)
     return layout, _of_several(store, options.systems, gradients_bytes)
+
+
+def has_half_gradients(model: MatchedModel, options: CompileOptions) -> bool:
+    """Return whether the gradients in the store are 16-bit words: no sums, nor changed there."""
+    if model.storage is None or options.run_mode is not RunMode.TRAIN:
+        return False
+    # An optimizer of whole tensors keeps its first loop's numbers in place of gradients.
+    is_changed = any(isinstance(each, PerTensor) for each in model.updates.values())
+    return not (options.adds_gradients or options.systems > 1 or is_changed)
+
+
+def _with_words(store: StoreLayout, nbytes: int | None) -> StoreLayout:
+    """The store with a region for the weights as words, if so many bytes are needed."""
+    if nbytes is None:
+        return store
+    return replaced(store, nbytes=store.nbytes + nbytes, words_offset=store.nbytes)
 
 
 def _of_several(store: StoreLayout, systems: int, gradients_bytes: int) -> StoreLayout:
@@ -147,7 +171,7 @@ def _of_several(store: StoreLayout, systems: int, gradients_bytes: int) -> Store
     if systems == 1:
         return store
     losses = aligned(nbytes_of((systems + 1,), "float64"))
-    return msgspec.structs.replace(
+    return replaced(
         store,
         nbytes=store.nbytes + losses,
         gradients_stride_bytes=gradients_bytes,
@@ -164,15 +188,18 @@ def _with_gradients(
     layout: Layout, model: MatchedModel, options: CompileOptions
 ) -> tuple[Layout, int]:
     """Places of the gradients, and their length: a window where MemoryX updates as they come."""
-    offsets: list[int | None] = [group.offset_bytes for group in layout.groups]
-    nbytes = layout.region_bytes
+    sizes = [group.nbytes for group in layout.groups]
+    if has_half_gradients(model, options):
+        sizes = [aligned(group.sent_bytes) for group in layout.groups]
+    offsets: list[int | None] = [*accumulate(sizes[:-1], initial=0)] if sizes else []
+    nbytes = sum(sizes)
     is_whole = options.micro_batches == 1 and not options.accumulates
     is_immediate = not model.measures and is_whole
     if options.is_streaming and is_immediate:
         visits = [function.visit for function in layout.functions]
-        offsets, nbytes = place_gradients([group.nbytes for group in layout.groups], visits)
+        offsets, nbytes = place_gradients(sizes, visits)
     groups = tuple(
-        msgspec.structs.replace(group, gradients_offset_bytes=offset)
+        replaced(group, gradients_offset_bytes=offset)
         for group, offset in zip(layout.groups, offsets, strict=True)
     )
     return replace(layout, groups=groups), nbytes
@@ -184,22 +211,13 @@ def _with_slots(layout: Layout, options: CompileOptions, ahead_bytes: int) -> tu
     if options.micro_batches > 1 or options.accumulates:
         # A micro-batch follows on another: its first group comes next to the last one.
         order += order[:1]
-    sizes = [group.nbytes for group in layout.groups]
+    sizes = [aligned(group.sent_bytes) for group in layout.groups]
     offsets, nbytes = place_groups(sizes, order, ahead_bytes)
     groups = tuple(
-        msgspec.structs.replace(group, slot_offset_bytes=offset)
+        replaced(group, slot_offset_bytes=offset)
         for group, offset in zip(layout.groups, offsets, strict=True)
     )
     return replace(layout, groups=groups), nbytes
-
-
-def _with_copies(layout: Layout, store: StoreLayout) -> tuple[Layout, int]:
-    """A slot for each group behind the store, where programs read rounded copies of its weights."""
-    groups = tuple(
-        msgspec.structs.replace(group, slot_offset_bytes=store.nbytes + group.offset_bytes)
-        for group in layout.groups
-    )
-    return replace(layout, groups=groups), store.nbytes + layout.region_bytes
 
 
 def _too_large(

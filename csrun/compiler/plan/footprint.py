@@ -39,7 +39,7 @@ class Footprint:
 
     layers: tuple[Layer, ...]
     options: CompileOptions
-    weight_copies: int
+    weight_copies: float
     home_of: dict[str, int]
     wires: tuple[Wire, ...]
 
@@ -50,7 +50,7 @@ class Footprint:
             buffers[self.home_of[life.array.name]].append(life)
         count = self.options.minibatches_in_flight
         return [
-            self.weight_copies * layer.weight_bytes + count * aligned(place(own, 0)[1])
+            int(self.weight_copies * layer.weight_bytes) + count * aligned(place(own, 0)[1])
             for layer, own in zip(self.layers, buffers, strict=True)
         ]
 
@@ -114,10 +114,17 @@ def _settle(kernel: Kernel, home: int, home_of: dict[str, int]) -> None:
         home_of.setdefault(array.name, home)
 
 
-def _weight_copies(store: StoreLayout, options: CompileOptions) -> int:
-    """Weights, gradients, optimizer state, and the gradients of a later minibatch."""
+def _weight_copies(store: StoreLayout, options: CompileOptions) -> float:
+    """Weights, gradients, optimizer state, and the gradients of a later minibatch.
+
+    In mixed precision there are the weights as words, too, and all gradients that the wafer writes
+    are words.
+    """
+    words = 0.0 if store.words_offset is None else 0.5
     if options.is_streaming:
-        return 1
-    training = options.run_mode is RunMode.TRAIN
+        return words or 1
+    if options.run_mode is not RunMode.TRAIN:
+        return 1 + words
     several = options.micro_batches * options.minibatches_in_flight > 1 or options.accumulates
-    return 1 + training + len(store.slots) + (training and several)
+    gradients = words if store.has_half_gradients else 1 + several * (words or 1)
+    return 1 + words + gradients + len(store.slots)

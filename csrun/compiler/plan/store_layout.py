@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
+import msgspec
+
+from csrun.base.half_formats import WORD
 from csrun.cirh.ops.model import ParameterOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler.graph.graph import GRADIENT
@@ -23,6 +26,7 @@ from csrun.executable import (
     TensorShard,
     Visit,
     aligned,
+    half_bytes,
     nbytes_of,
 )
 
@@ -73,6 +77,8 @@ def lay_out(
     passes = uses[Phase.FORWARD], uses[Phase.BACKWARD]
     cut = group_layers(sizes, *passes, group_bytes, updates_beside)
     groups = _groups(cut, sizes)
+    if model.storage is not None:
+        groups = tuple(_in_halves(group, operations) for group in groups)
     group_of = {layer: group.index for group in groups for layer in group.layers}
 
     def use_of(kernel: Kernel) -> GroupUse:
@@ -132,6 +138,12 @@ def _groups(cut: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple[G
         Group(index, layers, offset, size)
         for index, (layers, offset, size) in enumerate(zip(cut, offsets, nbytes, strict=False))
     )
+
+
+def _in_halves(group: Group, operations: Mapping[str, Sequence[StoredOp]]) -> Group:
+    own = [op for layer in group.layers for op in operations[layer]]
+    states = [_parameter(op, 0) for op in own if isinstance(op, StateOp)]
+    return msgspec.structs.replace(group, half_bytes=half_bytes(group.nbytes, states))
 
 
 def _placed(operations: Sequence[StoredOp]) -> dict[str, Parameter]:
@@ -209,7 +221,7 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
         operation.symbol.data,
         _layer_of(operation),
         shape_of(kind),
-        dtype_of(kind),
+        "float32" if dtype_of(kind) == WORD else dtype_of(kind),
         offset,
         Initializer(InitializerKind(first.distribution.data), first.scale.value.data),
         isinstance(operation, StateOp),

@@ -20,6 +20,7 @@ from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.pushed import PushedSource
 from csrun.runtime.step.results import ResultSlots, StepResult, result_slot_bytes, result_slots
+from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.source import BatchSource, FirstRows, InProcessSource
 from csrun.runtime.step.timed import timed
 from csrun.runtime.step.trace import LayerMarks, SpanRecorder, Spans
@@ -100,9 +101,10 @@ class CpuProgram:
         program = executable.update_program(store, runtime)
         numbers = numbers_view(plan, store)
         updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
-        weights: Weights = ResidentWeights(updates)
-        if plan.has_slots:
-            weights = InProcessStreamedWeights(plan, Slots(plan, arena, store), updates)
+        sent = SentWeights(plan, store)
+        weights: Weights = ResidentWeights(updates, sent)
+        if not plan.store_in_arena:
+            weights = InProcessStreamedWeights(plan, Slots(plan, arena, sent), updates)
         self._results = ResultSlots(
             plan, np.zeros(result_slots(plan) * result_slot_bytes(plan), np.uint8)
         )

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable import Executable, Runtime, StepState, flat_views, load, numbers_view
-from csrun.executable.bind import Bytes
+from csrun.executable import Executable, Runtime, StepState, load, numbers_view
+from csrun.executable.bind import Bytes, gradient_block
 from csrun.runtime.cpus import own_threads
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender
 from csrun.runtime.remote.store import NUMBER, ORDER, SETTLED, StoreRequest
+from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.timed import applied, updated
 from csrun.runtime.step.trace import SpanRecorder
 from csrun.runtime.step.update_gate import UpdateGate
@@ -153,10 +154,12 @@ class _RemoteStore:
         match StoreRequest(order):
             case StoreRequest.FETCH:
                 turn.pages.fetch_weights(group)
-                self._answer(raw(turn.flat[f"weights/{group}"]))
+                self._answer(*map(raw, turn.sent.parts(group)))
                 turn.pages.has_read(group, is_updated_next=False)
             case StoreRequest.GRADIENTS:
-                receive_gradients(self._wafer, turn.flat[f"gradients/{group}"], self._below)
+                gradients = turn.gradients[group]
+                assert gradients is not None, "what is delivered has gradients"
+                receive_gradients(self._wafer, gradients, self._below)
                 self._step.index = step
                 if self._is_applied:
                     updated(turn.updates, group, self._step, self._recorder)
@@ -176,23 +179,25 @@ class _RemoteStore:
                 self._answer(raw(SETTLED))
             case StoreRequest.TURN:
                 self._turn, self._recorder.program = self._programs[group], group
+                self._turn.sent.outdate()
 
     def _order(self, kind: struct.Struct) -> bytes:
         return receive_few(self._wafer, kind.size, f"orders from {self._below}")
 
-    def _answer(self, data: memoryview) -> None:
+    def _answer(self, *parts: memoryview) -> None:
         held = memoryview(NUMBER.pack(self._stored.gate.held_s))
-        send_summed(self._wafer, [data, held])
+        send_summed(self._wafer, [*parts, held])
 
 
 class _Served:
-    """A program's flat ranges of the store, and its learning algorithm."""
+    """A program's weights and gradients in the store, and its learning algorithm."""
 
     def __init__(self, executable: Executable, stored: _StoreParts, runtime: Runtime) -> None:
         store, gate = stored.store, stored.gate
         plan, memory = executable.plan, store.memory.bytes
         program = stored.threads.over(executable.update_program(memory, runtime))
-        self.flat = flat_views(plan, memory)
         self.pages, self.squares = store.pages.of(plan), squares_of(plan)
+        self.sent = SentWeights(plan, memory, self.pages.has_updated)
+        self.gradients = [gradient_block(plan, group, memory) for group in plan.groups]
         own, numbers = stored.share.own(plan), numbers_view(plan, memory)
         self.updates = Updates(plan, program, self.pages, gate, own, numbers)

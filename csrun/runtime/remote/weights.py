@@ -8,8 +8,15 @@ from math import isfinite
 
 import numpy as np
 
-from csrun.executable import Plan, StepState, flat_views
-from csrun.executable.bind import Array, Bytes, gradients_offset, total
+from csrun.executable import Plan, StepState
+from csrun.executable.bind import (
+    Array,
+    Bytes,
+    gradient_block,
+    gradient_bytes,
+    gradients_offset,
+    total,
+)
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
 from csrun.runtime.step.weights import (
@@ -17,9 +24,7 @@ from csrun.runtime.step.weights import (
     Places,
     gradients_below,
     measuring,
-    round_weights,
     slot_views,
-    state_ranges,
 )
 from csrun.runtime.store.store_mailbox import squares_of
 from csrun.runtime.wire.run_time_clock import awake_s
@@ -139,8 +144,7 @@ class RemoteWeights:
         self._needs = [visit.groups for visit in plan.order]
         self._last = plan.deliveries[-1:]
         self._slots = slot_views(plan, arena)
-        self._states = state_ranges(plan)
-        self._flat = flat_views(plan, memory.bytes)
+        self._gradients = [gradient_block(plan, group, memory.bytes) for group in plan.groups]
         self._overwrites = gradients_below(plan)
         self._ahead = Ahead(plan)
         self._places = Places(plan)
@@ -167,7 +171,8 @@ class RemoteWeights:
         """Send the group's gradients to MemoryX."""
         self._is_settled = False
         self._places.held.discard(group)
-        gradients, end = self._flat[f"gradients/{group}"], self._end_of[group]
+        gradients, end = self._gradients[group], self._end_of[group]
+        assert gradients is not None, "what is delivered has gradients"
         end.sending.append(group)
         sent = partial(self._forget_gradients, group)
         end.link.send_gradients(group, step.index, gradients, sent)
@@ -228,8 +233,9 @@ class RemoteWeights:
         place = self._plan.groups[group]
         offset = gradients_offset(self._plan, place)
         is_apart = not self._plan.has_window
-        if offset is not None and (is_apart or place.nbytes >= PREFETCH_BYTES):
-            self._memory.give_back(offset, place.nbytes)
+        nbytes = gradient_bytes(self._plan, place)
+        if offset is not None and (is_apart or nbytes >= PREFETCH_BYTES):
+            self._memory.give_back(offset, nbytes)
 
     def _load(self, group: int) -> None:
         self._fetch(group)
@@ -257,7 +263,4 @@ class RemoteWeights:
         group, held_s = end.take()
         self.held_s += held_s
         if group is not None:
-            if (half := self._plan.storage) is not None:
-                slot = self._slots[group]
-                round_weights(half, self._states[group], slot, slot)
             self._places.has_come(group)

@@ -25,6 +25,7 @@ from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeight
 from csrun.runtime.step.engine import Engine, make_compute
 from csrun.runtime.step.results import ResultSlots, result_slot_bytes
 from csrun.runtime.step.scale_rows import scale_rows
+from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.source import BatchSource, FirstRows, RingSource
 from csrun.runtime.step.swarmx import ALONE, SystemShare, Verdict, Vote, Votes, ballots_of
 from csrun.runtime.step.timed import TimedWeights, timed
@@ -32,7 +33,6 @@ from csrun.runtime.step.trace import LayerMarks, SpanRecorder, shared_recorder
 from csrun.runtime.step.update_gate import UpdateGate
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.step.weights import (
-    InProcessStreamedWeights,
     ResidentWeights,
     Slots,
     StreamedWeights,
@@ -229,13 +229,11 @@ class _Wafer:
             program = executable.update_program(memory.resident, runtime)
             numbers = numbers_view(plan, memory.resident)
             updates = Updates(plan, program, gate=memory.gate, numbers=numbers)
-            if not plan.has_slots:
-                return ResidentWeights(updates)
-            copies = resources.enter_context(closing(Slots(plan, arena, memory.resident)))
-            return InProcessStreamedWeights(plan, copies, updates)
-        slots = resources.enter_context(closing(Slots(plan, arena, memory.store)))
+            return ResidentWeights(updates, SentWeights(plan, memory.resident))
         ends = self._ends(plan, store_parts, resources)
         server_of = memory.server_of(plan)
+        sent = SentWeights(plan, memory.store, lambda g: ends[server_of[g]].pages.has_updated(g))
+        slots = resources.enter_context(closing(Slots(plan, arena, sent)))
         first = server_of[plan.deliveries[0]] if plan.deliveries else 0
         scales = scale_rows(plan, numbers_view(plan, memory.store, first))
         return StreamedWeights(plan, slots, ends, server_of, system, scales)

@@ -47,7 +47,8 @@ def make_compute(
     plan = executable.plan
     if plan.at_once > 1:
         return Minibatches(executable, arena, store, runtime, weights)
-    kind = MicroBatches if plan.micro_batches > 1 or plan.accumulates else WholeBatch
+    adds = plan.micro_batches > 1 or plan.accumulates or plan.sums_words
+    kind = MicroBatches if adds else WholeBatch
     return kind(executable, arena, store, runtime, weights, verdict)
 
 
@@ -116,9 +117,9 @@ class MicroBatches:
         self._weights, self._verdict, self._deliveries = weights, verdict, plan.deliveries
         self._count, self._rows = plan.micro_batches, share_of(plan) // plan.micro_batches
         first, later = first_and_later(executable, arena, store, runtime)
-        sums, none = gradient_sums(plan, arena, store), [()] * len(plan.visits)
+        sums, begun = (gradient_sums(plan, arena, store, is_first=x) for x in (False, True))
         completes = [visit.completes for visit in plan.visits]
-        self._first = list(zip(first, none, completes, strict=True))
+        self._first = list(zip(first, begun, completes, strict=True))
         self._later = list(zip(later, sums, completes, strict=True))
         views = wafer_views(plan, arena, store)
         self._loss = views[plan.loss_buffer] if plan.loss_buffer else None
@@ -187,7 +188,7 @@ class Minibatches:
         self.outputs = self._given if plan.micro_batches == 1 else kept_outputs(plan, arena)
         self._losses = [v[plan.loss_buffer] for v in views] if plan.loss_buffer else []
         self._programs = [first, *others], [later, *others]
-        self._sums = gradient_sums(plan, arena, store)
+        self._sums = [gradient_sums(plan, arena, store, is_first=x) for x in (True, False)]
         self._rows = plan.batch_size // plan.minibatches
 
     def run(self, batch: Batch, step: StepState) -> float:
@@ -210,7 +211,7 @@ class Minibatches:
             step.first_sample = minibatch * self._rows
             part = _part(batch, minibatch, self._rows)
             self._weights.enter(first_visit + call.visit)
-            sums = self._sums[call.visit] if minibatch else ()
+            sums = self._sums[minibatch > 0][call.visit]
             run_visit(programs[call.minibatch][call.visit], part, step, sums)
         if self._plan.micro_batches > 1:
             for kept, given in zip(self.outputs, self._given, strict=True):

@@ -3,14 +3,24 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from csrun.executable import Executable, Plan, Runtime, StepState, flat_views
-from csrun.executable.bind import AnyStore, Array, Batch, Bytes, partial_gradients
+from csrun.base.half_formats import WORD, HalfFormat
+from csrun.executable import Executable, Plan, Runtime, StepState, flat_views, view
+from csrun.executable.bind import (
+    AnyStore,
+    Array,
+    Batch,
+    Bytes,
+    partial_gradients,
+    sent_places,
+)
 from csrun.runtime.wire.messages import StepOrder
 
 Visit = Callable[[Batch, StepState], None]
+WIDENED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
 
 
 def places(order: StepOrder) -> Iterator[tuple[int, int, bool]]:
@@ -38,24 +48,46 @@ def first_and_later(
 
 @dataclass(frozen=True, slots=True)
 class GradientSum:
-    """A group's gradients in the store, and where a visit of a later minibatch writes its own.
+    """A group's gradients in the store, and where a visit writes those that are added to them.
 
-    is_part: other visits write to the group's gradients, too, so that this one must not find there
-    what others have left.
+    parts: of both, alike and flat. half: the format of those that are words. adds: else they are
+    the first ones of the step, which the others are added to. is_part: other visits write to the
+    group's gradients, too, so that this one must not find there what others have left.
     """
 
-    total: Array
-    partial: Array
+    written: Bytes
+    parts: Sequence[tuple[Array, Array]]
+    half: HalfFormat | None
+    adds: bool
     is_part: bool
 
     def prepare(self) -> None:
         """Before the visit."""
         if self.is_part:
-            self.partial.fill(0)
+            self.written.fill(0)
 
     def add(self) -> None:
         """After the visit."""
-        np.add(self.total, self.partial, out=self.total)
+        for total, part in self.parts:
+            if self.half is not None and part.dtype == WORD:
+                _add_words(self.half, total, part, self.adds)
+            elif self.adds:
+                np.add(total, part, out=total)
+            else:
+                total[...] = part
+
+
+def _add_words(half: HalfFormat, total: Array, words: Array, adds: bool) -> None:
+    """Add the numbers of words to others, or write them there."""
+    scratch = np.empty(min(WIDENED_AT_A_TIME, len(words)), np.float32)
+    for start in range(0, len(words), WIDENED_AT_A_TIME):
+        piece = slice(start, start + WIDENED_AT_A_TIME)
+        if not adds:
+            half.widen(words[piece], total[piece])
+            continue
+        widened = scratch[: len(words[piece])]
+        half.widen(words[piece], widened)
+        np.add(total[piece], widened, out=total[piece])
 
 
 def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[GradientSum]) -> None:
@@ -67,13 +99,52 @@ def run_visit(visit: Visit, batch: Batch, step: StepState, sums: Sequence[Gradie
         gradients.add()
 
 
-def gradient_sums(plan: Plan, arena: Bytes, store: AnyStore) -> list[list[GradientSum]]:
-    """For each visit the gradients that it writes."""
-    if plan.store.gradients_offset is None:
+def gradient_sums(
+    plan: Plan, arena: Bytes, store: AnyStore, is_first: bool = False
+) -> list[list[GradientSum]]:
+    """For each visit the gradients that it writes.
+
+    is_first: of a step's first minibatch, whose gradients are in the store if they are not words.
+    """
+    if plan.store.gradients_offset is None or (is_first and not plan.sums_words):
         return [[] for _ in plan.visits]
-    flat, partial = flat_views(plan, store), partial_gradients(plan, arena)
+    written, parts = partial_gradients(plan, arena), _parts(plan, arena, store)
     visits_of = Counter(group for visit in plan.visits for group in visit.gradients)
-    return [
-        [GradientSum(flat[f"gradients/{g}"], partial[g], visits_of[g] > 1) for g in visit.gradients]
-        for visit in plan.visits
-    ]
+    found, seen = [], set[int]()
+    for visit in plan.visits:
+        found.append(
+            [
+                GradientSum(
+                    written[group],
+                    parts[group],
+                    plan.storage,
+                    not is_first or group in seen,
+                    visits_of[group] > 1,
+                )
+                for group in visit.gradients
+            ]
+        )
+        seen.update(visit.gradients)
+    return found
+
+
+def _parts(plan: Plan, arena: Bytes, store: AnyStore) -> list[list[tuple[Array, Array]]]:
+    """For each group its gradients in the store, and in the arena those of a minibatch."""
+    totals, written = flat_views(plan, store), partial_gradients(plan, arena)
+    flat = [totals.get(f"gradients/{group.index}") for group in plan.groups]
+    if plan.storage is None:
+        return [
+            [] if total is None else [(total, part.view(plan.precision))]
+            for total, part in zip(flat, written, strict=True)
+        ]
+    found: list[list[tuple[Array, Array]]] = [[] for _ in plan.groups]
+    places = sent_places(plan)
+    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
+    for p in plan.parameters:
+        group, place, size = group_of[p.layer], places[p.name], prod(p.shape)
+        total = flat[group.index]
+        if total is not None:
+            start = (p.offset_bytes - group.offset_bytes) // total.itemsize
+            part = view(written[group.index], place.offset_bytes, (size,), place.dtype)
+            found[group.index].append((total[start : start + size], part))
+    return found

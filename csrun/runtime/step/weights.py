@@ -1,24 +1,18 @@
 """Weights: where a wafer has them, and what becomes of its gradients."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from math import prod
 from typing import Protocol, TypeVar
 
-import numpy as np
-
-from csrun.base.half_formats import HalfFormat
-from csrun.executable import Plan, StepState, flat_views
+from csrun.executable import Plan, StepState
 from csrun.executable.ahead import fetches, lie_over
-from csrun.executable.bind import AnyStore, Array, Bytes, total
+from csrun.executable.bind import Bytes, gradient_bytes, total
 from csrun.executable.plan import PREFETCH_BYTES, Group
 from csrun.runtime.step.scale_rows import ScaleRows
+from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.updates import Updates
 from csrun.runtime.store.store_mailbox import MemoryxEnd
-
-ROUNDED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
 
 
 class Weights(Protocol):
@@ -78,8 +72,8 @@ class Turns:
 class ResidentWeights:
     """Weights and optimizer state on the wafer itself: pipelined mode and the CPU run."""
 
-    def __init__(self, updates: Updates) -> None:
-        self._updates = updates
+    def __init__(self, updates: Updates, sent: SentWeights) -> None:
+        self._updates, self._sent = updates, sent
 
     @property
     def held_s(self) -> float:
@@ -98,57 +92,24 @@ class ResidentWeights:
         """Updates are made as gradients come."""
 
     def leave(self) -> None:
-        """They are in the store itself."""
+        """Others may write the weights."""
+        self._sent.outdate()
 
     def resume(self) -> None:
-        """They are in the store itself."""
+        """Have the weights be read as they are now."""
+        self._sent.refresh_all()
 
 
-def slot_views(plan: Plan, arena: Bytes) -> list[Array]:
-    """For each group, its weights in its arena slot, flat."""
+def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
+    """For each group, the bytes of its arena slot."""
 
-    def slot_of(group: Group) -> Array:
+    def slot_of(group: Group) -> Bytes:
         offset = group.slot_offset_bytes
         if offset is None:
             raise ValueError(f"group {group.index} has no weight slot: not a streaming plan")
-        return arena[offset : offset + group.nbytes].view(plan.precision)
+        return arena[offset : offset + group.sent_bytes]
 
     return [slot_of(group) for group in plan.groups]
-
-
-def slot_copies(plan: Plan, arena: Bytes, store: AnyStore) -> list[Callable[[], None]]:
-    """For each group, a function that copies its weights from the store into its arena slot."""
-    sources, states = flat_views(plan, store), state_ranges(plan)
-
-    def copy_of(group: int, slot: Array) -> Callable[[], None]:
-        source = sources[f"weights/{group}"]
-        if plan.storage is None:
-            return lambda: slot.__setitem__(..., source)
-        return partial(round_weights, plan.storage, states[group], source, slot)
-
-    return [copy_of(group, slot) for group, slot in enumerate(slot_views(plan, arena))]
-
-
-def state_ranges(plan: Plan) -> list[list[slice]]:
-    """For each group, the places of its states: those stay float32 in mixed precision."""
-    found: list[list[slice]] = [[] for _ in plan.groups]
-    group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
-    for p in plan.parameters:
-        if p.is_state:
-            group = group_of[p.layer]
-            start = (p.offset_bytes - group.offset_bytes) // np.dtype(p.dtype).itemsize
-            found[group.index].append(slice(start, start + prod(p.shape)))
-    return found
-
-
-def round_weights(half: HalfFormat, states: Sequence[slice], source: Array, slot: Array) -> None:
-    """Copy weights, rounded to 16 bits, and states as they are; slot may be source."""
-    kept = [source[each].copy() for each in states]
-    for start in range(0, len(source), ROUNDED_AT_A_TIME):
-        piece = slice(start, start + ROUNDED_AT_A_TIME)
-        half.round(source[piece], slot[piece])
-    for each, values in zip(states, kept, strict=True):
-        slot[each] = values
 
 
 class Places:
@@ -180,8 +141,8 @@ class Slots:
     after the other, while the groups of a visit are computed on.
     """
 
-    def __init__(self, plan: Plan, arena: Bytes, store: AnyStore) -> None:
-        self._copies = slot_copies(plan, arena, store)
+    def __init__(self, plan: Plan, arena: Bytes, sent: SentWeights) -> None:
+        self._slots, self._sent = slot_views(plan, arena), sent
         self._places = Places(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch")  # it starts with what comes first
         self._coming: deque[tuple[int, Future[None]]] = deque()
@@ -191,7 +152,7 @@ class Slots:
         if self._coming:
             self._make_way(group)
         if group not in self._places.held:
-            self._copies[group]()
+            self._copy(group)
             self._places.has_come(group)
 
     def prefetch(self, group: int) -> None:
@@ -199,7 +160,8 @@ class Slots:
         if group not in self._places.held and all(group != coming for coming, _ in self._coming):
             self._make_way(group)
             self._places.clear(group)
-            self._coming.append((group, self._thread.submit(self._copies[group])))
+            self._sent.refresh(group)  # here, where the pages of the store are handled
+            self._coming.append((group, self._thread.submit(self._copy, group)))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -209,10 +171,17 @@ class Slots:
         self._places.held.discard(group)
 
     def forget(self) -> None:
-        """Nothing is there any more, nor comes."""
+        """Nothing is there any more, nor comes; others may write the weights."""
         while self._coming:
             self._await_first()
         self._places.held.clear()
+        self._sent.outdate()
+
+    def _copy(self, group: int) -> None:
+        slot = self._slots[group]
+        for part in self._sent.parts(group):
+            slot[: len(part)] = part
+            slot = slot[len(part) :]
 
     def _make_way(self, group: int) -> None:
         """Wait until the group has come, if it does, and nothing comes where it lies."""
@@ -258,7 +227,7 @@ def gradients_below(plan: Plan, server_of: Sequence[int] | None = None) -> list[
     server_of: for each group the task in whose store that is; None where there is one place for all
     """
     places = {
-        g.index: range(g.gradients_offset_bytes, g.gradients_offset_bytes + g.nbytes)
+        g.index: range(g.gradients_offset_bytes, g.gradients_offset_bytes + gradient_bytes(plan, g))
         for g in plan.groups
         if g.gradients_offset_bytes is not None
     }

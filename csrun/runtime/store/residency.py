@@ -13,7 +13,7 @@ from itertools import chain, zip_longest
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
-from csrun.executable.bind import gradients_offset, of_system
+from csrun.executable.bind import gradient_bytes, gradients_offset, of_system
 from csrun.executable.plan import Group
 from csrun.executable.shards import Own, StoreShards, own_groups
 
@@ -72,7 +72,7 @@ def least_bytes(plan: Plan, own: Own = None) -> int:
     whole = store_bytes(plan, own)
     fixed = whole - sum(map(len, _regions(plan, own)))
     updated = (_state_bytes(plan, group) for group in own_groups(plan, own))
-    read = (group.nbytes for group in own_groups(plan, own))
+    read = (len(weights_of(plan, group)) for group in own_groups(plan, own))
     at_work = sum(nlargest(UPDATED_LOTS, updated)) + sum(nlargest(READ_LOTS, read))
     return min(fixed + at_work, whole)
 
@@ -103,7 +103,7 @@ def own_ranges(plan: Plan, own: Own = None) -> list[range]:
     for placed in (of_system(plan, system) for system in range(plan.systems)):
         for group in own_groups(plan, own):
             if (offset := gradients_offset(placed, group)) is not None:
-                found.append(_at(offset, group.nbytes))
+                found.append(_at(offset, gradient_bytes(plan, group)))
     for start in (plan.store.numbers_offset, plan.store.losses_offset):
         if start is not None:  # both are after all that groups have
             found.append(range(start, plan.store.nbytes))
@@ -130,20 +130,30 @@ def _too_little(plan: Plan, least: int, got: int) -> CsrunError:
 
 
 def weights_of(plan: Plan, group: Group) -> range:
-    """A group's weights, by bytes of the store."""
+    """A group's weights as the wafer reads them, by bytes of the store."""
+    words = plan.store.words_offset
+    if words is None:
+        return _masters_of(plan, group)
+    return _at(words + group.offset_bytes // 2, group.nbytes // 2)
+
+
+def _masters_of(plan: Plan, group: Group) -> range:
     return _at(plan.store.weights_offset + group.offset_bytes, group.nbytes)
 
 
 def state_of(plan: Plan, group: Group) -> list[range]:
     """Ranges of a group that an update reads and writes, besides gradients that stay."""
     slots = [_at(slot.offset_bytes + group.offset_bytes, group.nbytes) for slot in plan.store.slots]
-    return [weights_of(plan, group), *slots, *spilled_gradients(plan, group)]
+    weights = [weights_of(plan, group)]
+    if plan.store.words_offset is not None:
+        weights.append(_masters_of(plan, group))
+    return [*weights, *slots, *spilled_gradients(plan, group)]
 
 
 def spilled_gradients(plan: Plan, group: Group) -> list[range]:
     """A group's gradients where they wait for others of the step, and may leave memory."""
     offset = gradients_offset(plan, group)
-    return [] if offset is None or plan.has_window else [_at(offset, group.nbytes)]
+    return [] if offset is None or plan.has_window else [_at(offset, gradient_bytes(plan, group))]
 
 
 def _at(start: int, nbytes: int) -> range:

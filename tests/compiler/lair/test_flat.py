@@ -24,7 +24,7 @@ def expected(w, g, m, floor):
 
 def run(arrays, **numbers):
     """The loop's function of a program, over arrays of these names."""
-    function = flat_loop("test", ARRAYS, "float32", formula).function
+    function = flat_loop("test", dict.fromkeys(ARRAYS, "float32"), formula).function
     scope = {**vars(np), "np": np, "row_tiles": row_tiles}
     exec("\n".join(function.lines()), scope)
     name = lambda array: array.name.rpartition("/")[2]  # noqa: E731
@@ -44,7 +44,7 @@ def test_a_formula_over_tiles_is_numpys(monkeypatch, elements):
 
 
 def test_what_is_taken_over_is_written_in_place_and_one_tile_holds_the_rest():
-    loop = flat_loop("test", ARRAYS, "float32", formula)
+    loop = flat_loop("test", dict.fromkeys(ARRAYS, "float32"), formula)
     assert [array.name for array in loop.text.own] == ["test/tile_0"]
 
 
@@ -54,16 +54,18 @@ def test_an_array_that_is_read_after_its_next_value_is_refused():
         return {"m": m, "w": old["w"] - old["m"]}
 
     with pytest.raises(AssertionError, match="m is read after its next value was assigned"):
-        flat_loop("test", ARRAYS, "float32", late)
+        flat_loop("test", dict.fromkeys(ARRAYS, "float32"), late)
 
 
 def test_arrays_that_no_formula_reads_are_not_read():
-    loop = flat_loop("test", ARRAYS, "float32", lambda old: {"w": old["w"] + old["g"]})
+    loop = flat_loop(
+        "test", dict.fromkeys(ARRAYS, "float32"), lambda old: {"w": old["w"] + old["g"]}
+    )
     reads = [op.array.name for op in loop.op.body.block.ops if isinstance(op, dialect.ReadOp)]
     assert reads == ["w", "g"]
 
 
 def test_the_kernel_is_read_back_from_its_text():
-    kernel = flat_loop("test", ARRAYS, "float32", formula).op
+    kernel = flat_loop("test", dict.fromkeys(ARRAYS, "float32"), formula).op
     text = dialect.print_kernels([kernel])
     assert dialect.print_kernels(dialect.parse_kernels(text)) == text

@@ -1,0 +1,72 @@
+"""Weights of a store as the wafer gets them: in mixed precision words, and float32 states."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from csrun.base.half_formats import HalfFormat
+from csrun.executable import Plan, aligned, flat_views
+from csrun.executable.bind import AnyStore, Array, Bytes
+
+NARROWED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
+
+
+class SentWeights:
+    """The bytes of each group's newest weights.
+
+    Updates write the words. Others write weights alone, so that a program that runs next narrows
+    them once. narrowed: called with a group after that.
+    """
+
+    def __init__(
+        self, plan: Plan, store: AnyStore, narrowed: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._half, self._narrowed = plan.storage, narrowed
+        views = flat_views(plan, store)
+        groups = range(len(plan.groups))
+        self._weights = [views[f"weights/{group}"] for group in groups]
+        self._words = [views[f"words/{group}"] for group in groups] if plan.storage else []
+        sent = self._words if plan.storage else self._weights
+        self._parts: list[list[Bytes]] = [[array.view(np.uint8)] for array in sent]
+        if plan.storage is not None:
+            self._add_states(plan)
+        self._new: set[int] = set()  # groups of which the words are those of the weights
+
+    def parts(self, group: int) -> list[Bytes]:
+        """The bytes of a group, one part after the other."""
+        self.refresh(group)
+        return self._parts[group]
+
+    def refresh(self, group: int) -> None:
+        """Have the words be those of the weights."""
+        if self._half is None or group in self._new:
+            return
+        narrow_weights(self._half, self._weights[group], self._words[group])
+        self._new.add(group)
+        self._narrowed(group)
+
+    def refresh_all(self) -> None:
+        """The same, of all groups."""
+        for group in range(len(self._weights)):
+            self.refresh(group)
+
+    def outdate(self) -> None:
+        """The weights may be written without their words."""
+        self._new.clear()
+
+    def _add_states(self, plan: Plan) -> None:
+        group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
+        for p in sorted(plan.parameters, key=lambda p: p.offset_bytes):
+            if p.is_state:
+                group = group_of[p.layer]
+                start = p.offset_bytes - group.offset_bytes
+                weights = self._weights[group.index].view(np.uint8)
+                nbytes = aligned(int(np.prod(p.shape)) * np.dtype(p.dtype).itemsize)
+                self._parts[group.index].append(weights[start : start + nbytes])
+
+
+def narrow_weights(half: HalfFormat, weights: Array, words: Array) -> None:
+    """Words of flat weights."""
+    for start in range(0, len(weights), NARROWED_AT_A_TIME):
+        piece = slice(start, start + NARROWED_AT_A_TIME)
+        half.narrow(weights[piece], words[piece])
