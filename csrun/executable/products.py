@@ -3,7 +3,7 @@
 A step is a call of a job over its rows, in chunks, after the step before it. Word 0 of its
 arguments is the address of the calling thread's scratch, which the caller puts there.
 
-    product.pack      rows: columns of B [k, n]
+    product.pack      rows: columns of B [k, n]; `product.pack.words`: of words
         scratch, b, b_k, b_col, n, k, packed
     product.multiply  rows: those of C [m, n] = (adds ? C : 0) + A B, for each group of columns
         scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds,
@@ -21,6 +21,7 @@ from functools import cache
 from itertools import product
 from math import prod
 
+from csrun.base.half_formats import WORD
 from csrun.executable.bind import Array
 
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
@@ -83,7 +84,12 @@ class ProductOperand:
         """Addresses of the first byte and after the last one."""
         ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
         low, high = (sum(e for e in ends if (e < 0) == is_low) for is_low in (True, False))
-        return self.address + 4 * low, self.address + 4 * (high + 1)
+        return self.address + self.size * low, self.address + self.size * (high + 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return 2 if self.dtype == WORD else 4
 
     @property
     def is_distinct(self) -> bool:
@@ -125,24 +131,30 @@ def plan_product(
 ) -> ProductPlan | None:
     """The steps of out = a @ b, or out += a @ b; None where they have no such form.
 
+    b may be words, where rows of `out` have consecutive numbers.
     packed: an address, aligned to 64 bytes; steps planned for address 0 tell how much they need.
     threads: that share the steps; chunks are made for them, the bits do not depend on it.
     Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
     """
     operands = (a, b, out)
-    if any(o.dtype != "float32" or len(o.shape) < 2 or not prod(o.shape) for o in operands):
+    if any(len(o.shape) < 2 or not prod(o.shape) for o in operands):
+        return None
+    if any(o.dtype != "float32" for o in (a, out)) or b.dtype not in ("float32", WORD):
         return None
     if not out.is_distinct or any(_overlap(out, operand) for operand in (a, b)):
         return None
     form = _form(a, b, out, adds)
-    if form is None:
+    if form is None or (b.dtype == WORD and not (form.b_size == b.size and not form.axes)):
         return None
     steps = tuple(_steps(form, packed, tile, threads))
-    needed = [_padded(s.words[4], tile) * s.words[5] for s in steps if s.function == _PACK]
+    needed = [
+        _padded(s.words[4], tile) * s.words[5] for s in steps if s.function in (_PACK, _PACK_WORDS)
+    ]
     return ProductPlan(steps, 4 * max(needed, default=0))
 
 
 _PACK, _MULTIPLY, _BATCH = "product.pack", "product.multiply", "product.batch"
+_PACK_WORDS = f"{_PACK}.words"
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,7 @@ class _Form:
     c_row: int
     adds: bool
     axes: tuple[_Axis, ...] = ()
+    b_size: int = 4  # bytes of an element
 
     @property
     def work(self) -> int:
@@ -219,6 +232,7 @@ def _form(a: ProductOperand, b: ProductOperand, out: ProductOperand, adds: bool)
         form = _Form(
             a.address, b.address, out.address, m, n, k, a_row, a_k, b_k, b_col, c_row, adds
         )
+        form = replace(form, b_size=b.size)
     elif m == 1 or c_row == 1:
         axes = [replace(axis, a=axis.b, b=axis.a) for axis in axes]
         form = _Form(
@@ -293,9 +307,10 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
         n = min(columns, form.n - column)
         for step in range(0, form.k, depth):
             k = min(depth, form.k - step)
-            b = form.b + 4 * (column * form.b_col + step * form.b_k)
+            b = form.b + form.b_size * (column * form.b_col + step * form.b_k)
             each = _columns_of_chunk(n, k, tile, threads)
-            yield ProductStep(_PACK, (0, b, form.b_k, form.b_col, n, k, packed), n, each)
+            pack = _PACK if form.b_size == 4 else _PACK_WORDS
+            yield ProductStep(pack, (0, b, form.b_k, form.b_col, n, k, packed), n, each)
             a, c = form.a + 4 * step * form.a_k, form.c + 4 * column
             adds = int(form.adds or step > 0)
             rows, width = _chunk(form.m, n, k, tile, threads)

@@ -156,6 +156,13 @@ def narrow_half(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     HalfFormat("", mantissa_bits, bias).narrow(x, out)
 
 
+def widened(words: Array, mantissa_bits: int, bias: int) -> Array:
+    """A float32 copy of words, which lies as they do."""
+    found = np.empty_like(words, np.float32)
+    HalfFormat("", mantissa_bits, bias).widen(words, found)
+    return found
+
+
 def widen_half(words: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Widen words of a 16-bit format, any shape: uint16 -> float32."""
     HalfFormat("", mantissa_bits, bias).widen(words, out)

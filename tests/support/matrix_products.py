@@ -7,21 +7,22 @@ from functools import cache
 import numpy as np
 from support.machine_code import Guarded
 
+from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.products import product_code
 from csrun.executable import machine_code
 from csrun.executable.products import SCRATCH_BYTES, ProductOperand, ProductPlan, Tile, plan_product
 
 
-def module_of(tile: Tile) -> str:
-    """The module with all functions of products."""
-    code = product_code(tile)
+def module_of(tile: Tile, half: HalfFormat | None = None) -> str:
+    """The module with all functions of products; half: of words that B may be."""
+    code = product_code(tile, half)
     return "\n".join([code.text, *code.declared.values()]) + "\n"
 
 
 @cache
-def machine_of(tile: Tile) -> machine_code.MachineCode:
+def machine_of(tile: Tile, half: HalfFormat | None = None) -> machine_code.MachineCode:
     """The functions, loaded."""
-    return machine_code.MachineCode([machine_code.build(module_of(tile))])
+    return machine_code.MachineCode([machine_code.build(module_of(tile, half))])
 
 
 def guarded(values: np.ndarray, strides: Sequence[int], at_end: bool) -> np.ndarray:
@@ -57,6 +58,7 @@ def multiply(
     at_end: bool = True,
     chunks: Callable[[int], int] = lambda chunk: chunk,
     threads: int = 2,
+    half: HalfFormat | None = None,
 ) -> None:
     """Write out = a @ b, or add to it; `chunks` gives the rows of a chunk that is multiplied."""
     needed = plan_of(a, b, out, adds, 0, tile, threads)
@@ -66,7 +68,7 @@ def multiply(
     assert plan is not None
     for step in plan.steps:
         words = (c_int64 * len(step.words))(scratch.memory.ctypes.data, *step.words[1:])
-        chunk = step.chunk if step.function == "product.pack" else chunks(step.chunk)
-        run = machine_of(tile).function(step.function, c_void_p, c_int64, c_int64)
+        chunk = step.chunk if step.function.startswith("product.pack") else chunks(step.chunk)
+        run = machine_of(tile, half).function(step.function, c_void_p, c_int64, c_int64)
         for first in range(0, step.rows, chunk):
             run(addressof(words), first, min(first + chunk, step.rows))

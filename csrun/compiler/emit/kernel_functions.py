@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.kernel_lines import LinesFunction
 from csrun.compiler.emit.llvm.library import BUILDERS, library_code
 from csrun.compiler.emit.llvm.module import KernelCode, common_text, kernel_code, module_text
@@ -98,8 +99,15 @@ class KernelFunctions:
                 texts[name] = own, form.source()
         if not signatures and not products:
             return None
-        modules = common_text(tile_of(machine_code.host())), module_text(texts)
+        tile = tile_of(machine_code.host())
+        modules = common_text(tile, self._format_of_words), module_text(texts)
         return KernelFiles.build(modules, signatures, products)
+
+    @property
+    def _format_of_words(self) -> HalfFormat | None:
+        """The 16-bit format of the operands that products read as words, if any does."""
+        products = (form.product for form in self._forms.values() if form.product is not None)
+        return next((product.half for product in products if product.half is not None), None)
 
     def share_of(self, files: KernelFiles) -> float:
         """The share of the program's FLOPs that machine code computes."""

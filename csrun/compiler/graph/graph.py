@@ -66,6 +66,7 @@ class Graph:
         self._arrays: dict[SSAValue, Array] = {}
         self._trained: dict[SSAValue, StoredOp] = {}
         self._counts: dict[str, int] = {}
+        self._word_readers: set[Operation] = set()
         for op in self.operations:
             if isinstance(op, UpdatingOp):
                 self._place_gradient(op)
@@ -77,6 +78,12 @@ class Graph:
     def take(self, *operations: Operation) -> None:
         """These operators are covered by a kernel."""
         self.taken.update(dict.fromkeys(operations, self._root))
+
+    def read_as_words(self, reader: Operation, widening: Operation) -> None:
+        """A kernel reads the words of a widening, which is not needed if all readers do."""
+        self._word_readers.add(reader)
+        if self._word_readers.issuperset(self.readers(widening.results[0])):
+            self.take(widening)
 
     def place_of(self, operation: Operation) -> int:
         """Position of an operator in the program."""

@@ -89,6 +89,15 @@ def places_of(op: CatOp, out: Array) -> list[Array]:
     return [out.sliced(dim, start, end) for start, end in pairwise(ends)]
 
 
+def views_between(base: SSAValue, value: SSAValue) -> list[Operation]:
+    """The view operators from a base to a value, in their order."""
+    found: list[Operation] = []
+    while value is not base and isinstance(value.owner, VIEWS):
+        found.insert(0, value.owner)
+        value = value.owner.x
+    return found
+
+
 def base_of(value: SSAValue) -> SSAValue:
     """The value whose memory a value is a view of."""
     while isinstance(value.owner, VIEWS):

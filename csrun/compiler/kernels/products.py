@@ -1,23 +1,29 @@
 """Matrix products of any two operands, read and written as they lie in memory."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Self
 
 from xdsl.ir import Operation
 
+from csrun.base.half_formats import HalfFormat
+from csrun.cirh.ops.half import WidenHalfOp
+from csrun.cirh.ops.model import StoredOp
 from csrun.cirh.ops.products import AddProductOp, MatmulOp, MmOp
 from csrun.compiler.graph.accumulate import add_product, tile_of
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.view_ops import base_of, view_of, views_between
 
 
 @dataclass(frozen=True)
 class Product(Kernel):
     """out = a b; NumPy gives BLAS the strides of all three matrices, and copies none.
 
-    With `adds` the product is added to what is there.
+    With `adds` the product is added to what is there. half: the 16-bit format of b, if it is words:
+    machine code widens them as it packs b, the NumPy form in a copy.
 
     Shapes: a [..., M, K], b [..., K, N] -> out [..., M, N], leading axes broadcast
     """
@@ -27,6 +33,7 @@ class Product(Kernel):
     out: Array
     phase: Phase
     adds: bool = False
+    half: HalfFormat | None = None
 
     kind = "product"
 
@@ -51,26 +58,50 @@ class Product(Kernel):
     def adding(self) -> Self:
         return replace(self, adds=True)
 
+    def prepare(self, name: Name) -> list[str]:
+        return [] if self.half is None else ["from csrun.kernels import special"]
+
     def emit(self, name: Name) -> list[str]:
         if self.adds:
             tile = tile_of(self.out, self.layer)
             return add_product(self.a, self.b, self.out, tile, name)
         out = name(self.out)
         shapes = " x ".join(str(list(array.shape)) for array in (self.a, self.b))
-        return [f"matmul({name(self.a)}, {name(self.b)}, out={out})  # {shapes}"]
+        b = name(self.b)
+        if self.half is not None:
+            b = f"special.widened({b}, {self.half.mantissa_bits}, {self.half.bias})"
+        return [f"matmul({name(self.a)}, {b}, out={out})  # {shapes}"]
 
 
 def match_product(operation: Operation, graph: Graph) -> Kernel:
     """Any product."""
     assert isinstance(operation, MmOp | MatmulOp)
     graph.take(operation)
-    return Product(
-        graph.layer_of(operation),
-        a=graph.array(operation.lhs),
-        b=graph.array(operation.rhs),
-        out=graph.array(operation.out),
-        phase=graph.phase_of(operation),
-    )
+    a, out = graph.array(operation.lhs), graph.array(operation.out)
+    made = partial(Product, graph.layer_of(operation), phase=graph.phase_of(operation))
+    words = _words_of(operation, graph) if out.is_contiguous else None
+    if words is not None:
+        return made(a=a, b=words[0], out=out, half=words[1])
+    return made(a=a, b=graph.array(operation.rhs), out=out)
+
+
+def _words_of(operation: MmOp | MatmulOp, graph: Graph) -> tuple[Array, HalfFormat] | None:
+    """The weights that b is widened from, and their format; None where it is something else."""
+    widened = base_of(operation.rhs)
+    owner = widened.owner
+    if isinstance(operation, MatmulOp) or not isinstance(owner, WidenHalfOp):
+        return None
+    if base_of(operation.lhs) is widened:
+        return None
+    if not isinstance(owner.x.owner, StoredOp):
+        return None
+    found: Array | None = graph.array(owner.x)
+    for view in views_between(widened, operation.rhs):
+        found = None if found is None else view_of(view, found)
+    if found is None:
+        return None
+    graph.read_as_words(operation, owner)
+    return found, HalfFormat("", *(int(owner.options[n]) for n in ("mantissa_bits", "bias")))
 
 
 @dataclass(frozen=True)

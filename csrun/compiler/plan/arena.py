@@ -58,7 +58,8 @@ def place_model(
     layout, store = with_store(layout, model, options)
     alive, base = alive_in(layout, model), store.nbytes
     if options.is_streaming:
-        layout, base = _with_slots(layout, options, AHEAD_BYTES)
+        ahead_bytes = AHEAD_BYTES if model.storage is None else AHEAD_BYTES // 2
+        layout, base = _with_slots(layout, options, ahead_bytes)
     buffers, first_end = place(alive, base)
     partial_bytes, kept_bytes = _partial_bytes(layout, store, options), _kept_bytes(model, options)
     room = options.system.sram_bytes - partial_bytes - kept_bytes

@@ -15,6 +15,7 @@ from support.wires import altering_pair, tcp_channel_pair
 
 from csrun import nn
 from csrun.base.errors import PeerLost
+from csrun.base.half_formats import BFLOAT16, FLOAT16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
@@ -23,7 +24,7 @@ from csrun.executable.bind import gradients_offset
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote.state import ASK, SentState
-from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink
+from csrun.runtime.remote.store import ORDER, ChannelPort, StoreLink, StoreRequest
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights
 from csrun.runtime.roles import memoryx
 from csrun.runtime.step.engine import make_compute
@@ -185,9 +186,46 @@ def test_a_tied_weight_trains_afar_to_the_same_bits(tmp_path, monkeypatch, sizes
         chief.send(Stop({}))
 
 
-def normed_network():
+@pytest.mark.parametrize(("storage", "size"), [(None, 4), (FLOAT16, 2), (BFLOAT16, 2)])
+def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
+    """Each time that a group comes, or its gradients leave: so many bytes a number."""
+    ask, send = StoreLink.ask, StoreLink.send_gradients
+    times, nbytes = Counter(), Counter()
+
+    def counted(link, order, group, answer, number=b""):
+        if order is StoreRequest.FETCH:
+            times["come", group] += 1
+            nbytes["come", group] += answer.nbytes
+        ask(link, order, group, answer, number)
+
+    def left(link, group, step, gradients, sent):
+        times["left", group] += 1
+        nbytes["left", group] += gradients.nbytes
+        send(link, group, step, gradients, sent)
+
+    monkeypatch.setattr(StoreLink, "ask", counted)
+    monkeypatch.setattr(StoreLink, "send_gradients", left)
+    sizes = (32, 48, 16, 64, 32)
+    network = Network(sizes, storage=storage)
+    executable = network.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING, 1)
+    with connected(executable) as (plan, weights, arena, memory, state, chief):
+        for name, value in network.parameters().items():
+            state[name][...] = value
+        compute = make_compute(executable, arena, memory.bytes, Runtime(1), weights)
+        for index, batch in enumerate(network.batches(3)):
+            compute.run(batch, step_of(plan, batch, network.batch, index))
+        weights.settle()
+        chief.send(Stop({}))
+    numbers = [rows * columns + columns for rows, columns in pairwise(sizes)]
+    assert {group for _, group in times} == set(range(len(numbers)))
+    assert all(times["left", group] == 3 for group in range(len(numbers)))
+    expected = {key: size * count * numbers[key[1]] for key, count in times.items()}
+    assert nbytes == expected
+
+
+def normed_network(storage=None):
     """Two layers, each with a batch norm, whose states are written on the way forward."""
-    with Tracer("float32") as tracer:
+    with Tracer("float32", storage) as tracer:
         x = nn.flatten(tracer.input("features", (16, 2, 6), "float32"))
         labels = tracer.input("labels", (16,), "int32")
         for units in (7, 9):
@@ -196,9 +234,10 @@ def normed_network():
         return tracer.finish(RunMode.TRAIN, loss, nn.SGD(0.1, momentum=0.9).minimize(loss), [])
 
 
-def test_running_statistics_are_the_same_bits_afar(tmp_path):
+@pytest.mark.parametrize("storage", [None, FLOAT16, BFLOAT16])
+def test_running_statistics_are_the_same_bits_afar(tmp_path, storage):
     options = options_of(ExecutionMode.WEIGHT_STREAMING, group_bytes=1)
-    executable = compile_model(normed_network(), tmp_path, options).executable
+    executable = compile_model(normed_network(storage), tmp_path, options).executable
     batches = Network().batches(8)
     here = CpuMachine(executable, ArrayData(batches), RunSettings(seed=1), 0)
     initialize(executable.plan, here.state, 1)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.ends import EndWriter
 from csrun.compiler.emit.llvm.function import FunctionWriter
@@ -95,9 +96,12 @@ def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
 
 
 @cache
-def common_text(tile: Tile) -> str:
-    """The module that programs for one CPU have in common: products, and the team of threads."""
-    products = product_code(tile)
+def common_text(tile: Tile, half: HalfFormat | None = None) -> str:
+    """The module that programs for one CPU have in common: products, and the team of threads.
+
+    half: the format of words that products read
+    """
+    products = product_code(tile, half)
     return _module([products.text, TEAM_CODE], products.declared | DECLARED)
 
 

@@ -5,7 +5,9 @@ The columns of the last panel that the matrix does not have are zero.
 
 from collections.abc import Sequence
 
+from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
+from csrun.compiler.emit.llvm.half import widen_half
 
 _GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
 _AHEAD = 16  # rows: the next one is in another page, where the CPU does not look by itself
@@ -16,10 +18,11 @@ _LOW_HALVES, _HIGH_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14,
 
 
 class PanelWriter:
-    """Writes the function that packs panels of so many columns."""
+    """Writes the function that packs panels of so many columns; half: of words of this format."""
 
-    def __init__(self, columns: int) -> None:
-        self._columns = columns
+    def __init__(self, columns: int, half: HalfFormat | None = None) -> None:
+        self._columns, self._half = columns, half
+        self._dtype = "float32" if half is None else WORD  # of the matrix
         self._n, self._k = LaneValue("%n", INDEX), LaneValue("%k", INDEX)
         self._b_k, self._b_col = LaneValue("%b_k", INDEX), LaneValue("%b_col", INDEX)
 
@@ -35,13 +38,24 @@ class PanelWriter:
         ):
             self._pack_panel(first)
 
-    def _offset(self, pointer: str, *terms: tuple[LaneValue, LaneValue | int]) -> str:
+    def _offset(
+        self, pointer: str, *terms: tuple[LaneValue, LaneValue | int], dtype: str = "float32"
+    ) -> str:
         """An address, from numbers and their strides."""
         for number, stride in terms:
             by = index(stride) if isinstance(stride, int) else stride
             elements = number if stride == 1 else self._code.op("mul", number, by)
-            pointer = self._code.offset(pointer, "float32", elements)
+            pointer = self._code.offset(pointer, dtype, elements)
         return pointer
+
+    def _source(self, pointer: str, *terms: tuple[LaneValue, LaneValue | int]) -> str:
+        """The same in the matrix."""
+        return self._offset(pointer, *terms, dtype=self._dtype)
+
+    def _load(self, pointer: str, kind: Kind, mask: LaneValue | None = None) -> LaneValue:
+        """Numbers of the matrix."""
+        found = self._code.load(pointer, kind.of(self._dtype), mask)
+        return found if self._half is None else widen_half(self._code, self._half, found)
 
     def _target(self, first: LaneValue, step: LaneValue) -> str:
         """The address in the panel that begins at a column."""
@@ -55,20 +69,20 @@ class PanelWriter:
             code.loop(index(0), full, _GROUP) as start,
             code.loop(index(0), self._k) as step,
         ):
-            row = self._offset("%b", (step, self._b_k))
-            ahead = self._offset(row, (code.op("mul", self._b_k, index(_AHEAD)), 1))
+            row = self._source("%b", (step, self._b_k))
+            ahead = self._source(row, (code.op("mul", self._b_k, index(_AHEAD)), 1))
             stop = code.call("smin", code.op("add", start, index(_GROUP)), full)
             with code.loop(start, stop, self._columns) as first:
-                code.prefetch(self._offset(ahead, (first, 1)))
+                code.prefetch(self._source(ahead, (first, 1)))
                 target = self._target(first, step)
                 beyond = code.offset(target, "float32", index(_AHEAD * self._columns))
                 code.prefetch(beyond, writes=True)
-                code.store(code.load(self._offset(row, (first, 1)), kind), target)
+                code.store(self._load(self._source(row, (first, 1)), kind), target)
         with code.when(code.compare("ne", rest, index(0))):
             mask = self._mask(rest, self._columns)
             with code.loop(index(0), self._k) as step:
-                row = self._offset("%b", (full, 1), (step, self._b_k))
-                code.store(code.load(row, kind, mask), self._target(full, step))
+                row = self._source("%b", (full, 1), (step, self._b_k))
+                code.store(self._load(row, kind, mask), self._target(full, step))
 
     def _mask(self, count: LaneValue, lanes: int) -> LaneValue:
         """The first lanes, as many as there are columns."""
@@ -80,7 +94,7 @@ class PanelWriter:
     def _pack_panel(self, first: LaneValue) -> None:
         code = self._code
         columns = code.call("smin", code.op("sub", self._n, first), index(self._columns))
-        source = self._offset("%b", (first, self._b_col))
+        source = self._source("%b", (first, self._b_col))
         done = code.slot(index(0))
         with code.when(code.compare("eq", self._b_k, index(1))):
             full = code.op("and", self._k, index(-_QUARTER.lanes))
@@ -97,7 +111,7 @@ class PanelWriter:
         ):
             found = self._column(source, columns, column, step)
             is_column = code.compare("slt", column, columns)
-            value = code.select(is_column, code.load(found, _FLOAT), code.constant(0.0, _FLOAT))
+            value = code.select(is_column, self._load(found, _FLOAT), code.constant(0.0, _FLOAT))
             code.store(value, self._offset(self._target(first, step), (column, 1)))
 
     def _column(
@@ -106,7 +120,7 @@ class PanelWriter:
         """The address of a column of a panel; of the last one for those after it."""
         last = self._code.op("sub", columns, index(1))
         terms = [(self._code.call("smin", column, last), self._b_col)]
-        return self._offset(source, *terms, *([(step, self._b_k)] if step else []))
+        return self._source(source, *terms, *([(step, self._b_k)] if step else []))
 
     def _transpose_columns(
         self,
@@ -122,7 +136,7 @@ class PanelWriter:
         pointers = [self._column(source, columns, code.op("add", start, n)) for n in numbers]
         mask = self._mask(code.op("sub", columns, start), lanes)
         with code.loop(index(0), full, _QUARTER.lanes) as step:
-            parts = [code.load(self._offset(p, (step, 1)), _QUARTER) for p in pointers]
+            parts = [self._load(self._source(p, (step, 1)), _QUARTER) for p in pointers]
             target = self._offset(self._target(first, step), (start, 1))
             for n, row in enumerate(self._transposed(parts)):
                 kept = self._shuffle(row, row, range(kind.lanes))

@@ -8,6 +8,7 @@ threads, tiles and vectors do not change it. A product with k = 0 leaves C as it
 one. `product.rows` is C[m, n] = (adds ? C : 0) + A B, of packed B, for any k; the columns of C are
 consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/products.py has the sizes
 of scratch, and the words of the jobs `product.pack`, `product.multiply` and `product.batch`.
+`product.pack.words` packs a B of words of a 16-bit format, which it widens.
 
 Source: Van Zee and van de Geijn 2015, BLIS
 """
@@ -15,6 +16,7 @@ Source: Van Zee and van de Geijn 2015, BLIS
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TileWriter
@@ -23,6 +25,7 @@ from csrun.executable.products import BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
 #: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
 #: would take longer than what it saves.
 _DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
+_PACK_PANELS = "product.pack_panels"
 _JOB = "ptr arguments, i64 first, i64 last"
 _PACK = "ptr b, i64 b_k, i64 b_col, i64 n, i64 k, ptr packed"
 _ROWS = (
@@ -55,10 +58,10 @@ class ProductCode:
     declared: dict[str, str]
 
 
-def product_code(tile: Tile) -> ProductCode:
-    """The functions, for tiles of this size."""
+def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
+    """The functions, for tiles of this size; half: the format of words that B may be of."""
     writers: list[tuple[str, str, Callable[[Code], None]]] = [
-        ("internal void @product.pack_panels", _PACK, PanelWriter(tile.columns).write),
+        (f"internal void @{_PACK_PANELS}", _PACK, PanelWriter(tile.columns).write),
         ("internal void @product.pack_a", _PACK, PanelWriter(tile.rows).write),
         ("internal void @product.tile", _TILE, TileWriter(tile, vectors=2).write),
         ("internal void @product.half_tile", _TILE, TileWriter(tile, vectors=1).write),
@@ -69,6 +72,12 @@ def product_code(tile: Tile) -> ProductCode:
         ("void @product.multiply", _JOB, _multiply),
         ("void @product.batch", _JOB, _batch),
     ]
+    if half is not None:
+        panels = PanelWriter(tile.columns, half)
+        writers += [
+            (f"internal void @{_PACK_PANELS}.words", _PACK, panels.write),
+            ("void @product.pack.words", _JOB, lambda code: _pack(code, tile, WORD)),
+        ]
     declared: dict[str, str] = {}
     # LLVM would cut vectors of 16 lanes in halves for some CPUs, and keep no tile in registers.
     bits = f'"min-legal-vector-width"="{32 * tile.lanes}" "prefer-vector-width"="{32 * tile.lanes}"'
@@ -95,10 +104,12 @@ def _call(code: Code, function: str, parameters: str, *arguments: LaneValue | st
     code.lines.append(f"  call void @{function}({named})")
 
 
-def _offset(code: Code, pointer: str, *terms: tuple[LaneValue, LaneValue]) -> str:
+def _offset(
+    code: Code, pointer: str, *terms: tuple[LaneValue, LaneValue], dtype: str = "float32"
+) -> str:
     """An address, from numbers and their strides."""
     for number, stride in terms:
-        pointer = code.offset(pointer, "float32", code.op("mul", number, stride))
+        pointer = code.offset(pointer, dtype, code.op("mul", number, stride))
     return pointer
 
 
@@ -132,10 +143,10 @@ def _pack_b(code: Code, tile: Tile) -> None:
     )
 
 
-def _pack(code: Code, tile: Tile) -> None:
+def _pack(code: Code, tile: Tile, dtype: str = "float32") -> None:
     _, b, b_k, b_col, n, k, packed = _words(code, 7)
     bounds, b_place = (_value("first"), _value("last")), _address(code, b)
-    _pack_columns(code, tile, bounds, n, k, (b_place, b_k, b_col), _address(code, packed))
+    _pack_columns(code, tile, bounds, n, k, (b_place, b_k, b_col), _address(code, packed), dtype)
 
 
 def _pack_columns(
@@ -146,15 +157,17 @@ def _pack_columns(
     k: LaneValue,
     b: tuple[str, LaneValue, LaneValue],
     packed: str,
+    dtype: str = "float32",
 ) -> None:
     """Pack columns, of which the first one begins a panel, in all blocks of k."""
     (first, last), (pointer, b_k, b_col) = bounds, b
     padded, columns = _padded(code, n, tile), code.op("sub", last, first)
     with code.loop(index(0), k, BLOCK_K) as step:
         depth = _at_most(code, code.op("sub", k, step), BLOCK_K)
-        source = _offset(code, pointer, (step, b_k), (first, b_col))
+        source = _offset(code, pointer, (step, b_k), (first, b_col), dtype=dtype)
         target = _offset(code, packed, (step, padded), (first, depth))
-        _call(code, "product.pack_panels", _PACK, source, b_k, b_col, columns, depth, target)
+        function = f"{_PACK_PANELS}.words" if dtype == WORD else _PACK_PANELS
+        _call(code, function, _PACK, source, b_k, b_col, columns, depth, target)
 
 
 # Multiplying.

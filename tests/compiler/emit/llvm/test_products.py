@@ -9,6 +9,7 @@ pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 import llvmlite.binding as llvm
 from support.matrix_products import guarded, module_of, multiply, plan_of
 
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.executable.products import (
     AVX2,
     AVX512,
@@ -79,6 +80,30 @@ def test_products_of_all_sizes_and_orders(tile, at_end):
             order = ("rows", "columns")[(number + turn) % 2]
             out = laid_out(normal(m, n), order, at_end, turn % 3)
             check(a, b, out, tile, adds=bool(turn % 2), at_end=at_end)
+
+
+@pytest.mark.parametrize("kind", [FLOAT16, BFLOAT16, cbfloat16()], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_words_give_the_bits_of_their_numbers(tile, kind, is_turned):
+    for m, n, k in SIZES:
+        words, numbers = np.empty((k, n), np.uint16), np.empty((k, n), np.float32)
+        kind.narrow(normal(k, n), words)
+        kind.widen(words, numbers)
+        if is_turned:
+            words, numbers = (np.ascontiguousarray(x.T).T for x in (words, numbers))
+        a, found, expected = normal(m, k), *np.empty((2, m, n), np.float32)
+        multiply(a, words, found, tile, half=kind)
+        multiply(a, numbers, expected, tile)
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_words_have_no_form_in_batches_or_as_the_first_operand():
+    words, numbers = np.zeros((2, 8, 8), np.uint16), np.zeros((2, 8, 8), np.float32)
+    out = np.empty_like(numbers)
+    assert plan_of(numbers, words, out, False, 0, AVX2) is None
+    assert plan_of(words[0], numbers[0], out[0], False, 0, AVX2) is None
+    assert plan_of(numbers[0], words[0], out[0].T, False, 0, AVX2) is None
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
