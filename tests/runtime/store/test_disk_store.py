@@ -20,6 +20,7 @@ from support.roles import Peers, fed_by
 
 from csrun import nn
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.half_formats import BFLOAT16, FLOAT16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
@@ -127,8 +128,10 @@ def least_of(plan, servers: int) -> int:
         (Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]), 1),
         (Network(sizes=(LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"]), 2),
         (TiedNetwork((LAYER, 96, 96, 96, 96, LAYER), dropout=0.2, optimizer=OPTIMIZERS["each"]), 1),
+        (replace(DEEP, storage=FLOAT16), 1),
+        (Network((LAYER,) * 4 + (10,), optimizer=OPTIMIZERS["clipped"], storage=BFLOAT16), 2),
     ],
-    ids=["deep", "deep, 3 tasks", "clipped", "clipped, 2 tasks", "tied"],
+    ids=["deep", "deep, 3 tasks", "clipped", "clipped, 2 tasks", "tied", "float16", "bfloat16"],
 )
 def test_bits_are_those_of_a_store_in_memory(tmp_path, disk, network, servers, wire):
     """In as little memory as it can be given; and no name of it is left by a killed run."""
