@@ -1,8 +1,9 @@
 """Weights: where a wafer has them, and what becomes of its gradients."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from csrun.executable import Plan, StepState
@@ -112,6 +113,17 @@ def slot_views(plan: Plan, arena: Bytes) -> list[Bytes]:
     return [slot_of(group) for group in plan.groups]
 
 
+def slot_copies(plan: Plan, arena: Bytes, sent: SentWeights) -> list[Callable[[], None]]:
+    """For each group, a function that copies its weights from the store into its arena slot."""
+
+    def copy(group: int, slot: Bytes) -> None:
+        for part in sent.parts(group):
+            slot[: len(part)] = part
+            slot = slot[len(part) :]
+
+    return [partial(copy, group, slot) for group, slot in enumerate(slot_views(plan, arena))]
+
+
 class Places:
     """The slots of the wafer: which groups are there, and which lie over each other."""
 
@@ -142,7 +154,7 @@ class Slots:
     """
 
     def __init__(self, plan: Plan, arena: Bytes, sent: SentWeights) -> None:
-        self._slots, self._sent = slot_views(plan, arena), sent
+        self._copies, self._sent = slot_copies(plan, arena, sent), sent
         self._places = Places(plan)
         self._thread = ThreadPoolExecutor(1, "prefetch")  # it starts with what comes first
         self._coming: deque[tuple[int, Future[None]]] = deque()
@@ -152,7 +164,7 @@ class Slots:
         if self._coming:
             self._make_way(group)
         if group not in self._places.held:
-            self._copy(group)
+            self._copies[group]()
             self._places.has_come(group)
 
     def prefetch(self, group: int) -> None:
@@ -161,7 +173,7 @@ class Slots:
             self._make_way(group)
             self._places.clear(group)
             self._sent.refresh(group)  # here, where the pages of the store are handled
-            self._coming.append((group, self._thread.submit(self._copy, group)))
+            self._coming.append((group, self._thread.submit(self._copies[group])))
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -176,12 +188,6 @@ class Slots:
             self._await_first()
         self._places.held.clear()
         self._sent.outdate()
-
-    def _copy(self, group: int) -> None:
-        slot = self._slots[group]
-        for part in self._sent.parts(group):
-            slot[: len(part)] = part
-            slot = slot[len(part) :]
 
     def _make_way(self, group: int) -> None:
         """Wait until the group has come, if it does, and nothing comes where it lies."""

@@ -136,7 +136,7 @@ def test_groups_come_as_the_wafers_slots_fetch_them(
         clip_norm=None,
         accumulates=False,
     )
-    slots = weights.Slots(plan, None, None)
+    slots = weights.Slots(plan, None, SimpleNamespace(refresh=lambda _: None))
     slots.close()
     slots._thread = AtOnce()
     counters = SimpleNamespace(take=lambda: None, raise_by=lambda: None, ready=lambda: 1)
