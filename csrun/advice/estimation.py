@@ -75,7 +75,7 @@ def estimate_of(
     free, mb_per_s = psutil.virtual_memory().available, disk_speed(executable.directory)
     speed = 1e6 * mb_per_s if mb_per_s else None
     chief = max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
-    state = sum(store.values()) - store.get("gradients", 0)
+    state = store.get("weights", 0) + store.get("optimizer state", 0)  # of a checkpoint
     is_measured = plan.arena_bytes + sum(store.values()) <= MEASURED_SHARE * free
     if is_measured:
         rate, deviation = wafer_rate(executable, given.dataset, settings)
@@ -109,19 +109,26 @@ def estimate_of(
 def store_memory(plan: Plan) -> dict[str, int]:
     """Return the bytes of the training's state by kind; what is not there is left out."""
     weights = sum(group.nbytes for group in plan.groups)
-    optimizer = len(plan.store.slots) * weights
+    optimizer, words = len(plan.store.slots) * weights, _sent(plan, weights)
+    words = 0 if plan.store.words_offset is None else words
     kinds = {
         "weights": weights,
-        "gradients": plan.store.nbytes - weights - optimizer,
+        "16-bit weights": words,
+        "gradients": plan.store.nbytes - weights - words - optimizer,
         "optimizer state": optimizer,
     }
     return {kind: nbytes for kind, nbytes in kinds.items() if nbytes > 0}
 
 
+def _sent(plan: Plan, weight_bytes: int) -> int:
+    """Return the bytes of weights as they come to the wafer: 16-bit words in mixed precision."""
+    return weight_bytes if plan.store.words_offset is None else weight_bytes // 2
+
+
 def wafer_memory(plan: Plan) -> dict[str, int]:
     """Return the bytes of one system's memory by kind."""
     slots = [
-        (group.slot_offset_bytes, group.slot_offset_bytes + group.nbytes)
+        (group.slot_offset_bytes, group.slot_offset_bytes + _sent(plan, group.nbytes))
         for group in plan.groups
         if group.slot_offset_bytes is not None
     ]

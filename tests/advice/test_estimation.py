@@ -1,5 +1,6 @@
 """Estimates of a run: memory by formula, the largest batch by compiles of it."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from csrun.advice.estimation import (
     store_memory,
     wafer_memory,
 )
+from csrun.base.half_formats import storage_format
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import TooLargeError, compile_model
 from csrun.executable import Plan
@@ -42,6 +44,17 @@ def test_state_is_weights_gradients_and_momentum(tmp_path: Path, mode: Execution
     assert ("copies of weights" in wafer) != has_state
     activations = 4 * NETWORK.batch * sum(NETWORK.sizes)
     assert activations < wafer["activations"] < 4 * activations
+
+
+def test_in_mixed_precision_copies_are_words(tmp_path: Path) -> None:
+    mode = ExecutionMode.WEIGHT_STREAMING
+    whole = planned(tmp_path, mode)
+    halves = replace(NETWORK, storage=storage_format("mixed_bfloat16")).compile(tmp_path, mode).plan
+    state = store_memory(halves)
+    assert sum(state.values()) == halves.store.nbytes
+    assert state["weights"] == store_memory(whole)["weights"] == 2 * state["16-bit weights"]
+    words, floats = (wafer_memory(plan)["copies of weights"] for plan in (halves, whole))
+    assert words == pytest.approx(floats / 2, rel=0.01)
 
 
 def test_tasks_of_a_job_hold_arena_store_and_rings(tmp_path: Path) -> None:
