@@ -61,6 +61,8 @@ def _lines(
         lines.append(("loss", f"{run.loss:<10.5g} {sparkline(losses, room, ascii_only)}".rstrip()))
     elif run.detail:
         lines.append(("", printable_line(run.detail[:_MOST_DETAIL])))
+    if run.loss_scale is not None:
+        lines.append(("loss scale", f"{run.loss_scale:,.6g}"))
     if run.input_share is not None:
         lines.append(("input", f"waited {run.input_share:.0%} of the time for batches"))
     return lines

@@ -112,6 +112,7 @@ def progress_of(points: tuple[LoggedStep, ...], telemetry: Telemetry | None) -> 
         losses=tuple(losses),
         time=time_shares(points),
         updated=_moment(points[-1].wall_s) if points else None,
+        loss_scale=newest.get("train/loss_scale"),
     )
     return found if telemetry is None else _with_telemetry(found, telemetry)
 
@@ -140,6 +141,7 @@ def _with_telemetry(found: RunProgress, telemetry: Telemetry) -> RunProgress:
         ends,
         losses,
         found.time,
+        found.loss_scale,
     )
 
 

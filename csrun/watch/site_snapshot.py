@@ -47,7 +47,8 @@ class RunProgress(msgspec.Struct, frozen=True):
     """Progress of a run; None for what its job has not published.
 
     what: e.g. `training`. detail: its loss and largest wait, as its chief words them. rate,
-    global_rate: as in the log lines. losses, time: of the newest points in the events.
+    global_rate: as in the log lines. losses, time: of the newest points in the events. loss_scale:
+    of mixed precision.
 
     Units: rates in samples a second; updated, ends: local moments
     """
@@ -65,6 +66,7 @@ class RunProgress(msgspec.Struct, frozen=True):
     ends: datetime | None = None
     losses: tuple[LossPoint, ...] = ()
     time: tuple[TimeShare, ...] = ()
+    loss_scale: float | None = None
 
 
 class TaskLine(msgspec.Struct, frozen=True):

@@ -49,6 +49,13 @@ def test_a_run_without_a_last_step_has_no_end() -> None:
     assert progress_of((), telemetry(5, None, 1000.0, None)).ends is None
 
 
+def test_the_loss_scale_is_that_of_the_newest_logged_step() -> None:
+    points = (logged(1, 1.0, train__loss_scale=64.0), logged(2, 2.0, train__loss_scale=32.0))
+    for told in (None, telemetry(2, None, 1.0, 1.0)):
+        assert progress_of(points, told).loss_scale == 32.0
+    assert progress_of((logged(1, 1.0, loss=1.0),), None).loss_scale is None
+
+
 def test_shares_are_of_the_rows_of_the_ledger() -> None:
     points = (
         logged(1, 1.0, seconds__compute=3.0, seconds__input=1.0, seconds__of_the_user=9.0),

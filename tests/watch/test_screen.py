@@ -47,6 +47,7 @@ RUN = RunProgress(
     NOW + timedelta(seconds=20),
     tuple(LossPoint(step, 2.0 - step / 500) for step in range(0, 500, 10)),
     (TimeShare("compute", 15.0, 0.75), TimeShare("first_group", 5.0, 0.25)),
+    65536.0,
 )
 TASKS = (
     TaskLine("chief", 0, "chief", "node1", "running", 12.0, 310_000_000),
@@ -76,7 +77,7 @@ def test_a_frame_has_systems_jobs_and_the_run(width: int) -> None:
     for part in (
         "1 running, 1 waiting", "cs2-01", "PIPELINED", "job 2", "waits for 4 of the 16 nodes",
         "step 500 of 1,000", "50%", "25 steps/s", "Rate 2,000, GlobalRate 1,900 samples/s",
-        "waited 7%", "first group", "75%", "wafer cs2-01", "310 MB", "straggler",
+        "65,536", "waited 7%", "first group", "75%", "wafer cs2-01", "310 MB", "straggler",
         "Fabric programmed",
     ):  # fmt: skip
         assert part in text, part
