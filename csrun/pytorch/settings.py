@@ -16,12 +16,10 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
 
-#: Fields of CSRunConfig that are arguments of `initialize`, follow from the script (types, first
-#: weights), or are for minibatches in flight.
+#: Fields of CSRunConfig that are arguments of `initialize`, follow from the script (first weights),
+#: or are for minibatches in flight.
 _OF_THE_SCRIPT = (
     "cs_ip",
-    "precision",
-    "cb16_exponent_bias",
     "warm_start",
     "multireplica",
     "minibatches_in_flight",
@@ -79,8 +77,10 @@ def initialize(
     only, as long as nothing that it reads changes; the losses are the same, bit for bit. options:
     seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
     check_numerics, threads, trace_steps, trace_layers, max_group_bytes, micro_batch_size,
-    recompute, num_csx, kernels, products, weight_store, weight_store_dir, weight_store_memory and
-    num_wgt_servers, as `runconfig` in a params file has them.
+    recompute, num_csx, kernels, products, weight_store, weight_store_dir, weight_store_memory,
+    num_wgt_servers, precision and cb16_exponent_bias, as `runconfig` in a params file has them.
+    float32 and float64 follow from the model, so precision is one of mixed_float16, mixed_bfloat16
+    and mixed_cbfloat16.
 
     Raises: UsageError for an unknown option or a value out of range
     """
@@ -94,6 +94,11 @@ def initialize(
         raise UsageError(f"{user_line()}: initialize: fast must be True or False, got {fast!r}")
     given = {"cs_ip": cs_ip, **options}
     config = typed_yaml.convert(given, CSRunConfig, f"{user_line()}: initialize")
+    if config.precision == "float64":
+        raise UsageError(
+            f"{user_line()}: initialize: precision float64 follows from the model: call "
+            "model.double(), and leave it out"
+        )
     if compile_only and validate_only:
         raise UsageError(
             f"{user_line()}: initialize: got both validate_only and compile_only: give one, "

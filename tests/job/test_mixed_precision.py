@@ -52,3 +52,46 @@ def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> Non
     done = place.wse("-o", "killed")
     assert done.returncode == 0, done.stderr
     assert place.checkpoint(STEPS, "killed").read_bytes() == reference
+
+
+LOOP = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+torch.manual_seed(1)
+cbtorch.initialize(model_dir=sys.argv[1], precision="mixed_bfloat16")
+layers = nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.BatchNorm1d(9), nn.Linear(9, 4)
+model = cbtorch.module(nn.Sequential(*layers))
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+criterion = nn.CrossEntropyLoss()
+data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
+loader = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
+with cbtorch.Session(model, optimizer, criterion, mode="train"):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+    cbtorch.master_print(f"last: {loss.item()!r} {norm.item()!r}")
+"""
+
+
+@pytest.mark.slow
+def test_a_pytorch_loop_has_the_bits_of_one_process(place: FcMnist) -> None:
+    pytest.importorskip("torch")
+    (place.path / "loop.py").write_text(LOOP)
+    found = []
+    layout = "--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1"
+    for words in (("python",), (*layout, "python-ws"), (*layout, "python-pt")):
+        command = "csrun_cpu" if words == ("python",) else "csrun_wse"
+        folder = f"loop_{words[-1]}"
+        done = place.run(*words, "loop.py", folder, command=command)
+        assert done.returncode == 0, done.stderr
+        said = [line for line in done.stdout.splitlines() if line.startswith("last: ")]
+        found.append((said, (place.path / folder / "model-ckpt-11.safetensors").read_bytes()))
+    assert found[0][0]
+    assert found[1:] == found[:1] * 2

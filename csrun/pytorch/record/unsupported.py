@@ -27,7 +27,7 @@ _INSTEAD = {
         "torch.backends.mha.set_fastpath_enabled(False) before it"
     ),
     torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default: (
-        "loss scaling is for float16, which is not supported: use GradScaler(enabled=False), or "
+        "loss scaling is not supported in a PyTorch loop: use GradScaler(enabled=False), or "
         "leave it out"
     ),
 }

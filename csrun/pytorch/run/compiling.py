@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
@@ -95,7 +96,9 @@ def tracing_of(
     elif asked != AUTO and not (variant.trains and variant.samples == loader.batch_size):
         asked = max(size for size in range(1, asked + 1) if share % size == 0)
     config = msgspec.structs.replace(config, micro_batch_size=asked)
-    return Tracing(config, variant.samples, partial(variant.traced, optimization))
+    storage = storage_format(config.precision, config.cb16_exponent_bias)
+    trace = partial(variant.traced, optimization, storage=storage)
+    return Tracing(config, variant.samples, trace)
 
 
 def options_of(

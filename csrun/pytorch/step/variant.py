@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from xdsl.dialects.builtin import ModuleOp
+
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import RunMode
+from csrun.cirh import precision_of, set_storage
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data.errors import DataError
 from csrun.estimator.model_trace import TracedModel
@@ -193,10 +197,16 @@ class StepVariant:
                 "write it after optimizer.step(), before the next batch is taken"
             )
 
-    def traced(self, optimization: Optimization | None, options: CompileOptions) -> TracedModel:
+    def traced(
+        self,
+        optimization: Optimization | None,
+        options: CompileOptions,
+        storage: HalfFormat | None = None,
+    ) -> TracedModel:
         """Return its program before the passes, with the optimizer's updates if it trains.
 
-        It is for one of the micro-batches that a batch is computed in.
+        It is for one of the micro-batches that a batch is computed in. storage: 16-bit format of
+        mixed precision
 
         Raises: CompileError for operators over the whole batch, where there are several
         """
@@ -205,6 +215,9 @@ class StepVariant:
             _require_no_script_tensors(recording)
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
         module = module_of(recording, algorithms, self.run_mode, self.outputs)
+        if storage is not None:
+            _require_float32(module)
+            set_storage(module, storage)
         rebatch(module, options, self.samples)
         return TracedModel(module, None)
 
@@ -255,6 +268,15 @@ class StepVariant:
     @property
     def trains(self) -> bool:
         return self.run_mode is RunMode.TRAIN
+
+
+def _require_float32(module: ModuleOp) -> None:
+    """Raises: UsageError for another precision of the model"""
+    if (kind := precision_of(module)) != "float32":
+        raise UsageError(
+            f"{user_line()}: mixed precision needs a model of float32, got {kind}: leave "
+            "model.double() out, or the precision of cbtorch.initialize"
+        )
 
 
 def _require_no_script_tensors(recording: Recording) -> None:

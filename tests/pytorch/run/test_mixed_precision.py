@@ -1,0 +1,96 @@
+"""Mixed precision of a PyTorch loop: near float32's losses, and the gradients of autocast."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+
+FORMATS = "mixed_float16", "mixed_bfloat16", "mixed_cbfloat16"
+AUTOCAST = {"mixed_float16": torch.float16, "mixed_bfloat16": torch.bfloat16}
+ALIKE = 0.01  # of a loss, of float32's
+
+
+class Script:
+    """A classifier of two layers, and its data."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(12, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
+        x = torch.randn(96, 12)
+        y = (x[:, :4] + 0.1 * torch.randn(96, 4)).argmax(1)
+        self.loader = DataLoader(TensorDataset(x, y), 16)
+
+    def train(self, folder, epochs=6, read=lambda model: None, **options):
+        """Losses of the steps."""
+        cbtorch.initialize(model_dir=folder, log_steps=1000, **options)
+        self.model = cbtorch.module(self.model)
+        loader, criterion, losses = cbtorch.dataloader(self.loader), nn.CrossEntropyLoss(), []
+        with cbtorch.Session(self.model, self.optimizer, criterion, mode="train"):
+            for _ in range(epochs):
+                for x, y in loader:
+                    self.optimizer.zero_grad()
+                    loss = criterion(self.model(x), y)
+                    loss.backward()
+                    read(self.model)
+                    self.optimizer.step()
+                    losses.append(loss.detach())
+        return [loss.item() for loss in losses]
+
+
+@pytest.mark.parametrize("precision", FORMATS)
+def test_losses_are_near_those_of_float32(tmp_path, precision):
+    whole = Script().train(tmp_path / "whole")
+    script = Script()
+    halves = script.train(tmp_path / "halves", precision=precision)
+    assert halves != whole
+    assert halves[-6:] == pytest.approx(whole[-6:], rel=ALIKE, abs=ALIKE * whole[0])
+    assert whole[-1] < whole[0] / 2
+    assert all(p.dtype == torch.float32 for p in script.model.parameters())
+    recorded = Script().train(tmp_path / "recorded", precision=precision, fast=False)
+    assert recorded == halves
+
+
+@pytest.mark.parametrize("precision", AUTOCAST)
+def test_gradients_are_those_of_autocast(tmp_path, precision):
+    script, found = Script(), []
+    theirs = copy.deepcopy(script.model)
+
+    def read(model):
+        if not found:
+            found.extend(p.grad.clone() for p in model.parameters())
+
+    script.train(tmp_path, epochs=1, read=read, precision=precision)
+    x, y = next(iter(script.loader))
+    with torch.autocast("cpu", dtype=AUTOCAST[precision]):
+        loss = nn.functional.cross_entropy(theirs(x), y)
+    loss.backward()
+    for ours, parameter in zip(found, theirs.parameters(), strict=True):
+        assert torch.linalg.norm(ours - parameter.grad) <= 0.01 * torch.linalg.norm(parameter.grad)
+
+
+def test_a_resumed_training_has_the_weights_of_one(tmp_path):
+    one, two = Script(), Script()
+    one.train(tmp_path / "one", epochs=4, precision="mixed_bfloat16")
+    two.train(tmp_path / "two", epochs=2, precision="mixed_bfloat16", save_checkpoints_steps=6)
+    again = Script()
+    again.train(tmp_path / "two", epochs=4, precision="mixed_bfloat16")
+    for ours, theirs in zip(again.model.parameters(), one.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_float64_is_refused(tmp_path):
+    script = Script()
+    script.model.double()
+    script.loader = DataLoader([(x.double(), y) for x, y in script.loader.dataset], 16)
+    with pytest.raises(UsageError, match="needs a model of float32, got float64"):
+        script.train(tmp_path, precision="mixed_float16")
+    with pytest.raises(UsageError, match="follows from the model"):
+        cbtorch.initialize(model_dir=tmp_path, precision="float64")
