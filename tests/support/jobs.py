@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-STALL_S = 120.0  # for what must come, or go; tests do not measure it
+STALL_S = 300.0  # for what must come, or go; tests do not measure it
 
 
 class Started(subprocess.Popen[str]):
