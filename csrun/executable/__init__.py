@@ -13,13 +13,10 @@ from csrun.executable.bind import (
     half_bytes,
     nbytes_of,
     numbers_view,
-    row_tiles,
     state_layout,
     state_views,
     step_number,
-    sums_of_squares,
     tensors_of,
-    trust_ratio,
     view,
     wafer_views,
 )
@@ -60,6 +57,7 @@ from csrun.executable.plan import (
     TensorShard,
     Visit,
 )
+from csrun.executable.program_functions import row_tiles, sums_of_squares, trust_ratio
 
 __all__ = [
     "ALIGNMENT_BYTES",

@@ -13,7 +13,7 @@ from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.executable import Commit, sums_of_squares
-from csrun.executable.bind import total
+from csrun.executable.program_functions import total
 from csrun.nn.errors import TraceError
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.step.updates import clipping
