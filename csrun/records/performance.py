@@ -83,10 +83,11 @@ class Performance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     num_csx: CS systems that shared each batch, and whose samples all rates are of.
     est_samples_per_sec: the compiler's estimate of them. programming_time: loading the
-    executable. step_time: mean of a step, estimated_step_time: by `csrun estimate`, None without
-    one. suspected_input_bottleneck: whether `input`'s verdict is bound. ledger: where the time
-    went. synchronizations: how often each line of a PyTorch script waited for steps to run.
-    recorded_steps: how many of its steps were recorded after the first ones, by the cause.
+    executable. step_time: mean of a step without waits for batches. estimated_step_time: that by
+    `csrun estimate`, None without one. suspected_input_bottleneck: whether `input`'s verdict is
+    bound. ledger: where the time went. synchronizations: how often each line of a PyTorch script
+    waited for steps to run. recorded_steps: how many of its steps were recorded after the first
+    ones, by the cause.
     """
 
     compile_time: float

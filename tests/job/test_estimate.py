@@ -49,7 +49,9 @@ def test_a_run_tells_how_it_compares_with_its_estimate(place: FcMnist) -> None:
     assert done.returncode == 0, done.stderr
     text = done.stdout + done.stderr
     assert "Cached compilation found" in text
-    told = re.findall(r"A step takes (\S+) ms, estimated were (\S+) ms \((\S+) of the", text)
+    told = re.findall(
+        r"A step takes (\S+) ms without its input, estimated were (\S+) ms \((\S+) of the", text
+    )
     ((took_ms, estimated_ms, ratio),) = told
     assert float(estimated_ms) == pytest.approx(1e3 * float(str(found["step_s"])), rel=1e-3)
     assert float(ratio) == pytest.approx(float(took_ms) / float(estimated_ms), abs=0.01)

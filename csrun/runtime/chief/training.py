@@ -244,7 +244,7 @@ class Training:
         self._taken(first, done.done)
         self._samples += done.samples
         self._input.add(done)
-        self._estimate.add(steps, done.seconds)
+        self._estimate.add(steps, done.seconds - waited_s)
         self._is_at_end = done.finished
         if steps:
             began_ns = perf_counter_ns()
