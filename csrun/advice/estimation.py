@@ -22,20 +22,12 @@ from csrun.context import Role
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
 from csrun.launch.preflight.installation import disk_speed
+from csrun.launch.task_memory import PRIVATE_BYTES, SHARED_BYTES
 from csrun.records.run_estimate import RoleMemory, RunEstimate
 from csrun.runtime.store.backing import disk_of
 from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
 
-#: Of each task of a role, besides what model and data take, and what all tasks of a job share.
-#: Source: proportional set sizes of jobs of two models, Linux x86-64, Python 3.11
-PRIVATE_BYTES = {
-    Role.CHIEF: 55_000_000,
-    Role.MEMORYX: 27_000_000,
-    Role.WAFER: 28_000_000,
-    Role.STREAMER: 14_000_000,
-}
-SHARED_BYTES = 90_000_000
 MEASURED_SHARE = 0.8  # of free memory that a step may take to be run here
 PRODUCT = 2048  # rows of the square matrices whose product is timed
 PRODUCTS = 3
@@ -109,8 +101,8 @@ def estimate_of(
 def store_memory(plan: Plan) -> dict[str, int]:
     """Return the bytes of the training's state by kind; what is not there is left out."""
     weights = sum(group.nbytes for group in plan.groups)
-    optimizer, words = len(plan.store.slots) * weights, _sent(plan, weights)
-    words = 0 if plan.store.words_offset is None else words
+    optimizer = len(plan.store.slots) * weights
+    words = 0 if plan.store.words_offset is None else weights // 2
     kinds = {
         "weights": weights,
         "16-bit weights": words,
@@ -120,15 +112,10 @@ def store_memory(plan: Plan) -> dict[str, int]:
     return {kind: nbytes for kind, nbytes in kinds.items() if nbytes > 0}
 
 
-def _sent(plan: Plan, weight_bytes: int) -> int:
-    """Return the bytes of weights as they come to the wafer: 16-bit words in mixed precision."""
-    return weight_bytes if plan.store.words_offset is None else weight_bytes // 2
-
-
 def wafer_memory(plan: Plan) -> dict[str, int]:
     """Return the bytes of one system's memory by kind."""
     slots = [
-        (group.slot_offset_bytes, group.slot_offset_bytes + _sent(plan, group.nbytes))
+        (group.slot_offset_bytes, group.slot_offset_bytes + group.sent_bytes)
         for group in plan.groups
         if group.slot_offset_bytes is not None
     ]
@@ -192,6 +179,7 @@ def computed_step_s(plan: Plan, flops_per_s: float, disk_bytes_per_s: float | No
     if disk_bytes_per_s is None:
         return compute_s
     store = store_memory(plan)
-    reads = sum(layer.loads * layer.weight_bytes for layer in plan.layers)
+    sent = sum(group.sent_bytes for group in plan.groups) / store["weights"]
+    reads = sent * sum(layer.loads * layer.weight_bytes for layer in plan.layers)
     update = 2 * store.get("optimizer state", 0) + 2 * store["weights"]  # in and out
     return max(compute_s, (reads + update) / disk_bytes_per_s)

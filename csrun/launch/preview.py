@@ -9,12 +9,8 @@ import psutil
 from csrun.context import Role, TaskEntry
 from csrun.jobs.queue import node_names
 from csrun.launch.job_plan import JobPlan, PlannedTask
+from csrun.launch.task_memory import PRIVATE_BYTES, SHARED_BYTES
 from csrun.site import Site
-
-# What a task of each role has to itself once it runs, and what all of a job share: proportional set
-# sizes in MiB, measured with 98 tasks of a small model. The model's own memory comes on top.
-SHARED_MB = 120
-PRIVATE_MB = {Role.CHIEF: 150, Role.MEMORYX: 20, Role.SWARMX: 14, Role.STREAMER: 14}
 
 
 class Sharing(msgspec.Struct, frozen=True):
@@ -78,4 +74,5 @@ def _memory_mb(tasks: Iterable[PlannedTask]) -> int | None:
     roles = [task.role for task in tasks]
     if Role.TASK in roles:
         return None
-    return SHARED_MB + sum(PRIVATE_MB[role] for role in roles)
+    private = sum(PRIVATE_BYTES[role] for role in (*roles, Role.WAFER))
+    return (SHARED_BYTES + private) >> 20

@@ -14,7 +14,7 @@ from support.jobs import STALL_S, until
 from csrun.records.run_estimate import COMPARED_STEPS
 
 LAYOUT = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
-ALIKE = 0.15  # Python's own memory is of another size in another version
+ALIKE = 0.1
 
 
 def estimated(place: FcMnist, interpreter: str) -> dict[str, object]:
