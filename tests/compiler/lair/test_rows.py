@@ -13,7 +13,7 @@ from csrun.compiler import compile_model
 from csrun.compiler.lair import Generated, cluster, loop
 from csrun.compiler.matching import match_kernels
 from csrun.compiler.passes import run_passes
-from csrun.executable import bind, row_tiles
+from csrun.executable import program_functions, row_tiles
 from csrun.nn.initializers import zeros
 from csrun.nn.tracer import Tracer
 
@@ -193,7 +193,7 @@ def test_views_that_are_not_kept_are_the_same_each_time(monkeypatch, rows, tile)
     long, scratch = np.arange(float(rows)), np.zeros(tile)
     short = long[: rows // 2] if rows % 2 == 0 else long
     kept = row_tiles(rows, tile, [long, short], [scratch])
-    monkeypatch.setattr(bind, "MOST_KEPT_TILES", 0)
+    monkeypatch.setattr(program_functions, "MOST_KEPT_TILES", 0)
     made = row_tiles(rows, tile, [long, short], [scratch])
     assert isinstance(kept, list)
     assert not isinstance(made, list)
