@@ -100,7 +100,9 @@ def compile_model(
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     reads_words = has_half_gradients(model, options)
-    form = UpdateForm(precision_of(module), model.measures, model.storage, reads_words)
+    form = UpdateForm(
+        precision_of(module), model.measures, model.clipping, model.storage, reads_words
+    )
     updates = ProgramUpdates(model.updates, model.states, form)
     loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
@@ -272,7 +274,7 @@ def _plan(
         counts_padding=model.counts_padding,
         outputs=tuple(map(_output, model.outputs)),
         learning_rate=next((u.learning_rate for u in model.updates.values()), None),
-        clip_norm=model.clip_norm,
+        clip_norm=model.clipping.clip_norm,
         loss_scaling=model.loss_scaling,
         floor_plan=placed.floor_plan,
         marks=layers_in_turn(layout) if options.mark_layers else (),

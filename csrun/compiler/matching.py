@@ -12,7 +12,7 @@ from csrun.base.half_formats import HalfFormat
 from csrun.cirh import storage_of
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
 from csrun.cirh.ops.base import CirhOp, plain
-from csrun.cirh.ops.learning import AssignOp, UpdatingOp
+from csrun.cirh.ops.learning import UNLIMITED, AssignOp, Clipping, UpdatingOp
 from csrun.cirh.ops.model import InputOp, LossOp, OutputOp, StateOp, StoredOp
 from csrun.cirh.types import dtype_of, text_of, type_of
 from csrun.compiler.errors import CompileError, refused
@@ -48,8 +48,7 @@ class MatchedModel:
     counts_padding: the layer and operator in which rows that fill up a batch would count, if any.
     updates: the optimizer of each parameter that is trained, by name. states: how the next value of
     each state that has one depends on the batch. mixing: the operator that first makes a value of
-    the batch as a whole, if any. clip_norm: the largest global
-    norm of the gradients, if there is one. loss_scaling: rule of the
+    the batch as a whole, if any. clipping: the limits of the gradients. loss_scaling: rule of the
     loss's scale, if it has one. without_samples: names of arrays that no sample has a
     row of, whatever the size of the batch. storage: the format of mixed precision.
     """
@@ -63,7 +62,7 @@ class MatchedModel:
     updates: dict[str, Optimizer]
     states: dict[str, Dependence]
     mixing: Operation | None
-    clip_norm: float | None
+    clipping: Clipping
     loss_scaling: LossScaling | None
     loss_dependence: Dependence | None
     loss_count: int | None
@@ -74,7 +73,7 @@ class MatchedModel:
     @property
     def measures(self) -> bool:
         """Return whether the global norm of the gradients is needed before an update."""
-        return self.clip_norm is not None or self.loss_scaling is not None
+        return self.clipping.clip_norm is not None or self.loss_scaling is not None
 
     @property
     def has_loss(self) -> bool:
@@ -117,7 +116,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         outputs=tuple(covering.outputs),
         updates=covering.updates,
         states=covering.states,
-        clip_norm=_clip_norm(operations),
+        clipping=_clipping(operations),
         loss_scaling=_loss_scaling(operations),
         loss_dependence=None if loss is None else dependences[loss.value],
         loss_count=graph.loss_count(),
@@ -235,9 +234,10 @@ def _require_free_names(operations: Sequence[Operation], optimizers: Iterable[Op
             )
 
 
-def _clip_norm(operations: Sequence[Operation]) -> float | None:
+def _clipping(operations: Sequence[Operation]) -> Clipping:
     updates = (op for op in operations if isinstance(op, UpdatingOp))
-    return next((op.clip_norm.value.data for op in updates if op.clip_norm is not None), None)
+    found = (Clipping.of(op) for op in updates)
+    return next((each for each in found if each.options()), UNLIMITED)
 
 
 def _loss_scaling(operations: Sequence[Operation]) -> LossScaling | None:

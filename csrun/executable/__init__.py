@@ -57,7 +57,12 @@ from csrun.executable.plan import (
     TensorShard,
     Visit,
 )
-from csrun.executable.program_functions import row_tiles, sums_of_squares, trust_ratio
+from csrun.executable.program_functions import (
+    limited,
+    row_tiles,
+    sums_of_squares,
+    trust_ratio,
+)
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -107,6 +112,7 @@ __all__ = [
     "half_bytes",
     "is_in_plan",
     "learning_rate",
+    "limited",
     "load",
     "machine_code",
     "manifest_of",

@@ -44,6 +44,18 @@ def trust_ratio(weights: float, update: float) -> float:
     return (weights / update) ** 0.5 if weights > 0 and update > 0 else 1.0
 
 
+def limited(factor: float, squares: float, longest: float) -> float:
+    """Factor of a gradient that leaves it at most `longest`.
+
+    factor: by which it is scaled anyhow. squares: sum of its squares before that. A norm that is
+    not a number reaches the weights.
+
+    Source: tf.clip_by_norm
+    """
+    norm = factor * squares**0.5
+    return factor if norm <= longest else factor * (longest / norm)
+
+
 def total(numbers: Iterable[float]) -> float:
     """The sum, rounded once: the same in whatever order the numbers come."""
     try:

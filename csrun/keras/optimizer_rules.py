@@ -4,9 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from csrun import nn
 from csrun.base.errors import UsageError
-from csrun.cirh.algorithms import AdadeltaAttr, AdagradAttr, Algorithm, RmsPropAttr
+from csrun.cirh.algorithms import (
+    AdadeltaAttr,
+    AdagradAttr,
+    AdamAttr,
+    Algorithm,
+    NAdamAttr,
+    RmsPropAttr,
+    SgdAttr,
+)
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.executable.learning_rate import (
     Constant,
     Cosine,
@@ -22,10 +30,10 @@ from csrun.nn.optimizer import schedule_attribute
 
 @dataclass(frozen=True)
 class KerasLearning:
-    """Algorithms by the torch names of parameters, and the norm that gradients are clipped to."""
+    """Algorithms by the torch names of parameters, and limits of the gradients."""
 
     algorithms: Mapping[str, Algorithm]
-    clip_norm: float | None
+    clipping: Clipping = UNLIMITED
 
 
 def learning_of(model: KerasModel) -> KerasLearning:
@@ -49,14 +57,20 @@ def learning_of(model: KerasModel) -> KerasLearning:
         stored_name(variable).replace("/", "."): make(optimizer, rate, variable)
         for variable in model.trained
     }
-    clip_norm = optimizer.global_clipnorm
-    return KerasLearning(algorithms, None if clip_norm is None else float(clip_norm))
+    limits = {
+        name: float(number)
+        for name, option in _LIMITS.items()
+        if (number := getattr(optimizer, option))
+    }
+    return KerasLearning(algorithms, Clipping(**limits))
+
+
+#: Keras's options of `Clipping`; an optimizer has one of them.
+_LIMITS = {"clip_norm": "global_clipnorm", "clip_each": "clipnorm", "clip_value": "clipvalue"}
 
 
 #: Options of every Keras optimizer that change an update in a way that csrun does not have.
 _NOT_SUPPORTED = (
-    "clipnorm",
-    "clipvalue",
     "use_ema",
     "loss_scale_factor",
     "gradient_accumulation_steps",
@@ -72,25 +86,38 @@ def _decay(optimizer: Any, variable: Any) -> float:
 
 def _adam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     """Source: keras.optimizers.Adam: epsilon is added before the bias correction."""
-    if optimizer.amsgrad:
-        raise UsageError(f"{type(optimizer).__name__}: amsgrad is not supported: leave it out")
-    return nn.AdamW(
-        learning_rate=rate,
-        beta1=optimizer.beta_1,
-        beta2=optimizer.beta_2,
-        epsilon=optimizer.epsilon,
-        epsilon_hat=True,
+    return AdamAttr.of(
+        schedule_attribute(rate),
+        (optimizer.beta_1, optimizer.beta_2),
+        optimizer.epsilon,
+        decoupled=True,
         weight_decay=_decay(optimizer, variable),
-    ).algorithm()
+        epsilon_hat=True,
+        amsgrad=optimizer.amsgrad,
+    )
+
+
+def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
+    """Source: keras.optimizers.Nadam: PyTorch's with a momentum that comes as fast as it can."""
+    return NAdamAttr.of(
+        schedule_attribute(rate),
+        (optimizer.beta_1, optimizer.beta_2),
+        optimizer.epsilon,
+        momentum_decay=1.0,
+        decoupled=True,
+        weight_decay=_decay(optimizer, variable),
+    )
 
 
 def _sgd(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    """Source: keras.optimizers.SGD: the velocity is that of PyTorch, times the learning rate."""
-    _require_constant(optimizer, rate)
+    """Source: keras.optimizers.SGD: the velocity has the learning rates of its steps."""
     _require_no_decay(optimizer)
-    return nn.SGD(
-        learning_rate=rate, momentum=optimizer.momentum, nesterov=optimizer.nesterov
-    ).algorithm()
+    return SgdAttr.of(
+        schedule_attribute(rate),
+        optimizer.momentum,
+        optimizer.nesterov,
+        rate_inside=_has_rates(optimizer, rate),
+    )
 
 
 def _adadelta(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
@@ -100,7 +127,6 @@ def _adadelta(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     """Source: keras.optimizers.RMSprop: epsilon is below the root."""
-    _require_constant(optimizer, rate)
     _require_no_decay(optimizer)
     return RmsPropAttr.of(
         schedule_attribute(rate),
@@ -109,6 +135,7 @@ def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
         optimizer.momentum or 0.0,
         optimizer.centered,
         epsilon_inside=True,
+        rate_inside=_has_rates(optimizer, rate),
     )
 
 
@@ -123,13 +150,9 @@ def _adagrad(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     )
 
 
-def _require_constant(optimizer: Any, rate: Schedule) -> None:
-    """Raises: UsageError for momentum and a schedule: Keras's velocity has the rate of its step"""
-    if optimizer.momentum and not isinstance(rate, Constant):
-        raise UsageError(
-            f"{type(optimizer).__name__}: momentum with a learning rate schedule is not supported: "
-            "leave out one of them"
-        )
+def _has_rates(optimizer: Any, rate: Schedule) -> bool:
+    """Return whether velocities need the rates of their steps, rather than that of the update."""
+    return bool(optimizer.momentum) and not isinstance(rate, Constant)
 
 
 def _require_no_decay(optimizer: Any) -> None:
@@ -143,6 +166,7 @@ _ALGORITHMS: dict[type, Callable[[Any, Schedule, Any], Algorithm]] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.AdamW: _adam,
     keras.optimizers.Adam: _adam,
+    keras.optimizers.Nadam: _nadam,
     keras.optimizers.Adadelta: _adadelta,
     keras.optimizers.Adagrad: _adagrad,
     keras.optimizers.RMSprop: _rmsprop,

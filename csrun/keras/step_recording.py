@@ -38,12 +38,12 @@ def trace_keras(
     mode = options.run_mode
     specs = dataset.element_spec()
     names = dataset.names(len(specs))
-    learning = learning_of(model) if mode is RunMode.TRAIN else KerasLearning({}, None)
+    learning = learning_of(model) if mode is RunMode.TRAIN else KerasLearning({})
     step = _KerasStep(model, mode)
     recording = _with_names(step.record(dataset), names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
     wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
-    module = module_of(recording, learning.algorithms, mode, wanted, learning.clip_norm)
+    module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping)
     metrics = None
     if mode is RunMode.EVAL:
         metrics = KerasMetrics.of(model, step.batch[1:], step.outputs)

@@ -27,6 +27,7 @@ from csrun.cirh.algorithms import (
     ScheduleAttr,
     SgdAttr,
 )
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.executable.learning_rate import Constant, Schedule
 from csrun.executable.loss_scale import LossScaling, dynamic, misfit
 from csrun.nn.errors import TraceError, user_line
@@ -48,11 +49,11 @@ SCALING_OPTIONS = {
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, the algorithm that minimizes it, the norm to clip to, and how the loss is scaled."""
+    """A loss, the algorithm that minimizes it, limits of gradients, and how the loss is scaled."""
 
     loss: Tensor
     algorithm: Algorithm
-    clip_norm: float | None = None
+    clipping: Clipping = UNLIMITED
     loss_scaling: LossScaling | None = None
 
 
@@ -80,7 +81,8 @@ class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     loss_scaling_factor: a number, 1.0 for none, or `dynamic` or `tf_dynamic`; loss_scale is another
     name of it. The other options are of dynamic scaling, whose defaults are those of the dialect.
-    max_gradient_norm: another name of clip_norm.
+    max_gradient_norm: another name of clip_norm. max_gradient_value: the largest magnitude of a
+    number of the gradients, instead. 0 is none.
     """
 
     loss_scaling_factor: ScalingFactor = 1.0
@@ -118,8 +120,8 @@ class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
             return None if factor == 1 else LossScaling(float(factor), is_dynamic=False)
         return found
 
-    def longest(self) -> float | None:
-        """The norm to which gradients are clipped, by either of its names.
+    def clipping(self) -> Clipping:
+        """The limits of the gradients.
 
         Raises: OptimizerError for two clippings, or a negative one
         """
@@ -132,15 +134,19 @@ class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
         for key, number in (("max_gradient_norm", norm), ("max_gradient_value", value)):
             if number is not None and number < 0:
                 raise OptimizerError(f"{key} must be >= 0, got {number}")
-        if value is not None:
+        if value and self.clip_norm is not None:
             raise OptimizerError(
-                "max_gradient_value is not supported: clip by max_gradient_norm, or clip_norm"
+                f"clip_norm is {self.clip_norm} and max_gradient_value is {value}: give one of them"
             )
         if norm and self.clip_norm is not None and norm != self.clip_norm:
             raise OptimizerError(
                 f"clip_norm is {self.clip_norm} and max_gradient_norm is {norm}: give one of them"
             )
-        return norm or self.clip_norm
+        longest = norm or self.clip_norm
+        return Clipping(
+            clip_norm=float(longest) if longest else None,
+            clip_value=float(value) if value else None,
+        )
 
 
 class Learning(
@@ -172,7 +178,7 @@ class Learning(
                 raise OptimizerError(f"learning_rate must be >= 0, got {rate}")
             self.algorithm()
             self.loss_scaling()
-            self.longest()
+            self.clipping()
         except OptimizerError:
             raise
         except VerifyException as error:
@@ -190,9 +196,7 @@ class Learning(
         Raises: TraceError for a loss that is not a scalar of the model
         """
         require_loss("minimize", loss)
-        length = self.longest()
-        clip_norm = None if length is None else float(length)
-        return TrainOp(loss, self.algorithm(), clip_norm, self.loss_scaling())
+        return TrainOp(loss, self.algorithm(), self.clipping(), self.loss_scaling())
 
 
 class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):

@@ -252,9 +252,7 @@ class Tracer:
                 "the train_op minimizes another tensor than the model's loss: pass that loss to "
                 "minimize"
             )
-        options: dict[str, Plain] = {}
-        if train_op.clip_norm is not None:
-            options["clip_norm"] = train_op.clip_norm
+        options: dict[str, Plain] = {**train_op.clipping.options()}
         if train_op.loss_scaling is not None:
             numbers = msgspec.structs.asdict(train_op.loss_scaling)
             options["loss_scaling"] = DictionaryAttr({k: attribute(v) for k, v in numbers.items()})

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from csrun import nn
-from csrun.nn.optimizer import Learning
+from csrun.cirh.algorithms import Algorithm, RmsPropAttr
+from csrun.executable.learning_rate import Constant
+from csrun.nn.optimizer import Learning, schedule_attribute
 from csrun.tensorflow.errors import GraphError, line_of, refused
-from csrun.tensorflow.gradient_clipping import clip_norm_of, refuse_edited
+from csrun.tensorflow.gradient_clipping import clipping_of, refuse_edited
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, variables_by_operator
 from csrun.tensorflow.own_optimizers import OwnOptimizers
@@ -58,16 +61,19 @@ class _ApplyReader:
         names = [argument.name for argument in op.op_def.input_arg]
         inputs = dict(zip(names, op.inputs, strict=True))
         gradient = inputs["grad" if "grad" in inputs else "delta"]
-        clip_norm, source = clip_norm_of(gradient, self._asked.variables)
-        variable = inputs["var"].op.name
-        if source is None or self._asked.variables[source] != variable:
+        clipped, variable = clipping_of(gradient, self._asked.variables), inputs["var"].op.name
+        if clipped is None or self._asked.variables[clipped[1]] != variable:
             raise refuse_edited(gradient.op, variable)
+        limits = {
+            "clip_norm": clipped[0].clip_norm,
+            "max_gradient_value": clipped[0].clip_value,
+        }
         make = _RULES[op.type]
         options = make(
             _ApplyNumbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha")))
         )
         kind, values = options
-        return GraphLearning(kind(clip_norm=clip_norm, **values), frozenset({variable}))
+        return GraphLearning(kind(**limits, **values), frozenset({variable}))
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,42 @@ def _adagrad(given: _ApplyNumbers, rate: Rate) -> Options:
     return nn.Adagrad, {"learning_rate": rate, "initial_accumulator": first, "epsilon": 1e-30}
 
 
+class _TensorFlowRmsProp(
+    nn.RMSProp, frozen=True, forbid_unknown_fields=True, tag="tensorflow_rmsprop"
+):
+    """RMSProp of TensorFlow: epsilon is below the root, the velocity has the rates of its steps."""
+
+    initial_accumulator: float = 1.0
+
+    def algorithm(self) -> Algorithm:
+        """The learning algorithm as an attribute of CIRH."""
+        is_constant = isinstance(self.learning_rate, Real | Constant)
+        return RmsPropAttr.of(
+            schedule_attribute(self.learning_rate),
+            self.alpha,
+            self.epsilon,
+            self.momentum,
+            self.centered,
+            epsilon_inside=True,
+            initial_accumulator=self.initial_accumulator,
+            rate_inside=bool(self.momentum) and not is_constant,
+        )
+
+
+def _rmsprop(given: _ApplyNumbers, rate: Rate) -> Options:
+    """Source: tf.raw_ops.ResourceApplyRMSProp, ResourceApplyCenteredRMSProp"""
+    names = {"alpha": "rho", "epsilon": "epsilon", "momentum": "momentum"}
+    numbers = {name: given.number(own) for name, own in names.items()}
+    first = given.first_value("ms")
+    centered = "mg" in given.inputs
+    return _TensorFlowRmsProp, {
+        "learning_rate": rate,
+        "centered": centered,
+        "initial_accumulator": first,
+        **numbers,
+    }
+
+
 _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyGradientDescent": _descent,
     "ApplyGradientDescent": _descent,
@@ -137,6 +179,10 @@ _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ApplyAdam": _adam,
     "ResourceApplyAdagrad": _adagrad,
     "ApplyAdagrad": _adagrad,
+    "ResourceApplyRMSProp": _rmsprop,
+    "ApplyRMSProp": _rmsprop,
+    "ResourceApplyCenteredRMSProp": _rmsprop,
+    "ApplyCenteredRMSProp": _rmsprop,
 }
 
 

@@ -1,34 +1,57 @@
-"""tf.clip_by_global_norm, found by its operators."""
+"""tf.clip_by_global_norm and tf.clip_by_value, found by their operators."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.tensorflow.errors import GraphError, refused
 from csrun.tensorflow.graph_folding import value_of
 
+#: Limits of a gradient, and its placeholder.
+Clipped = tuple[Clipping, str]
 
-def clip_norm_of(gradient: Any, known: Mapping[str, str]) -> tuple[float | None, str | None]:
-    """Return the norm that a gradient is clipped to, and the gradient's placeholder.
 
-    known: placeholders of gradients. The second is None for a gradient that is changed otherwise.
-    Source: tf.clip_by_global_norm: g * (clip_norm * min(1 / norm, 1 / clip_norm) + (norm - norm))
+def clipping_of(gradient: Any, known: Mapping[str, str]) -> Clipped | None:
+    """Return the limits of a gradient, and the gradient's placeholder.
+
+    known: placeholders of gradients. None for a gradient that is changed otherwise.
     """
     op = _plain(gradient.op)
     if op.name in known:
-        return None, op.name
-    if op.type != "Mul":
-        return None, None
+        return UNLIMITED, op.name
+    match op.type:
+        case "Mul":
+            return _by_norm(op, known)
+        case "Maximum":
+            return _by_value(op, known)
+        case _:
+            return None
+
+
+def _by_norm(op: Any, known: Mapping[str, str]) -> Clipped | None:
+    """Source: tf.clip_by_global_norm: g * (c * min(1 / norm, 1 / c) + (norm - norm))"""
     source, scale = _plain(op.inputs[0].op), _plain(op.inputs[1].op)
     if source.name not in known or scale.type not in ("AddV2", "Add"):
-        return None, None
+        return None
     factor = _plain(scale.inputs[0].op)
     if factor.type != "Mul":
-        return None, None
+        return None
     length = next((v for t in factor.inputs if (v := value_of(t)) is not None), None)
     norms = [t for t in factor.inputs if _plain(t.op).type == "Minimum"]
     if length is None or not norms or not _is_norm_of_all(norms[0], known):
-        return None, None
-    return float(length), source.name
+        return None
+    return Clipping(clip_norm=float(length)), source.name
+
+
+def _by_value(op: Any, known: Mapping[str, str]) -> Clipped | None:
+    """Source: tf.clip_by_value: max(min(g, most), least)"""
+    inner, least = _plain(op.inputs[0].op), value_of(op.inputs[1])
+    if inner.type != "Minimum" or least is None:
+        return None
+    source, most = _plain(inner.inputs[0].op), value_of(inner.inputs[1])
+    if source.name not in known or most is None or float(most) != -float(least):
+        return None
+    return Clipping(clip_value=float(most)), source.name
 
 
 def refuse_edited(op: Any, variable: str) -> GraphError:
@@ -36,7 +59,7 @@ def refuse_edited(op: Any, variable: str) -> GraphError:
     return refused(
         op,
         f"the gradient of {variable} is changed in a way that is not supported: use it as it is, "
-        "or tf.clip_by_global_norm of all gradients",
+        "tf.clip_by_global_norm of all gradients, or tf.clip_by_value between -v and v",
     )
 
 

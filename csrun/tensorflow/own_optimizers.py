@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun import nn
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.nn.optimizer import Learning
 from csrun.tensorflow.errors import GraphError
-from csrun.tensorflow.gradient_clipping import clip_norm_of, refuse_edited
+from csrun.tensorflow.gradient_clipping import clipping_of, refuse_edited
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, operator_of
 from csrun.tensorflow.graph_import import stored_name
 from csrun.tensorflow.rate_schedules import RateReader
@@ -25,6 +26,7 @@ from csrun.tensorflow.tf_version import tf
 
 Array = npt.NDArray[Any]
 _OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
+_CLIPS = re.compile(r"(.*/)?clip_by_(global_norm|value)(_\d+)?")  # scopes of their operators
 _MOST_PROVEN = 4  # weights, the smallest ones
 _STEP = 1000  # at which no schedule is still 0
 TOLERANCE, ROUNDING = 1e-5, 2.0**-22  # of the step, and of weights in float32
@@ -71,24 +73,23 @@ class OwnOptimizers:
                 "or AdamWOptimizer as the Model Zoo has it"
             )
         used = [(gradient, v) for gradient, v in pairs if gradient is not None]
-        norms = {_checked_norm(gradient, v, asked) for gradient, v in used}
-        if len(norms) > 1:
-            raise GraphError("gradients must be clipped all by one norm, or none of them")
-        learning = _adamw(optimizer, rates, next(iter(norms), None))
+        limits = {_checked_limits(gradient, v, asked) for gradient, v in used}
+        if len(limits) > 1:
+            raise GraphError("all gradients must be clipped by equal limits, or none of them")
+        learning = _adamw(optimizer, rates, next(iter(limits), UNLIMITED))
         step = _STEP if rates.last is None else min(_STEP, rates.last - 1)
         _StepProof(learning, optimizer, step).run([v for _, v in used], asked, ops)
         return learning, {operator_of(v).name for _, v in used}
 
 
-def _checked_norm(gradient: Any, variable: Any, asked: AskedGradients) -> float | None:
-    norm, source = clip_norm_of(gradient, asked.variables)
-    name = operator_of(variable).name
-    if source is None or asked.variables[source] != name:
+def _checked_limits(gradient: Any, variable: Any, asked: AskedGradients) -> Clipping:
+    found, name = clipping_of(gradient, asked.variables), operator_of(variable).name
+    if found is None or asked.variables[found[1]] != name:
         raise refuse_edited(gradient.op, name)
-    return norm
+    return found[0]
 
 
-def _adamw(optimizer: Any, rates: RateReader, clip_norm: float | None) -> nn.AdamW:
+def _adamw(optimizer: Any, rates: RateReader, limits: Clipping) -> nn.AdamW:
     rate = optimizer.learning_rate
     return nn.AdamW(
         learning_rate=rates.of(rate) if hasattr(rate, "op") else float(rate),
@@ -99,7 +100,8 @@ def _adamw(optimizer: Any, rates: RateReader, clip_norm: float | None) -> nn.Ada
         epsilon_hat=True,
         bias_correction=bool(getattr(optimizer, "use_bias_correction", False)),
         exclude_from_weight_decay=tuple(optimizer.exclude_from_weight_decay or ()),
-        clip_norm=clip_norm,
+        clip_norm=limits.clip_norm,
+        max_gradient_value=limits.clip_value,
     )
 
 
@@ -163,8 +165,8 @@ def _after_clipping(source: Any, update: Any) -> Any:
     tensor = source
     while True:
         users = [op for op in tensor.consumers() if op.name in inside]
-        clips = [op for op in users if op.name.rpartition("/")[0].endswith("clip_by_global_norm")]
-        scaled = [op for op in clips if op.type in ("Mul", "Identity")]
+        clips = [op for op in users if _CLIPS.fullmatch(op.name.rpartition("/")[0])]
+        scaled = [op for op in clips if op.type in ("Mul", "Minimum", "Maximum", "Identity")]
         if not scaled:
             return tensor
         tensor = scaled[0].outputs[0]

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from math import inf, isnan, nan
 
+import msgspec
 import numpy as np
 import pytest
 from support.programs import ArrayData, Machine, Network, options_of
@@ -11,6 +12,7 @@ from support.programs import ArrayData, Machine, Network, options_of
 from csrun import nn
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import RunSettings
+from csrun.cirh.ops.learning import Clipping
 from csrun.compiler import compile_model
 from csrun.executable import Commit, sums_of_squares
 from csrun.executable.program_functions import total
@@ -31,8 +33,12 @@ CASES = {
 STEPS = 30
 
 
-def trained(network, make):
-    """The weights after all steps by PyTorch, and how many of the steps were clipped."""
+def clip_norm(tensors):
+    torch.nn.utils.clip_grad_norm_(tensors, NORM)
+
+
+def trained(network, make, clip=clip_norm):
+    """The weights after all steps by PyTorch, and how many gradients were changed by `clip`."""
     tensors = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
     optimizer, clipped = make([*tensors.values()]), 0
     for x, labels in network.batches(STEPS):
@@ -43,7 +49,12 @@ def trained(network, make):
             hidden = hidden.relu() if layer != layers[-1] else hidden
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(hidden, torch.from_numpy(labels).long()).backward()
-        clipped += torch.nn.utils.clip_grad_norm_([*tensors.values()], NORM).item() > NORM
+        before = [tensor.grad.clone() for tensor in tensors.values()]
+        clip([*tensors.values()])
+        clipped += sum(
+            not torch.equal(old, tensor.grad)
+            for old, tensor in zip(before, tensors.values(), strict=True)
+        )
         optimizer.step()
     return {name: tensor.detach().numpy() for name, tensor in tensors.items()}, clipped
 
@@ -60,7 +71,7 @@ def test_clipped_steps_in_float64_are_pytorchs(tmp_path, mode, name):
     for batch in network.batches(STEPS):
         machine.train(batch)
     expected, clipped = trained(network, make)
-    assert 5 < clipped < STEPS
+    assert 5 * len(expected) < clipped < STEPS * len(expected)
     for tensor, value in expected.items():
         np.testing.assert_allclose(machine.state[tensor], value, rtol=1e-9, atol=1e-9)
 
@@ -78,6 +89,55 @@ def test_the_gradient_of_all_minibatches_is_clipped(tmp_path, replicas, minibatc
     assert machine.run(StepOrder(0, STEPS)).done == STEPS
     for name, value in trained(whole, make)[0].items():
         np.testing.assert_allclose(machine.state[name], value, rtol=1e-9, atol=1e-9)
+
+
+class Limited:
+    """An optimizer with limits that no option asks for."""
+
+    def __init__(self, optimizer, limits):
+        self._optimizer, self._limits = optimizer, limits
+
+    def minimize(self, loss):
+        return replace(self._optimizer.minimize(loss), clipping=self._limits)
+
+
+def limit_each(tensors, most):
+    for tensor in tensors:
+        torch.nn.utils.clip_grad_norm_([tensor], most)
+
+
+LIMITS = {
+    "each": (Clipping(clip_each=0.3), lambda tensors: limit_each(tensors, 0.3)),
+    "value": (
+        Clipping(clip_value=0.03),
+        lambda tensors: torch.nn.utils.clip_grad_value_(tensors, 0.03),
+    ),
+    "both": (
+        Clipping(clip_norm=NORM, clip_each=0.3),
+        lambda tensors: (
+            torch.nn.utils.clip_grad_norm_(tensors, NORM),
+            limit_each(tensors, 0.3),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [PIPELINED, STREAMING])
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("optimizer", CASES)
+def test_gradients_of_a_tensor_are_limited(tmp_path, mode, name, optimizer):
+    limits, clip = LIMITS[name]
+    ours, make = CASES[optimizer]
+    plain = msgspec.structs.replace(ours, clip_norm=None)
+    network = Network(precision="float64", optimizer=Limited(plain, limits))
+    machine = Machine(network.compile(tmp_path, mode, 1), network.parameters())
+    for batch in network.batches(STEPS):
+        machine.train(batch)
+    expected, clipped = trained(network, make, clip)
+    assert 5 < clipped < STEPS * len(expected)
+    for tensor, value in expected.items():
+        # PyTorch adds 1e-6 to a norm before it divides.
+        np.testing.assert_allclose(machine.state[tensor], value, rtol=1e-4, atol=1e-5)
 
 
 def test_groups_do_not_change_a_bit(tmp_path):

@@ -64,7 +64,7 @@ def made(kind, flag, decay):
 @pytest.mark.parametrize("flag", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_loop_of_an_optimizer_has_the_bits_of_numpy(kind, flag, decay):
-    loops = UpdateLoops.of(made(kind, flag, decay), UpdateForm("float32", is_clipped=True))
+    loops = UpdateLoops.of(made(kind, flag, decay), UpdateForm("float32", is_measured=True))
     gradients = np.random.default_rng(1).standard_normal(37)
     gradients[:6] = 0.0, -0.0, 1e-30, 1e30, np.inf, np.nan
     for loop in loops.all:

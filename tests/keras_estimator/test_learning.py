@@ -25,11 +25,21 @@ MADE = {
     "rmsprop centered": lambda: OPTIMIZERS.RMSprop(0.01, momentum=0.5, centered=True),
     "adagrad": lambda: OPTIMIZERS.Adagrad(0.05, epsilon=1e-2),
     "adadelta": lambda: OPTIMIZERS.Adadelta(1.0),
+    "amsgrad": lambda: OPTIMIZERS.Adam(0.01, amsgrad=True),
+    "nadam": lambda: OPTIMIZERS.Nadam(0.01, weight_decay=0.1),
     "clipped": lambda: OPTIMIZERS.SGD(0.1, global_clipnorm=0.1),
+    "each clipped": lambda: OPTIMIZERS.Adam(0.01, epsilon=1e-3, clipnorm=0.03),
+    "clipped by value": lambda: OPTIMIZERS.SGD(0.1, momentum=0.9, clipvalue=0.002),
     "piecewise": lambda: OPTIMIZERS.SGD(SCHEDULES.PiecewiseConstantDecay([1, 3], [0.1, 0.05, 0.2])),
     "polynomial": lambda: OPTIMIZERS.SGD(SCHEDULES.PolynomialDecay(0.1, 4, 0.01, power=2.0)),
     "exponential": lambda: OPTIMIZERS.SGD(SCHEDULES.ExponentialDecay(0.1, 2, 0.5)),
     "cosine": lambda: OPTIMIZERS.SGD(SCHEDULES.CosineDecay(0.1, 4, alpha=0.1)),
+    "velocity of rates": lambda: OPTIMIZERS.SGD(
+        SCHEDULES.ExponentialDecay(0.1, 2, 0.5), momentum=0.9, nesterov=True
+    ),
+    "rmsprop of rates": lambda: OPTIMIZERS.RMSprop(
+        SCHEDULES.ExponentialDecay(0.01, 2, 0.5), momentum=0.9
+    ),
 }
 
 
@@ -74,19 +84,13 @@ class OwnSgd(OPTIMIZERS.SGD):
 
 
 REFUSED = {
-    "optimizer Nadam is not supported: use one of Adadelta, Adagrad": lambda: OPTIMIZERS.Nadam(),
+    "optimizer Ftrl is not supported: use one of Adadelta, Adagrad": lambda: OPTIMIZERS.Ftrl(),
     "optimizer OwnSgd is not supported": lambda: OwnSgd(0.1),
-    "SGD: clipnorm is not supported: leave it out": lambda: OPTIMIZERS.SGD(0.1, clipnorm=1.0),
-    "SGD: clipvalue is not supported": lambda: OPTIMIZERS.SGD(0.1, clipvalue=1.0),
     "Adam: use_ema is not supported": lambda: OPTIMIZERS.Adam(0.1, use_ema=True),
     "Adam: gradient_accumulation_steps is not supported": lambda: OPTIMIZERS.Adam(
         gradient_accumulation_steps=2
     ),
-    "Adam: amsgrad is not supported": lambda: OPTIMIZERS.Adam(amsgrad=True),
     "SGD: weight_decay is not supported": lambda: OPTIMIZERS.SGD(0.1, weight_decay=0.1),
-    "SGD: momentum with a learning rate schedule is not supported": lambda: OPTIMIZERS.SGD(
-        SCHEDULES.CosineDecay(0.1, 4), momentum=0.9
-    ),
     "SGD: the schedule ExponentialDecay is not supported: use": lambda: OPTIMIZERS.SGD(
         SCHEDULES.ExponentialDecay(0.1, 4, 0.5, staircase=True)
     ),

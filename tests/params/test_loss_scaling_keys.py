@@ -5,6 +5,7 @@ import pytest
 
 from csrun import nn
 from csrun.base.errors import UsageError
+from csrun.cirh.ops.learning import UNLIMITED
 from csrun.executable.loss_scale import LossScaling
 from csrun.params import load
 
@@ -43,8 +44,8 @@ def test_the_rule_of_the_keys(read, keys, scaling):
 
 
 def test_max_gradient_norm_is_clip_norm(read):
-    assert read("max_gradient_norm: 1.0").longest() == 1.0
-    assert read("max_gradient_norm: 0").longest() is None
+    assert read("max_gradient_norm: 1.0").clipping().clip_norm == 1.0
+    assert read("max_gradient_norm: 0").clipping() == UNLIMITED
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_max_gradient_norm_is_clip_norm(read):
         ("loss_scaling_factor: dynamic, max_loss_scale: 1e39", "max_loss_scale must be at most"),
         ("loss_scaling_factor: dynamic, overflow_tolerance: -1", "overflow_tolerance must be >= 0"),
         ("max_gradient_norm: 1, max_gradient_value: 1", "max_gradient_norm or max_gradient_value"),
-        ("max_gradient_value: 1", "max_gradient_value is not supported"),
+        ("clip_norm: 1, max_gradient_value: 2", "give one of them"),
         ("max_gradient_norm: -1", "max_gradient_norm must be >= 0, got -1"),
         ("max_gradient_norm: 1, clip_norm: 2", "clip_norm is 2.0 and max_gradient_norm is 1.0"),
     ],

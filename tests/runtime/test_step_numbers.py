@@ -15,6 +15,7 @@ from support.running import (
 )
 
 from csrun.cirh.algorithms import AdamAttr, StepNumberAttr
+from csrun.cirh.ops.learning import Clipping
 from csrun.executable import MOST_STEPS
 from csrun.nn.optimizer import TrainOp
 from csrun.runtime.step.step_numbers import StepNumbers
@@ -32,7 +33,7 @@ class ByNumbers:
     def minimize(self, loss):
         rate, decay = (StepNumberAttr.of(index) for index in range(2))
         algorithm = AdamAttr.of(rate, decoupled=True, weight_decay=decay)
-        return TrainOp(loss, algorithm, clip_norm=self._clip_norm)
+        return TrainOp(loss, algorithm, Clipping(self._clip_norm))
 
 
 def rows(first: int, scale: float) -> list[tuple[float, float]]:

@@ -18,16 +18,26 @@ from support.tf_models import (
 pytestmark = ignore_warnings
 
 
-def clipped(features, labels, mode, params):
-    """Gradients of tf.gradients, clipped to their norm."""
-    logits = v1.layers.dense(v1.layers.dense(features, 32, activation=tf.nn.tanh), CLASSES)
-    loss = 5.0 * cross_entropy(logits, labels)
-    variables = v1.trainable_variables()
-    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.7)
-    optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
-    step = v1.train.get_or_create_global_step()
-    train_op = optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), step)
-    return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+def clipped(clip):
+    """A model with gradients of tf.gradients that are clipped."""
+
+    def model_fn(features, labels, mode, params):
+        logits = v1.layers.dense(v1.layers.dense(features, 32, activation=tf.nn.tanh), CLASSES)
+        loss = 5.0 * cross_entropy(logits, labels)
+        variables = v1.trainable_variables()
+        gradients = clip(tf.gradients(loss, variables))
+        optimizer = v1.train.MomentumOptimizer(0.05, 0.9)
+        step = v1.train.get_or_create_global_step()
+        train_op = optimizer.apply_gradients(list(zip(gradients, variables, strict=True)), step)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+CLIPS = {
+    "norm": lambda gradients: tf.clip_by_global_norm(gradients, 0.7)[0],
+    "value": lambda gradients: [tf.clip_by_value(each, -0.02, 0.02) for each in gradients],
+}
 
 
 OPTIMIZERS = {
@@ -36,6 +46,12 @@ OPTIMIZERS = {
     "nesterov": lambda: v1.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
     "adam": lambda: v1.train.AdamOptimizer(1e-2, beta1=0.8, epsilon=1e-6),
     "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "rmsprop": lambda: v1.train.RMSPropOptimizer(1e-2, decay=0.8, epsilon=1e-3),
+    "centered": lambda: v1.train.RMSPropOptimizer(
+        v1.train.exponential_decay(1e-2, v1.train.get_or_create_global_step(), 5, 0.5),
+        momentum=0.9,
+        centered=True,
+    ),
 }
 
 
@@ -44,8 +60,9 @@ def test_20_steps_are_those_of_a_session(name, tmp_path):
     assert_as_in_session(classifier(OPTIMIZERS[name]), tmp_path, batches())
 
 
-def test_gradients_are_clipped_by_their_global_norm(tmp_path):
-    assert_as_in_session(clipped, tmp_path, batches(), tolerance=3e-6)
+@pytest.mark.parametrize("name", CLIPS)
+def test_gradients_are_clipped(name, tmp_path):
+    assert_as_in_session(clipped(CLIPS[name]), tmp_path, batches(), tolerance=3e-6)
 
 
 def decayed(rate):

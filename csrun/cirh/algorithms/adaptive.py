@@ -86,7 +86,8 @@ class RmsPropAttr(Algorithm):
     g = grad + weight_decay w; s = alpha s + (1 - alpha) g g; a = alpha a + (1 - alpha) g;
     u = g / (sqrt(s) + epsilon), or with `centered` g / (sqrt(s - a a) + epsilon), a difference that
     rounding does not take below zero; b = momentum b + u; w = w - learning_rate b. With
-    `epsilon_inside` epsilon is added below the root, as in Keras.
+    `epsilon_inside` epsilon is added below the root, as in Keras; with `rate_inside` u, not b, is
+    multiplied by the learning rate. s begins with `initial_accumulator`.
 
     Source: Tieleman and Hinton 2012, lecture 6e; centered: Graves 2013, equations 38 to 45
     """
@@ -101,6 +102,8 @@ class RmsPropAttr(Algorithm):
     exclude: Patterns
     maximize: builtin.BoolAttr
     epsilon_inside: builtin.BoolAttr
+    initial_accumulator: Double
+    rate_inside: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -114,6 +117,8 @@ class RmsPropAttr(Algorithm):
         exclude: Sequence[str] = (),
         maximize: bool = False,
         epsilon_inside: bool = False,
+        initial_accumulator: float = 0.0,
+        rate_inside: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -125,6 +130,8 @@ class RmsPropAttr(Algorithm):
             patterns(exclude),
             flag(maximize),
             flag(epsilon_inside),
+            double(initial_accumulator),
+            flag(rate_inside),
         )
 
     def verify(self) -> None:

@@ -30,7 +30,8 @@ class SgdAttr(Algorithm):
     """Stochastic gradient descent, as torch.optim.SGD computes it.
 
     g = grad + weight_decay w; v = momentum v + (1 - dampening) g, at first g;
-    w = w - learning_rate u, where u is v, or g + momentum v with nesterov.
+    w = w - learning_rate u, where u is v, or g + momentum v with nesterov. With `rate_inside` g is
+    multiplied by the step's learning rate instead of u, as in Keras.
 
     Source: Sutskever et al. 2013, sections 2 and 3
     """
@@ -43,6 +44,7 @@ class SgdAttr(Algorithm):
     exclude: Patterns
     dampening: Double
     maximize: builtin.BoolAttr
+    rate_inside: builtin.BoolAttr
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class SgdAttr(Algorithm):
         exclude: Sequence[str] = (),
         dampening: float = 0.0,
         maximize: bool = False,
+        rate_inside: bool = False,
     ) -> Self:
         return cls(
             schedule(learning_rate),
@@ -63,6 +66,7 @@ class SgdAttr(Algorithm):
             patterns(exclude),
             double(dampening),
             flag(maximize),
+            flag(rate_inside),
         )
 
     def verify(self) -> None:

@@ -5,6 +5,7 @@ parameter; the learning algorithm's pass turns those into the update operators.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, ClassVar
 
@@ -30,12 +31,39 @@ from csrun.cirh.ops.model import LeafOp, StateOp, require_scalar
 from csrun.cirh.types import Tensor, dtype_of, type_of
 
 
+@dataclass(frozen=True)
+class Clipping:
+    """Limits of gradients. None: there is no limit.
+
+    clip_norm: of their global norm; all of them are scaled together, as
+    torch.nn.utils.clip_grad_norm_ does. clip_each: of the norm of each parameter's gradient, which
+    is scaled by itself. clip_value: of the magnitude of each number.
+    """
+
+    clip_norm: float | None = None
+    clip_each: float | None = None
+    clip_value: float | None = None
+
+    @classmethod
+    def of(cls, op: "UpdatingOp | MinimizeOp") -> "Clipping":
+        """The limits of an operator."""
+        found = (op.clip_norm, op.clip_each, op.clip_value)
+        return cls(*(None if each is None else each.value.data for each in found))
+
+    def options(self) -> dict[str, float]:
+        """Properties of an operator."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+UNLIMITED = Clipping()
+_LIMITS = tuple(asdict(UNLIMITED))
+
+
 class UpdatingOp(CirhOp):
     """A parameter and its gradient; changes the parameter, has no result.
 
-    clip_norm: the gradients of all updates that have it are scaled together, so that their global
-    norm is at most this, as torch.nn.utils.clip_grad_norm_ does. loss_scaling: the gradients are
-    those of a scaled loss, by a rule of these constants.
+    clip_norm, clip_each, clip_value: as of `Clipping`. loss_scaling: the gradients are those of a
+    scaled loss, by a rule of these constants.
     """
 
     TAKES_TEXT: ClassVar = ("grad",)
@@ -43,6 +71,8 @@ class UpdatingOp(CirhOp):
     parameter = operand_def(TensorType)
     grad = operand_def(TensorType)
     clip_norm = opt_prop_def(FloatAttr)
+    clip_each = opt_prop_def(FloatAttr)
+    clip_value = opt_prop_def(FloatAttr)
     loss_scaling = opt_prop_def(DictionaryAttr)
     FORM: ClassVar = EFFECT_ASSEMBLY
 
@@ -50,7 +80,7 @@ class UpdatingOp(CirhOp):
     def infer(cls, types: Types, properties: Properties) -> Tensor | None:
         """No result; the gradient has its parameter's type."""
         require_same(types[0], types[1])
-        _require_length(properties)
+        _require_limits(properties)
         return None
 
 
@@ -62,6 +92,8 @@ class MinimizeOp(CirhOp):
     loss = operand_def(TensorType)
     algorithm = prop_def(AnyAttr())
     clip_norm = opt_prop_def(FloatAttr)
+    clip_each = opt_prop_def(FloatAttr)
+    clip_value = opt_prop_def(FloatAttr)
     loss_scaling = opt_prop_def(DictionaryAttr)
     FORM: ClassVar = EFFECT_ASSEMBLY
 
@@ -71,7 +103,7 @@ class MinimizeOp(CirhOp):
         require_scalar(types[0])
         if not isinstance(properties["algorithm"], Algorithm):
             raise VerifyException(f"unknown learning algorithm {properties['algorithm']}")
-        _require_length(properties)
+        _require_limits(properties)
         return None
 
 
@@ -184,10 +216,11 @@ class AssignOp(UpdatingOp):
             raise VerifyException(f"{self.name} in {self.where}: the target must be a state")
 
 
-def _require_length(properties: Properties) -> None:
-    length = properties.get("clip_norm")
-    if isinstance(length, FloatAttr) and not 0 < length.value.data < inf:
-        raise VerifyException(f"clip_norm must be > 0 and finite, got {length.value.data}")
+def _require_limits(properties: Properties) -> None:
+    for name in _LIMITS:
+        limit = properties.get(name)
+        if isinstance(limit, FloatAttr) and not 0 < limit.value.data < inf:
+            raise VerifyException(f"{name} must be > 0 and finite, got {limit.value.data}")
 
 
 #: The update operator of each algorithm.

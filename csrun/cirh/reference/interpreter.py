@@ -16,7 +16,7 @@ from csrun.cirh.ops import learning, model, padding
 from csrun.cirh.ops import random as random_ops
 from csrun.cirh.ops.base import CirhOp, number
 from csrun.cirh.ops.constant_arrays import ConstantOp
-from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.learning import Clipping, UpdatingOp
 from csrun.cirh.reference import masks
 from csrun.cirh.reference.learning import Slots, next_values
 from csrun.cirh.types import dtype_of, shape_of, type_of
@@ -145,7 +145,7 @@ class _Interpreter:
         self._state.parameters.update(self._assigned)
         gradients = self._result.gradients
         for op, (name, grad) in zip(self._updates, gradients.items(), strict=True):
-            scaled = grad * _clipping(op, gradients)
+            scaled = _clipped(op, grad, gradients)
             state = self._state
             slots = state.slots.get(name, {})
             state.parameters[name], state.slots[name] = next_values(
@@ -153,10 +153,15 @@ class _Interpreter:
             )
 
 
-def _clipping(op: UpdatingOp, gradients: Named) -> Any:
-    """Return the factor of a gradient, in its own type."""
-    if op.clip_norm is None:
-        return np.ones((), dtype_of(type_of(op.grad)))
-    norm = np.sqrt(sum(np.sum(np.square(grad, dtype="d")) for grad in gradients.values()))
-    factor = np.minimum(1.0, op.clip_norm.value.data / (norm + 1e-6))
-    return factor.astype(dtype_of(type_of(op.grad)))
+def _clipped(op: UpdatingOp, grad: Any, gradients: Named) -> Any:
+    """Return a gradient within the limits, in its own type."""
+    limits, factor = Clipping.of(op), np.ones(())
+    if limits.clip_norm is not None:
+        norm = np.sqrt(sum(np.sum(np.square(each, dtype="d")) for each in gradients.values()))
+        factor = np.minimum(1.0, limits.clip_norm / (norm + 1e-6))
+    if limits.clip_each is not None:
+        norm = factor * np.sqrt(np.sum(np.square(grad, dtype="d")))
+        factor = factor if norm <= limits.clip_each else factor * limits.clip_each / norm
+    scaled = grad * factor.astype(dtype_of(type_of(op.grad)))
+    most = limits.clip_value
+    return scaled if most is None else np.clip(scaled, -most, most)

@@ -40,11 +40,19 @@ def updated(algorithm: Any, weights: Any, grad: Any, slots: Slots) -> tuple[Any,
 def _sgd(algorithm: SgdAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     momentum = _constant(algorithm.momentum)
     grad = grad + _constant(algorithm.weight_decay) * weights
+    inside, outside = _rates(algorithm)
+    grad = grad * inside
     velocity = grad
     if "momentum" in slots:
         velocity = momentum * slots["momentum"] + (1 - algorithm.dampening.value.data) * grad
     step = grad + momentum * velocity if algorithm.nesterov.value.data else velocity
-    return weights - _rate(algorithm.learning_rate) * step, {"momentum": velocity}
+    return weights - outside * step, {"momentum": velocity}
+
+
+def _rates(algorithm: SgdAttr | RmsPropAttr) -> tuple[float, float]:
+    """Factors of what goes into the velocity, and of the velocity."""
+    rate = _rate(algorithm.learning_rate)
+    return (rate, 1.0) if algorithm.rate_inside.value.data else (1.0, rate)
 
 
 def _moments(
@@ -103,13 +111,15 @@ def _adagrad(algorithm: AdagradAttr, weights: Any, grad: Any, slots: Slots) -> t
 def _rmsprop(algorithm: RmsPropAttr, weights: Any, grad: Any, slots: Slots) -> tuple[Any, Slots]:
     alpha, zeros = algorithm.alpha.value.data, np.zeros_like(grad)
     grad = grad + _constant(algorithm.weight_decay) * weights
-    squares = alpha * slots.get("squares", zeros) + (1 - alpha) * grad * grad
+    first = np.full_like(grad, algorithm.initial_accumulator.value.data)
+    squares = alpha * slots.get("squares", first) + (1 - alpha) * grad * grad
     mean = alpha * slots.get("mean", zeros) + (1 - alpha) * grad
     centered = squares - mean * mean if algorithm.centered.value.data else squares
     step = grad / _root(algorithm, np.maximum(centered, 0))
-    step = _constant(algorithm.momentum) * slots.get("momentum", zeros) + step
+    inside, outside = _rates(algorithm)
+    step = _constant(algorithm.momentum) * slots.get("momentum", zeros) + inside * step
     slots = {"squares": squares, "mean": mean, "momentum": step}
-    return weights - _rate(algorithm.learning_rate) * step, slots
+    return weights - outside * step, slots
 
 
 def _decayed(

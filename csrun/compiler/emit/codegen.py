@@ -24,7 +24,7 @@ import numpy as np
 from numpy import {functions}
 
 from csrun.executable import UpdateProgram, WaferProgram
-from csrun.executable import row_tiles, step_number, sums_of_squares, trust_ratio
+from csrun.executable import limited, row_tiles, step_number, sums_of_squares, trust_ratio
 from csrun.executable import learning_rate as schedules
 from csrun.executable.update_factors import nesterov_factors, rectification
 from csrun.kernels import random

@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 
 from csrun.base.half_formats import WORD, HalfFormat
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.compiler.graph.array import Array
 from csrun.compiler.lair import flat
 from csrun.compiler.lair.flat import flat_loop
@@ -23,8 +24,9 @@ from csrun.compiler.optimizers import CYCLED, Optimizer, PerTensor
 from csrun.compiler.plan.store_layout import Layout, nbytes_of_parameter
 from csrun.executable import Group, Parameter, Schedule, StepNumber
 
-IS_CLIPPED, DECAYS = "step.clip != 1", "weight_decay"
-_WORDS = {IS_CLIPPED: "clipped", DECAYS: "decayed"}
+CLIP, OWN_CLIP = "step.clip", "clip"  # factors of all gradients, and of a parameter's own
+DECAYS = "weight_decay"
+_WORDS = {f"{CLIP} != 1": "clipped", f"{OWN_CLIP} != 1": "clipped", DECAYS: "decayed"}
 WORDS = "words"  # the weights as the wafer reads them
 HALVES = "front", "back"
 FINISH = "finish"  # the second loop of an optimizer of whole tensors
@@ -48,12 +50,14 @@ class Branch:
 class UpdateForm:
     """Form of the arrays of updates.
 
-    dtype: of weights, slots and gradients. is_clipped: a step may scale gradients. half: the format
-    of the words that the weights are written as, too, and that gradients are with `reads_words`.
+    dtype: of weights, slots and gradients. is_measured: a step may scale gradients by their global
+    norm. clipping: their limits. half: the format of the words that the weights are written as,
+    too, and that gradients are with `reads_words`.
     """
 
     dtype: str
-    is_clipped: bool = False
+    is_measured: bool = False
+    clipping: Clipping = UNLIMITED
     half: HalfFormat | None = None
     reads_words: bool = False
 
@@ -77,6 +81,33 @@ class UpdateForm:
             if "weights" not in found:  # the first loop of two
                 return found
             return {**found, WORDS: found["weights"].narrow(half)}
+
+        return update
+
+    @property
+    def clip(self) -> str | None:
+        """The text of the factor that may scale gradients."""
+        if self.clipping.clip_each is not None:
+            return OWN_CLIP
+        return CLIP if self.is_measured else None
+
+    def scaled(self, optimizer: Optimizer, is_clipped: bool) -> Formula:
+        """The update by gradients that are scaled, and clipped by value."""
+        most = self.clipping.clip_value
+        scales: list[Number] = [self.clip] if is_clipped and self.clip else []
+        signs: list[Number] = [-1.0] if optimizer.maximize else []
+        if not scales and not signs and most is None:
+            return optimizer.update
+
+        def update(old: Values) -> Values:
+            gradients = old["gradients"]
+            for scale in scales:
+                gradients = gradients * scale
+            if most is not None:
+                gradients = gradients.at_least(-most).at_most(most)
+            for sign in signs:
+                gradients = gradients * sign
+            return optimizer.update({**old, "gradients": gradients})
 
         return update
 
@@ -107,14 +138,12 @@ class UpdateLoops:
         stem = type(optimizer).__name__.lower()
         decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
         branches = []
-        for clips, has_decay in product((True, False) if form.is_clipped else (None,), decays):
-            conditions = (*([IS_CLIPPED] if clips else []), *([DECAYS] if has_decay else []))
+        for clips, has_decay in product((True, False) if form.clip else (False,), decays):
+            conditions = ([f"{form.clip} != 1"] if clips else []) + ([DECAYS] if has_decay else [])
             own = optimizer.without_decay() if has_decay is False else optimizer
-            scales: list[Number] = ["step.clip"] if clips else []
-            scales += [-1.0] if own.maximize else []
-            formula = _scaled(own, scales) if scales else own.update
+            formula = form.scaled(own, clips)
             name = "/".join([stem, *(_WORDS[condition] for condition in conditions)])
-            branches.append(Branch(conditions, flat_loop(name, arrays, form.over(formula))))
+            branches.append(Branch((*conditions,), flat_loop(name, arrays, form.over(formula))))
         finish = None
         if isinstance(optimizer, PerTensor):
             whole = {name: arrays[name] for name in arrays if name not in optimizer.slots}
@@ -126,18 +155,6 @@ class UpdateLoops:
         """All of them."""
         finish = [] if self.finish is None else [self.finish]
         return [*(branch.loop for branch in self.branches), *finish]
-
-
-def _scaled(optimizer: Optimizer, scales: Sequence[Number]) -> Formula:
-    """The update by gradients that are multiplied by these numbers."""
-
-    def update(old: Values) -> Values:
-        gradients = old["gradients"]
-        for scale in scales:
-            gradients = gradients * scale
-        return optimizer.update({**old, "gradients": gradients})
-
-    return update
 
 
 @dataclass(frozen=True)
@@ -165,11 +182,15 @@ class ProgramUpdates:
 
 @dataclass(frozen=True)
 class ElementRange:
-    """Elements start..stop of a group's flat arrays, updated alike."""
+    """Elements start..stop of a group's flat arrays, updated alike.
+
+    is_tensor: they are those of a tensor, whose norms are taken.
+    """
 
     start: int
     stop: int
     optimizer: Optimizer
+    is_tensor: bool = False
 
 
 def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
@@ -195,7 +216,7 @@ def update_functions(layout: Layout, updates: ProgramUpdates) -> list[str]:
                 f"    {back}(step)",
             ]
             halved.append(f"{group.index}: ({front}, {back})")
-        if updates.form.is_clipped:
+        if updates.form.is_measured:
             squares.append(f"squares_{group.index}")
             gradients = _gradients(group, [p for p in own if p.name in updates.optimizers])
             measured = f"[{gradients}]{updates.form.squared}"
@@ -238,19 +259,19 @@ def _gradients(group: Group, parameters: Sequence[Parameter]) -> str:
 
 
 def _ranges(
-    group: Group, parameters: Sequence[Parameter], optimizers: Mapping[str, Optimizer]
+    group: Group, parameters: Sequence[Parameter], updates: ProgramUpdates
 ) -> list[ElementRange]:
     ranges: list[ElementRange] = []
     for p in parameters:
-        optimizer = optimizers.get(p.name)
+        optimizer = updates.optimizers.get(p.name)
         if optimizer is None:
             continue
         itemsize = np.dtype(p.dtype).itemsize
         start = (p.offset_bytes - group.offset_bytes) // itemsize
         stop = start + nbytes_of_parameter(p) // itemsize
         alike = ranges and (ranges[-1].optimizer, ranges[-1].stop) == (optimizer, start)
-        if isinstance(optimizer, PerTensor):
-            ranges.append(ElementRange(start, start + prod(p.shape), optimizer))
+        if isinstance(optimizer, PerTensor) or updates.form.clipping.clip_each is not None:
+            ranges.append(ElementRange(start, start + prod(p.shape), optimizer, is_tensor=True))
         elif alike:
             ranges[-1] = ElementRange(ranges[-1].start, stop, optimizer)
         else:
@@ -262,7 +283,7 @@ def _group_functions(
     group: Group, parameters: Sequence[Parameter], updates: ProgramUpdates
 ) -> list["_Half"]:
     """A group's function, or both."""
-    ranges = _ranges(group, parameters, updates.optimizers)
+    ranges = _ranges(group, parameters, updates)
     states = [p for p in parameters if p.name in updates.states]
     next_values = _next_values(group, states, updates.form)
     elements = sum(part.stop - part.start for part in ranges)
@@ -273,7 +294,9 @@ def _group_functions(
     for number, part in enumerate(parts):
         name = f"update_{group.index}" if len(parts) == 1 else f"{HALVES[number]}_{group.index}"
         each = [
-            _RangeUpdate(group.index, next(numbers), number, r, updates.loops[r.optimizer])
+            _RangeUpdate(
+                group.index, next(numbers), number, r, updates.loops[r.optimizer], updates.form
+            )
             for r in part
         ]
         found.append(_Half(name, number, each, [] if number else next_values))
@@ -285,7 +308,7 @@ def _halves(
 ) -> tuple[list[ElementRange], list[ElementRange]]:
     """The ranges up to the middle, where a tile ends, and those after it.
 
-    Where an optimizer looks at a whole tensor, that is in the half which it begins in.
+    A tensor whose norms are taken is in the half which it begins in.
     """
     front: list[ElementRange] = []
     back: list[ElementRange] = []
@@ -294,7 +317,7 @@ def _halves(
         length = part.stop - part.start
         if left <= 0:
             back.append(part)
-        elif length <= left or isinstance(part.optimizer, PerTensor):
+        elif length <= left or part.is_tensor:
             front.append(part)
         else:
             middle = part.start + left
@@ -343,6 +366,7 @@ class _RangeUpdate:
     half: int
     part: ElementRange
     loops: UpdateLoops
+    form: UpdateForm
 
     @property
     def scratch(self) -> list[int]:
@@ -368,6 +392,8 @@ class _RangeUpdate:
             lines.append(f"cycled_{own} = {_at(optimizer.cycled)}")
         if isinstance(optimizer, PerTensor):
             lines.append(f"whole_{own} = sums_of_squares([weights_{own}, gradients_{own}])")
+        if self.form.clipping.clip_each is not None:
+            lines.append(f"squares_{own} = sums_of_squares([gradients_{own}]{self.form.squared})")
         return lines
 
     def lines(self) -> list[str]:
@@ -379,6 +405,8 @@ class _RangeUpdate:
         if optimizer.cycled:
             lines.append(f"{CYCLED} = cycled_{own}(step.index)")
         lines += optimizer.factors()
+        if (longest := self.form.clipping.clip_each) is not None:
+            lines.append(f"{OWN_CLIP} = limited({CLIP}, *squares_{own}(), {longest!r})")
         *branches, last = self.loops.branches
         for number, branch in enumerate(branches):
             conditions = " and ".join(branch.conditions)

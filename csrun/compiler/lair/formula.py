@@ -58,6 +58,10 @@ class FormulaValue:
         """The larger one of each number and the bound."""
         return self._each("maximum", bound)
 
+    def at_most(self, bound: "FormulaValue | Number") -> "FormulaValue":
+        """The smaller one of each number and the bound."""
+        return self._each("minimum", bound)
+
     def magnitude(self) -> "FormulaValue":
         """Absolute values."""
         return self._each("absolute")

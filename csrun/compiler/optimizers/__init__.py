@@ -49,6 +49,7 @@ _OPTIMIZERS: Mapping[type[Any], type[Optimizer]] = {
 #: The names of all optimizers' state tensors.
 SLOTS = (
     "momentum",
+    "velocity",
     "gradient_sum",
     "gradient_mean",
     "square_sum",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from csrun.compiler.lair.formula import Values
-from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of
+from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of, velocity_slot
 from csrun.executable.learning_rate import StepNumber
 
 
@@ -23,8 +23,7 @@ class Adagrad(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("square_sum",)
 
-    @property
-    def first_slot_value(self) -> float:
+    def first_value(self, slot: str) -> float:
         return self.initial_accumulator
 
     def factors(self) -> list[str]:
@@ -42,7 +41,8 @@ class RmsProp(Optimizer):
     """s = alpha s + g g; b = momentum b + g / (sqrt(s) + epsilon); w = w - rate b.
 
     s is a sum, as Adam's; centered, it is less (1 - alpha) a a, a the sum of the gradients. With
-    epsilon inside the root is that of s + epsilon.
+    epsilon inside the root is that of s + epsilon. With the rate inside the velocity b is that of
+    `Sgd`.
 
     Source: Tieleman and Hinton 2012, lecture 6e; Graves 2013, equations 38 to 45, in the form of
     torch.optim.RMSprop
@@ -53,11 +53,17 @@ class RmsProp(Optimizer):
     momentum: float | StepNumber
     centered: bool
     epsilon_inside: bool
+    initial_accumulator: float
+    rate_inside: bool
 
     @property
     def slots(self) -> tuple[str, ...]:
         means = ("gradient_sum",) if self.centered else ()
-        return ("square_sum", *means, *(("momentum",) if self.momentum else ()))
+        velocity = (velocity_slot(self.rate_inside),) if self.momentum else ()
+        return ("square_sum", *means, *velocity)
+
+    def first_value(self, slot: str) -> float:
+        return self.initial_accumulator / (1 - self.alpha) if slot == "square_sum" else 0.0
 
     @property
     def cycled(self) -> StepNumber | None:
@@ -79,10 +85,12 @@ class RmsProp(Optimizer):
             u = g / (variance + self.epsilon / (1 - self.alpha)).root()
         else:
             u = g / (variance.root() + self.epsilon * (1 - self.alpha) ** -0.5)
+        if self.rate_inside:
+            u = u * "rate"
         if self.momentum:
-            u = old["momentum"] * text_of(self.momentum) + u
-            found["momentum"] = u
-        return {**found, "weights": old["weights"] - u * "rate"}
+            slot = velocity_slot(self.rate_inside)
+            u = found[slot] = old[slot] * text_of(self.momentum) + u
+        return {**found, "weights": old["weights"] - (u if self.rate_inside else u * "rate")}
 
 
 @dataclass(frozen=True)

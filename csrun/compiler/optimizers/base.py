@@ -14,7 +14,7 @@ CYCLED = "momentum"  # in the program's text, where it comes with each step
 class Optimizer(ABC):
     """Base of all optimizers.
 
-    maximize: gradients are negated. first_slot_value: of all slots.
+    maximize: gradients are negated.
     """
 
     learning_rate: Schedule | StepNumber
@@ -43,8 +43,8 @@ class Optimizer(ABC):
     def slots(self) -> tuple[str, ...]:
         """Names of the optimizer's state tensors, one of each a parameter."""
 
-    @property
-    def first_slot_value(self) -> float:
+    def first_value(self, slot: str) -> float:
+        """The number that a slot begins with."""
         return 0.0
 
     def factors(self) -> list[str]:
@@ -82,6 +82,11 @@ class PerTensor(Optimizer):
 def cycled_of(momentum: float | StepNumber) -> StepNumber | None:
     """Return what comes with each step, None for a number that stays."""
     return momentum if isinstance(momentum, StepNumber) else None
+
+
+def velocity_slot(rate_inside: bool) -> str:
+    """Return the name of velocities; those that have the rates of their steps have their own."""
+    return "velocity" if rate_inside else "momentum"
 
 
 def text_of(momentum: float | StepNumber) -> float | str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from csrun.compiler.lair.formula import Values
-from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of
+from csrun.compiler.optimizers.base import Optimizer, cycled_of, text_of, velocity_slot
 from csrun.executable.learning_rate import StepNumber
 
 
@@ -11,7 +11,7 @@ from csrun.executable.learning_rate import StepNumber
 class Sgd(Optimizer):
     """v = momentum v + (1 - dampening) g, at first g; w = w - learning_rate v.
 
-    Without momentum v is g.
+    Without momentum v is g. With the rate inside v = momentum v + learning_rate g, and w = w - v.
 
     Source: Sutskever et al. 2013, section 2, in the form of torch.optim.SGD
     """
@@ -19,10 +19,11 @@ class Sgd(Optimizer):
     momentum: float | StepNumber
     nesterov: bool
     dampening: float
+    rate_inside: bool
 
     @property
     def slots(self) -> tuple[str, ...]:
-        return ("momentum",) if self.momentum else ()
+        return (velocity_slot(self.rate_inside),) if self.momentum else ()
 
     @property
     def cycled(self) -> StepNumber | None:
@@ -38,7 +39,9 @@ class Sgd(Optimizer):
         g = self.decayed(old["gradients"], old["weights"])
         if not self.momentum:
             return {"weights": old["weights"] - g * "rate"}
-        momentum = text_of(self.momentum)
-        v = old["momentum"] * momentum + (g * "taken" if self.dampening else g)
+        momentum, slot = text_of(self.momentum), velocity_slot(self.rate_inside)
+        if self.rate_inside:
+            g = g * "rate"
+        v = old[slot] * momentum + (g * "taken" if self.dampening else g)
         u = v * momentum + g if self.nesterov else v
-        return {"momentum": v, "weights": old["weights"] - u * "rate"}
+        return {slot: v, "weights": old["weights"] - (u if self.rate_inside else u * "rate")}

@@ -12,7 +12,7 @@ from csrun.cirh.backward import Backward
 from csrun.cirh.builder import Builder
 from csrun.cirh.ops.arithmetic import AddOp
 from csrun.cirh.ops.base import CirhOp
-from csrun.cirh.ops.learning import ApplyGradientOp, LossScaleOp, MinimizeOp
+from csrun.cirh.ops.learning import ApplyGradientOp, Clipping, LossScaleOp, MinimizeOp
 from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import is_float, type_of
 from csrun.compiler.errors import CompileError, refused
@@ -102,8 +102,8 @@ class _Differentiation:
 
 def together_of(op: MinimizeOp | ApplyGradientOp) -> dict[str, Attribute]:
     """Options of a learning algorithm that concern all gradients together."""
-    found = {"clip_norm": op.clip_norm, "loss_scaling": op.loss_scaling}
-    return {name: value for name, value in found.items() if value is not None}
+    names = (*Clipping.of(op).options(), "loss_scaling")
+    return {name: op.properties[name] for name in names if name in op.properties}
 
 
 def _depends_on_parameters(ops: list[Operation]) -> set[SSAValue]:

@@ -79,6 +79,8 @@ def uses_of(parameter: ParameterOp) -> Uses:
                 found.update, found.terms = op, terms or []
                 if isinstance(op.properties.get("algorithm"), LambAttr):
                     found.obstacle = "Lamb scales the update by norms of the full tensor"
+                elif op.clip_each is not None:
+                    found.obstacle = "its gradient is clipped by the norm of the full tensor"
                 elif terms is None:
                     found.obstacle = "its gradient is not a sum of products and lookups"
             case _:

@@ -132,7 +132,7 @@ def with_store(
     layout, gradients_bytes = _with_gradients(layout, model, options)
     state = region + options.systems * gradients_bytes
     first_values = {
-        name: optimizer.first_slot_value
+        name: optimizer.first_value(name)
         for optimizer in model.updates.values()
         for name in optimizer.slots
     }

@@ -15,7 +15,7 @@ EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 
 @dataclass(frozen=True)
-class Clipping:
+class RecordedClipping:
     """Maximum global norm of the gradients, their norm, and the unscaled ones by parameter."""
 
     norm: float
@@ -23,7 +23,7 @@ class Clipping:
     gradients: Mapping[str, Ref]
 
 
-def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None:
+def clipping_of(recording: Recording, trained: Sequence[str]) -> RecordedClipping | None:
     """Return the clipping of all trained parameters' gradients, if that is their last edit.
 
     None where it is not: then the edits are lowered as plain arithmetic.
@@ -41,7 +41,7 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> Clipping | None
     if len(factors) != 1:
         return None
     found = _match_limit(recording, factors.pop(), set(before.values()))
-    return None if found is None else Clipping(*found, before)
+    return None if found is None else RecordedClipping(*found, before)
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import Algorithm
-from csrun.cirh.ops.learning import ApplyGradientOp, AssignOp
+from csrun.cirh.ops.learning import UNLIMITED, ApplyGradientOp, AssignOp, Clipping
 from csrun.cirh.ops.model import (
     Distribution,
     InitializerAttr,
@@ -59,18 +59,18 @@ def module_of(
     algorithms: Mapping[str, Algorithm],
     run_mode: RunMode = RunMode.TRAIN,
     outputs: Sequence[Ref] = (),
-    clip_norm: float | None = None,
+    clipping: Clipping = UNLIMITED,
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
     algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
     gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
-    clip_norm: of the gradients, where the recording does not clip them.
+    clipping: limits of the gradients, where the recording does not clip them.
     Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    return _Importer(recording, run_mode).module_of(algorithms, outputs, clip_norm)
+    return _Importer(recording, run_mode).module_of(algorithms, outputs, clipping)
 
 
 def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
@@ -98,7 +98,7 @@ class _Importer:
         self,
         algorithms: Mapping[str, Algorithm],
         outputs: Sequence[Ref],
-        clip_norm: float | None,
+        clipping: Clipping,
     ) -> ModuleOp:
         recording = self._recording
         backward = self.forward()
@@ -110,7 +110,7 @@ class _Importer:
             for number in sorted(backward - self._dead_edits(outputs)):
                 self._emit_operator(number, recording.operators[number])
             self._emit_outputs(outputs)
-            self._emit_updates(algorithms, clip_norm)
+            self._emit_updates(algorithms, clipping)
         self._module.verify()
         return self._module
 
@@ -289,7 +289,7 @@ class _Importer:
                 self._builder.effect(OutputOp, self._values[value], symbol=output_name(value))
                 given.add(output_name(value))
 
-    def _emit_updates(self, algorithms: Mapping[str, Algorithm], clip_norm: float | None) -> None:
+    def _emit_updates(self, algorithms: Mapping[str, Algorithm], limits: Clipping) -> None:
         recording = self._recording
         parameters = {leaf.name: leaf for leaf in recording.of(LeafSource.PARAMETER)}
         trained = [n for n in parameters if n in algorithms and n in recording.gradients]
@@ -300,8 +300,7 @@ class _Importer:
                 "depend: they are not updated"
             )
         gradients = clipping.gradients if clipping else recording.gradients
-        norm = clipping.norm if clipping else clip_norm
-        options = {} if norm is None else {"clip_norm": norm}
+        options = {"clip_norm": clipping.norm} if clipping else limits.options()
         for name in trained:
             scope = stored_name(name).rpartition("/")[0]
             with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):

@@ -1,5 +1,5 @@
 // expect: clip_norm must be > 0 and finite, got 0.0
 builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} {
   %0 = cirh.sample_count : tensor<f32>
-  cirh.minimize %0 {algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>, clip_norm = 0.000000e+00 : f64} : tensor<f32>
+  cirh.minimize %0 {algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 0.000000e+00 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false, false>, clip_norm = 0.000000e+00 : f64} : tensor<f32>
 }

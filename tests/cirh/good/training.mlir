@@ -14,5 +14,5 @@ builtin.module attributes {cirh.precision = "float32", cirh.run_mode = "train"} 
   %loss = cirh.div %cross_entropy, %3 : (tensor<f32>, tensor<f32>) -> tensor<f32>
   cirh.loss %loss : tensor<f32>
   cirh.output "logits" %logits : tensor<4x2xf32>
-  cirh.minimize %loss {algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 9.000000e-01 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false>} : tensor<f32>
+  cirh.minimize %loss {algorithm = #cirh.sgd_algorithm<#cirh.schedule<"constant", {learning_rate = 1.000000e-01 : f64, warmup_steps = 0 : i64}>, 9.000000e-01 : f64, false, 0.000000e+00 : f64, [], 0.000000e+00 : f64, false, false>} : tensor<f32>
 }
