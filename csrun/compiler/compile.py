@@ -17,7 +17,8 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.emit.codegen import GeneratedProgram, generate, layers_in_turn
-from csrun.compiler.emit.update_code import ProgramUpdates, UpdateForm
+from csrun.compiler.emit.update_code import ProgramUpdates
+from csrun.compiler.emit.update_loops import UpdateForm
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
 from csrun.compiler.kernels import Kernel, constant

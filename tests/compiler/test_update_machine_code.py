@@ -11,7 +11,7 @@ from support.programs import Network
 
 from csrun import nn
 from csrun.base.mode import ExecutionMode
-from csrun.compiler.emit.update_code import UpdateForm, UpdateLoops
+from csrun.compiler.emit.update_loops import UpdateForm, UpdateLoops
 from csrun.compiler.optimizers.adam import Adam, Lamb
 from csrun.compiler.optimizers.adam_variants import Adamax, NAdam, RAdam
 from csrun.compiler.optimizers.adaptive import Adadelta, Adagrad, RmsProp
