@@ -11,7 +11,7 @@ if find_spec("torch") is None:
         name="torch",
     )
 
-from cerebras_torch import optim
+from cerebras_torch import amp, optim
 from csrun.pytorch.deferred_init.meta_init import meta_init
 from csrun.pytorch.excepthook import install_excepthook
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
@@ -21,6 +21,7 @@ from csrun.pytorch.user import dataloader, module
 
 __all__ = [
     "Session",
+    "amp",
     "dataloader",
     "env",
     "initialize",

@@ -53,7 +53,7 @@ def load_weights(
         _warn_of_changes(found, run.identity(machine.plan))
         found.restore(machine.state)
         log.info(log_lines.weights_loaded(perf_counter() - started))
-        return _scale_of(found, machine.plan)
+        return scale_in(found, machine.plan)
     _initialize(machine, first)
     log.info(log_lines.weights_initialized(perf_counter() - started))
     if warm is not None:
@@ -62,7 +62,7 @@ def load_weights(
     return None
 
 
-def _scale_of(found: Checkpoint, plan: Plan) -> ScaleState | None:
+def scale_in(found: Checkpoint, plan: Plan) -> ScaleState | None:
     """The loss's scale of a checkpoint, for a plan that scales it."""
     if plan.loss_scaling is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
         return None

@@ -1,10 +1,11 @@
 """Dynamic loss scaling: the factor of the loss, so that small gradients do not vanish in 16 bits.
 
 A step whose gradients are not finite is skipped. The scale is halved where such steps are too
-many, and doubled after a time; both dialects are one rule with other constants.
-Source: the Cerebras Model Zoo, releases 1.x (TensorFlow) and later (PyTorch)
+many, and doubled after a time; the dialects are one rule with other constants.
+Source: the Cerebras Model Zoo, releases 1.x (TensorFlow) and later (PyTorch); torch.amp.GradScaler
 """
 
+from collections.abc import Mapping
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -19,7 +20,7 @@ EXHAUSTED = (
     "Minimum loss scale threshold was reached but gradient norms are still encountering NaN or "
     "inf values"
 )
-Dialect = Literal["tensorflow", "pytorch"]
+Dialect = Literal["tensorflow", "pytorch", "torch.amp"]
 
 
 class ScaleState(NamedTuple):
@@ -62,12 +63,20 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ScaleState(min(max(scale, self.minimum), self.maximum), steps, overflows)
 
 
+#: The rule of each dialect, for float16.
+DIALECTS: Mapping[Dialect, LossScaling] = {
+    "tensorflow": LossScaling(),
+    "pytorch": LossScaling(overflow_tolerance=0.0, exceeds=True),
+    "torch.amp": LossScaling(initial=2.0**16, maximum=2.0**127, overflow_tolerance=0.0),
+}
+
+
 def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
     """The rule of a dialect, with its constants for a 16-bit format."""
-    if dialect == "tensorflow":
-        return LossScaling()
-    most = 2.0**31 if half is not None and half.largest > FLOAT16.largest else 2.0**15
-    return LossScaling(initial=most, maximum=most, overflow_tolerance=0.0, exceeds=True)
+    rule = DIALECTS[dialect]
+    if dialect == "pytorch" and half is not None and half.largest > FLOAT16.largest:
+        return msgspec.structs.replace(rule, initial=2.0**31, maximum=2.0**31)
+    return rule
 
 
 def misfit(scaling: LossScaling) -> str | None:

@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 
 from csrun.base.errors import UsageError
+from csrun.pytorch.amp.autocast import autocast_as_precision
+from csrun.pytorch.amp.torch_scalers import torch_scalers_as_ours
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.patches import Patches
 from csrun.pytorch.loop.session_loop import SessionLoop
@@ -111,6 +113,8 @@ class Session:
                 self._model.forward,
                 self._settings.fast,
             )
+            opened.enter_context(autocast_as_precision(loop.scaled_loss.half))
+            opened.enter_context(torch_scalers_as_ours())
             opened.enter_context(Patches(loop, self._model, optimization))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)
@@ -163,6 +167,10 @@ class Session:
     def summarize(self, name: str, value: Any) -> None:
         """Write a number of this step into the run's events."""
         self._in_block.summarize(name, value)
+
+    def scale_loss(self, scaler: Any) -> None:
+        """Scale the loss whose `backward()` comes next, by a GradScaler."""
+        self._in_block.scaled_loss.scale(scaler)
 
 
 def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

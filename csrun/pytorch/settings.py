@@ -1,6 +1,6 @@
 """Settings that `initialize` takes: system, model_dir and run options."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
+from csrun.pytorch.asked_scalers import note_torch_scalers
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
 from csrun.records import log_lines
@@ -108,7 +109,15 @@ def initialize(
     only = next((each for each, is_asked in asked.items() if is_asked), preparation())
     log_lines.configure()
     warn_of_untested()
+    note_torch_scalers()
     _given[:] = [Settings(Path(model_dir), config, only, fast)]
+
+
+def choose_precision(name: str) -> None:
+    """Store numbers in a 16-bit format where `initialize` was given none, before any Session."""
+    if _given and _given[0].config.precision == "float32":
+        config = msgspec.structs.replace(_given[0].config, precision=name)
+        _given[:] = [replace(_given[0], config=config)]
 
 
 def settings(what: str) -> Settings:

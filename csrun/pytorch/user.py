@@ -49,6 +49,9 @@ class OpenSession(Protocol):
     def summarize(self, name: str, value: Any) -> None:
         """Write a value of the step to the events."""
 
+    def scale_loss(self, scaler: Any) -> None:
+        """Scale the loss whose `backward()` comes next."""
+
 
 def module(model: torch.nn.Module) -> torch.nn.Module:
     """Register a model for Sessions and return it.

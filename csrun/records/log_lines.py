@@ -86,6 +86,12 @@ def restoring(path: Path) -> str:
     return f"Restoring parameters from {path}"
 
 
+def loss_scale(step: int, before: float, now: float, skipped: int) -> str:
+    """After a step, or some, by which the scale has changed; skipped: those without an update."""
+    what = f", {skipped} step(s) skipped, whose gradients overflowed" if skipped else ""
+    return f"Loss scale {now:.12g} after global step {step}, was {before:.12g}{what}"
+
+
 def saving_checkpoint(step: int) -> str:
     return f"Saving checkpoint at global step {step}"
 

@@ -33,7 +33,7 @@ FC_MNIST = {
     "eval_input": {**INPUT, "shuffle": False},
     "model": {
         "name": "fc_mnist",
-        "mixed_precision": True,
+        "mixed_precision": False,
         "depth": 4,
         "hidden_size": 50,
         "dropout": 0.0,
@@ -81,7 +81,7 @@ T5 = {
         "decoder_nonlinearity": "relu",
         "layer_norm_epsilon": 1e-6,
         "lm_loss_weight": 0.015,
-        "mixed_precision": True,
+        "mixed_precision": False,
         "enable_vts": True,
     },
     "optimizer": {
@@ -155,7 +155,7 @@ def test_fc_mnist_trains_and_evaluates_as_in_its_cpu_mode(tmp_path: Path, state:
         theirs, ours, ours_in_job = (tensors(each[key]) for each in saved)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
         torch.testing.assert_close(ours_in_job, ours, rtol=0, atol=0)
-    assert saved[1].keys() - saved[0].keys() == {"amp"}
+    assert saved[1].keys() == saved[0].keys()
     assert (tmp_path / "job/train/params_train.yaml").is_file()
     record = json.loads((tmp_path / "job/performance/performance.json").read_text())
     assert record["total_samples"] == 30 * 128
@@ -182,6 +182,29 @@ def test_fc_mnist_evaluates_resumes_and_compiles(tmp_path: Path, state: str) -> 
     assert "Compile for training completed successfully!" in said
     said = zoo.run("-m", "eval", "-o", "validated", "--validate_only")
     assert "Compile for evaluation completed successfully!" in said
+
+
+def test_mixed_precision_scales_the_loss_and_resumes(tmp_path: Path, state: str) -> None:
+    mixed = {"model": {**FC_MNIST["model"], "mixed_precision": True}}
+    scaling = {"loss_scaling_factor": "dynamic", "initial_loss_scale": 2.0**34}
+    limits = {"max_loss_scale": 2.0**34, "steps_per_increase": 4}
+    optimizer = {**FC_MNIST["optimizer"], **scaling, **limits}
+    zoo, cs = Zoo(tmp_path, params={**FC_MNIST, **mixed, "optimizer": optimizer}), "127.0.0.1"
+    whole = zoo.run("-m", "train", "-o", "whole", "--cs_ip", cs)
+    job = zoo.run("-m", "train", "-o", "job", "--cs_ip", cs, by=JOB)
+    assert losses(whole) == losses(job)
+    saved = [zoo.checkpoint(run, 30) for run in ("whole", "job")]
+    assert saved[0]["amp"] == saved[1]["amp"]
+    assert 0 < saved[0]["amp"]["loss_scale"] < 2.0**34
+    torch.testing.assert_close(*(tensors(each["model"]) for each in saved), rtol=0, atol=0)
+    cpu = zoo.run("-m", "train", "-o", "cpu", "--cpu")
+    ours, theirs = (list(map(float, losses(each).values())) for each in (whole, cpu))
+    assert ours[0] == pytest.approx(theirs[0], rel=0.02)
+    again = ("-m", "train", "--checkpoint_path", "whole/checkpoint_15.mdl", "-o", "again")
+    zoo.run(*again, "--cs_ip", cs)
+    state_15, state_30 = (zoo.checkpoint("whole", step)["amp"] for step in (15, 30))
+    found = zoo.checkpoint("again", 45)["amp"]
+    assert found["loss_scale"] != state_30["loss_scale"] or state_15 == state_30
 
 
 def test_t5_trains_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:

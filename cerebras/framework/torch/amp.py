@@ -1,7 +1,7 @@
-"""Loss scaling. It lives in `csrun.pytorch.framework.grad_scaler`."""
+"""Loss scaling. It lives in `csrun.pytorch.framework.script_scaler`."""
 
-from csrun.pytorch.framework.grad_scaler import (
-    GradScaler,
+from csrun.pytorch.framework.script_scaler import ScriptScaler as GradScaler
+from csrun.pytorch.framework.script_scaler import (
     enabled,
     get_init_params,
     load_state_dict,

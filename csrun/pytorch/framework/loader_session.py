@@ -24,6 +24,7 @@ class Session(session.Session):
             raise UsageError(f"{user_line()}: Session: call cbtorch.module(model) first")
         if mode == "train" and state.optimizer is None:
             raise UsageError(f"{user_line()}: Session: call cbtorch.optimizer first")
+        script.require_format_in_use()
         super().__init__(state.model, state.optimizer if mode == "train" else None, mode=mode)
 
     def wait(self) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.base.open_config import OpenConfig
+from csrun.base.precision_names import CB16, MIXED
 from csrun.context import current
 from csrun.pytorch import settings, user
 from csrun.pytorch.errors import user_line
@@ -80,11 +81,23 @@ def end_step() -> None:
 
 
 class _Script:
-    """The script of this process. workdir: None before `initialize`."""
+    """The script of this process. workdir: empty before `initialize`. cb16: its 16-bit format."""
 
     def __init__(self) -> None:
         self.state, self.workdir = State(), ""
-        self.is_begun = self.compiles_only = False
+        self.is_begun = self.compiles_only = self.cb16 = False
+
+    def mix_precision(self) -> None:
+        """Store numbers in 16 bits, as the script's params file asks for."""
+        settings.choose_precision(f"{MIXED}{CB16 if self.cb16 else 'float16'}")
+
+    def require_format_in_use(self) -> None:
+        """Raises: UsageError where the params file has the format of a run in mixed precision"""
+        if self.cb16 and not settings.settings("Session").config.precision.startswith(MIXED):
+            raise UsageError(
+                "use_cbfloat16=True can only be used in mixed precision mode. Set mixed_precision "
+                "to True."
+            )
 
 
 script = _Script()
@@ -105,16 +118,14 @@ def initialize(
     the script resumes from a checkpoint of its own only. compile_dir has no effect: csrun has a
     cache of all compiles.
 
-    Raises: UsageError for appliance mode and CB16
+    use_cbfloat16: the 16-bit format of mixed precision is CB16, else float16.
+
+    Raises: UsageError for appliance mode
     """
     if appliance:
         raise UsageError(
             f"{user_line()}: appliance mode is not supported: leave --appliance out and start the "
             "script by csrun_wse with python-pt or python-ws"
-        )
-    if use_cbfloat16:
-        raise UsageError(
-            f"{user_line()}: use_cbfloat16 is not supported, arithmetic is float32: set it to False"
         )
     folder = _new_folder(Path(service_workdir) / _RUNS)
     defaults = {
@@ -127,6 +138,7 @@ def initialize(
     settings.initialize(cs_ip, folder, compile_only=compile_only, **{**defaults, **options})
     script.state, script.workdir = State(), str(service_workdir)
     install()
+    script.cb16 = use_cbfloat16
     script.is_begun, script.compiles_only = True, compile_only
     if is_chief(current()):
         log.info(log_lines.own_files(folder))

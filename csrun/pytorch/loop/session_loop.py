@@ -30,6 +30,7 @@ from csrun.pytorch.loop.recorded_gradients import ReturnedGradients, gradients_a
 from csrun.pytorch.loop.recorded_reads import ReadBefore
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.revalidation import Revalidations
+from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.script_steps import ScriptSteps
 from csrun.pytorch.loop.traced_tokens import TracedTokens
 from csrun.pytorch.loop.user_state import UserState
@@ -60,7 +61,7 @@ class SessionLoop:
 
     line: of the Session; a later Session in that line has the same variants. forward: the model's
     own. is_fast: steps after the first ones need not be recorded. user: the state of the user's
-    objects. watch: guards the model's tensors between steps.
+    objects. watch: guards the model's tensors between steps. scaled_loss: by GradScalers.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class SessionLoop:
         self._gradients = Gradients(
             self, model, trained, self.watch.name_of, self.watch.sets, run.left_gradients
         )
+        self.scaled_loss = ScaledLoss(run, optimization)
         self._accumulation = GradientAccumulation(model, optimization, self._gradients)
         self.readback = Readback(self, run)
         self._host_calls = HostCalls(run, model, forward)
@@ -428,6 +430,7 @@ class SessionLoop:
         step = self._step
         assert step is not None, "it is"
         assert step.recorded is not None, "it is"
+        self.scaled_loss.begin_backward()
         step.place = self._gradients.added_to()
         step.status.enter(StepPhase.BACKWARD)
         step.recorded.draw_as(step.place)
@@ -589,6 +592,7 @@ class SessionLoop:
         assert step.variant is not None, "it has the loss"
         step.variant.require_constants(self.watch.writes)  # one may be written between two calls
         self._weight_calls.end()
+        self.scaled_loss.begin_backward()
         place = self._gradients.added_to()
         call_order.require_same_place(step, place)
         step.place = place

@@ -16,7 +16,13 @@ from csrun.base.identifier import identifier
 from csrun.base.mode import RunMode
 from csrun.cirh import Builder, new_module
 from csrun.cirh.algorithms import Algorithm
-from csrun.cirh.ops.learning import UNLIMITED, ApplyGradientOp, AssignOp, Clipping
+from csrun.cirh.ops.learning import (
+    UNLIMITED,
+    ApplyGradientOp,
+    AssignOp,
+    Clipping,
+    LossScaleOp,
+)
 from csrun.cirh.ops.model import (
     Distribution,
     InitializerAttr,
@@ -28,9 +34,11 @@ from csrun.cirh.ops.model import (
     StoredOp,
 )
 from csrun.cirh.types import tensor_type
+from csrun.executable.loss_scale import LossScaling
 from csrun.pytorch.errors import CaptureError, note_bug, user_line
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
+from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
 from csrun.pytorch.operators.views import EMITTERS as VIEWS
@@ -60,17 +68,19 @@ def module_of(
     run_mode: RunMode = RunMode.TRAIN,
     outputs: Sequence[Ref] = (),
     clipping: Clipping = UNLIMITED,
+    scaling: LossScaling | None = None,
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
     algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
     gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
-    clipping: limits of the gradients, where the recording does not clip them.
+    clipping: limits of the gradients, where the recording does not clip them. scaling: of the loss.
     Parameters and buffers have the names of `stored_name`.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    return _Importer(recording, run_mode).module_of(algorithms, outputs, clipping)
+    importer = _Importer(recording, run_mode, scaling)
+    return importer.module_of(algorithms, outputs, clipping)
 
 
 def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
@@ -81,9 +91,12 @@ def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
 
 
 class _Importer:
-    def __init__(self, recording: Recording, run_mode: RunMode) -> None:
+    def __init__(
+        self, recording: Recording, run_mode: RunMode, scaling: LossScaling | None = None
+    ) -> None:
         self._recording = recording
         self._run_mode = run_mode
+        self._scaling = scaling if run_mode is RunMode.TRAIN else None
         precision = self._precision()
         self._module = new_module(precision, run_mode)
         self._line = ""
@@ -159,6 +172,8 @@ class _Importer:
         late: set[Ref] = set()
         if recording.loss is None:
             return found
+        if self._scaling is not None:
+            found.add(seed_of(recording))
         for number, op in enumerate(recording.operators[recording.forward_end :]):
             place = number + recording.forward_end
             if op.is_backward or any(operand in late for operand in op.operands):
@@ -201,6 +216,11 @@ class _Importer:
     def _emit_operator(self, number: int, op: RecordedOperator) -> None:
         if op.is_of_host:
             self._bind_unused(op)
+            return
+        if self._scaling is not None and number == seed_of(self._recording):
+            assert self._recording.loss is not None, "it has a seed"
+            scalar = tensor_type((), name_of(self._recording.kind(self._recording.loss).dtype))
+            self._bind(op, (self._builder.leaf(LossScaleOp, scalar),))
             return
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
             if op.name == "aten.scatter.src" and not op.is_backward:
@@ -300,7 +320,12 @@ class _Importer:
                 "depend: they are not updated"
             )
         gradients = clipping.gradients if clipping else recording.gradients
-        options = {"clip_norm": clipping.norm} if clipping else limits.options()
+        options: dict[str, Any] = {**limits.options()}
+        if clipping:
+            options = {"clip_norm": clipping.norm}
+        if self._scaling is not None:
+            require_unedited(recording, gradients, trained)
+            options["loss_scaling"] = rule_of(self._scaling)
         for name in trained:
             scope = stored_name(name).rpartition("/")[0]
             with self._located(user_line(), f"parameter {name}"), self._builder.in_scope(scope):

@@ -1,6 +1,7 @@
 """The user's optimizer in a Session: its algorithms, per-step numbers and state."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.compiler.optimizers import SLOTS
 from csrun.executable.bind import Array
+from csrun.executable.loss_scale import LossScaling, ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
 from csrun.pytorch.optimizers.lamb import Lamb
@@ -30,10 +32,20 @@ _NEAREST: Mapping[type[torch.optim.Optimizer], str] = {
 NUMBERS = 3  # of each group in a step: learning rate, weight decay, momentum
 
 
+@dataclass(frozen=True)
+class LossScale:
+    """Scaling of the loss: its rule, the state of a new run, and a limit of the gradients' norm."""
+
+    rule: LossScaling
+    first: ScaleState
+    clip_norm: float | None = None
+
+
 class Optimization:
     """An optimizer over the model's parameters, as it is when the Session begins.
 
-    A step has NUMBERS of each group, group after group.
+    A step has NUMBERS of each group, group after group. scaler: the script's object that scales the
+    loss; is_scaling_known: a step has shown whether there is one. scaled: None without a scale.
 
     Raises: UsageError, with the user's line, for an optimizer or option that is not supported
     """
@@ -47,6 +59,9 @@ class Optimization:
         if isinstance(self._rule, OwnClassRule):
             require_rule(optimizer, self._rule, self._line)
         self._counted: set[str] | None = None
+        self.scaler: object | None = None
+        self.is_scaling_known = False
+        self.scaled: LossScale | None = None
 
     @property
     def _groups(self) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ _INSTEAD = {
         "torch.backends.mha.set_fastpath_enabled(False) before it"
     ),
     torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default: (
-        "loss scaling is not supported in a PyTorch loop: use GradScaler(enabled=False), or "
-        "leave it out"
+        "gradients are unscaled by a scaler of the script's own: use torch.amp.GradScaler or "
+        "cbtorch.amp.GradScaler"
     ),
 }
 

@@ -7,7 +7,7 @@ program returns: their variant has run before, and the loop holds no other value
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import accumulate, count, takewhile
 
 from csrun.base.errors import CsrunError
 from csrun.pytorch.run.replay import Replay
@@ -157,7 +157,8 @@ class TrainingOrders:
         if taken:
             losses = its.program.losses(count)
             self._replay.keep_losses([step.outputs for step in taken], losses)
-            keep_results(its.variant, its.program, taken, losses)
+            scales = scales_of(its.training.scales, taken)
+            keep_results(its.variant, its.program, taken, losses, scales)
 
 
 class Evaluations:
@@ -178,6 +179,14 @@ class Evaluations:
                 raise CsrunError(f"the data ended at batch {steps[0].batch}, and the loop goes on")
             keep_results(variant, program, steps[:done], program.losses(done))
             steps, self._taken = steps[done:], self._taken + done
+
+
+def scales_of(scales: Sequence[float], batches: Sequence[QueuedStep]) -> list[float]:
+    """Return the scale of each batch of an order. scales: of its steps; of a part of one, too."""
+    if not scales:
+        return []
+    ended = accumulate((batch.ends_step for batch in batches[:-1]), initial=0)
+    return [scales[min(number, len(scales) - 1)] for number in ended]
 
 
 def _is_ready(variant: StepVariant, step: QueuedStep, batch: int) -> bool:

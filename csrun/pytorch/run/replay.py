@@ -10,6 +10,8 @@ from typing import NoReturn
 import torch
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import SCALE_KEYS
+from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
@@ -19,8 +21,12 @@ from csrun.pytorch.step.value_log import ValueLog
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.records import checkpoints, log_lines
 from csrun.records.checkpoints import Checkpoint
+from csrun.runtime.step.scale_rows import scale_of
 
 log = logging.getLogger("csrun")
+
+
+_SCALE = Ref(-(2**31))  # among the values of a step that are logged: the loss's scale after it
 
 
 class GoneError(UsageError):
@@ -171,6 +177,32 @@ class Replay:
         if self._kept is not None and self._is_held:
             trained = self._made if values.trained is None else values.trained
             self._kept.add(values.number, ref.number, trained, tensor)
+
+    def scale(self) -> ScaleState | None:
+        """Return the loss's scale that an earlier run has read here; None before the first step.
+
+        Raises: GoneError where it has not read it
+        """
+        found = None if self._kept is None else self._kept.value(self._made, _SCALE.number)
+        if found is None and self._made:
+            raise GoneError(
+                f"{user_line()}: step {self._made} was taken by an earlier run, which did not read "
+                "the loss scale: begin in a new model_dir, or read it where that run read it"
+            )
+        return None if found is None else ScaleState(*found.tolist())
+
+    def keep_scale(self, state: ScaleState) -> None:
+        """Log the loss's scale after the steps that the loops have made, which the loop reads."""
+        if self._kept is not None and self._is_held:
+            tensor = torch.tensor(state, dtype=torch.float64)
+            self._kept.add(self._made, _SCALE.number, self._made, tensor)
+
+    def found_scale(self) -> ScaleState | None:
+        """Return the loss's scale of the checkpoint that a new machine starts from."""
+        found = self.find()
+        if found is None or not found.manifest.tensors.keys() >= set(SCALE_KEYS):
+            return None
+        return scale_of([found.tensor(name) for name in SCALE_KEYS])
 
     def keep_losses(self, steps: Sequence[StepOutputs], losses: Sequence[float]) -> None:
         """Log the losses of training steps."""

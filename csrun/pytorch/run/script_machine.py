@@ -12,6 +12,7 @@ from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target, machine_for
 from csrun.executable.bind import Array
+from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
 from csrun.pytorch.step.step_status import StepProgress
@@ -39,6 +40,7 @@ class ScriptMachine:
         owner: StepVariant,
         step: int,
     ) -> None:
+        self.first_scale: ScaleState | None = None  # of the checkpoint that the run continues
         assert owner.executable is not None, "compiled before"
         self.owner, self._run = owner, run
         self._estimated_step_s = estimated_step_s(owner.executable.directory)
@@ -154,6 +156,7 @@ class ScriptMachine:
                 run.settings,
                 saves_initial=run.config.save_initial_checkpoint,
                 grace_s=run.context.job.grace_s if run.context else None,
+                first_scale=self.first_scale,
                 estimated_step_s=self._estimated_step_s,
             )
             self._training = Training(self.machine, options, None, self._show, taken)
@@ -161,6 +164,11 @@ class ScriptMachine:
             self._in_block.enter_context(self._training)
             self._is_in_block, self._begun_at = True, self._training.step
         return self._training
+
+    @property
+    def scale_state(self) -> ScaleState | None:
+        """The loss's scale after the last step of the training; None before it begins."""
+        return None if self._training is None else self._training.scale_state
 
     @property
     def input_share(self) -> float:
@@ -214,12 +222,18 @@ def keep_norms(program: Program, steps: Sequence[QueuedStep], norms: Sequence[fl
 
 
 def keep_results(
-    variant: StepVariant, program: Program, steps: Sequence[QueuedStep], losses: Sequence[float]
+    variant: StepVariant,
+    program: Program,
+    steps: Sequence[QueuedStep],
+    losses: Sequence[float],
+    scales: Sequence[float] = (),
 ) -> None:
     """Give steps that have run their losses, and the outputs that are wanted.
 
-    The last step gets all outputs, since the loop may still read them.
+    The last step gets all outputs, since the loop may still read them. scales: of the losses, by
+    which gradients are divided.
     """
+    scaled = set(variant.recording.first_gradients.values()) if scales else set()
     for step, loss in zip(steps, losses, strict=True):
         step.outputs.loss = loss
         step.outputs.status.advance(StepProgress.DONE)
@@ -230,5 +244,7 @@ def keep_results(
             step.outputs.outputs |= {
                 ref: torch.from_numpy(np.array(found[output_name(ref)])) for ref in variant.outputs
             }
+            for ref in scaled.intersection(variant.outputs):
+                step.outputs.outputs[ref] /= scales[slot]
     for step in steps:
         step.outputs.settle()

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, PeerLost, UsageError
+from csrun.base.half_formats import SCALE_KEYS
 from csrun.estimator.run import EstimatorRun
-from csrun.estimator.start import load_weights
+from csrun.estimator.start import load_weights, scale_in
 from csrun.estimator.target import target_of
 from csrun.executable import MOST_STEPS
+from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.deferred_init.tape import is_on_meta
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
@@ -362,8 +364,11 @@ class ScriptRun:
         owner = owner.batches.whole(owner)
         machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
-        is_whole = owner.trains and not (owner.is_one_of_many and kept.keys() < state.keys())
+        is_part = kept.keys() - set(SCALE_KEYS) < state.keys()
+        is_whole = owner.trains and not (owner.is_one_of_many and is_part)
+        plan = machine.machine.plan
         load_weights(self.run, machine.machine, found if is_whole else None, None, {})
+        machine.first_scale = scale_in(found, plan) if found else self._first_scale()
         if not is_whole and found is not None:
             found.take({name: x for name, x in state.items() if name in kept})
             missing = {name: x for name, x in state.items() if name not in kept}
@@ -376,6 +381,28 @@ class ScriptRun:
         self._loaded = {}
         self._machine = machine
         return machine
+
+    # The loss's scale.
+
+    def _first_scale(self) -> ScaleState | None:
+        optimization = self.users.optimization
+        scaled = None if optimization is None else optimization.scaled
+        return None if scaled is None else scaled.first
+
+    def scale_state(self) -> ScaleState | None:
+        """Return the scale and its counters after the steps that the loops have made.
+
+        Raises: GoneError in a step of an earlier run, which has not read it
+        """
+        if self.replay.is_on:
+            return self.replay.scale() or self._first_scale()
+        self.flush_for_read()
+        found = None if self._machine is None else self._machine.scale_state
+        if found is None:
+            found = self.replay.found_scale() or self._first_scale()
+        if found is not None:
+            self.replay.keep_scale(found)
+        return found
 
     # Steps.
 

@@ -214,7 +214,9 @@ class StepVariant:
         if options.parts > 1:
             _require_no_script_tensors(recording)
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
-        module = module_of(recording, algorithms, self.run_mode, self.outputs)
+        scaled = optimizer.scaled if optimizer else None
+        clip_norm, rule = (scaled.clip_norm, scaled.rule) if scaled else (None, None)
+        module = module_of(recording, algorithms, self.run_mode, self.outputs, clip_norm, rule)
         if storage is not None:
             _require_float32(module)
             set_storage(module, storage)

@@ -275,6 +275,19 @@ class Training:
         """Share of the time so far that steps waited for batches."""
         return self._ledger.share(Row.INPUT)
 
+    @property
+    def scales(self) -> list[float]:
+        """Scales of the loss in the steps of the last order; of none of them if it is not scaled.
+
+        Where the order has ended no step, that of the step under way.
+        """
+        return [] if self._scale is None else self._scale.scales or [self._scale.state.scale]
+
+    @property
+    def scale_state(self) -> ScaleState | None:
+        """The loss's scale and its counters; None if the loss is not scaled."""
+        return None if self._scale is None else self._scale.state
+
     def norms(self, first: int, count: int) -> list[float]:
         """Norms that the gradients of steps of the last order had before they were clipped."""
         return self._numbers.norms(first, count)

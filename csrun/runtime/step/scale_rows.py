@@ -1,5 +1,6 @@
 """Loss scale of the steps, in their rows of the store's numbers."""
 
+import logging
 from collections.abc import Sequence
 from math import isfinite
 
@@ -9,6 +10,9 @@ from csrun.base.half_formats import SCALE_KEYS
 from csrun.executable import MOST_STEPS, Plan
 from csrun.executable.bind import Array
 from csrun.executable.loss_scale import EXHAUSTED, LossScaling, ScaleState
+from csrun.records import log_lines
+
+log = logging.getLogger("csrun")
 
 
 class ScaleRows:
@@ -47,7 +51,7 @@ def scale_columns(plan: Plan) -> slice:
 class ScaleTracker:
     """The chief's view of the scale: between two orders, and over those of the last one.
 
-    state: after the last step.
+    state: after the last step. scales: of each step of the last order.
     Shapes: store as of `numbers_view`, wherever it is
     """
 
@@ -55,6 +59,7 @@ class ScaleTracker:
         self._plan, self._scaling, self._store = plan, scaling, store
         self.state = state
         self.norm = 0.0
+        self.scales: list[float] = []
 
     def begin(self, first: int) -> None:
         """Have the state where the updates of the next steps, from `first` on, read it."""
@@ -65,13 +70,18 @@ class ScaleTracker:
 
     def finish(self, first: int, count: int) -> str | None:
         """Take the state after the steps of an order; the reason why no step may follow."""
-        rows = np.asarray(self._store)
+        rows, self.scales = np.asarray(self._store), []
+        skipped, began = 0, self.state.scale
         for step in range(first, first + count):
             row, before = rows[step % MOST_STEPS], self.state
+            self.scales.append(before.scale)
             self.norm = float(row[self._plan.store.numbers])
             self.state = ScaleState(*row[scale_columns(self._plan)].tolist())
+            skipped += not isfinite(self.norm)
             if self._is_exhausted(before):
                 return f"{EXHAUSTED}: loss scale {before.scale:g} at step {step + 1}"
+        if self.state.scale != began:
+            log.info(log_lines.loss_scale(first + count, began, self.state.scale, skipped))
         return None
 
     def _is_exhausted(self, before: ScaleState) -> bool:
@@ -81,7 +91,10 @@ class ScaleTracker:
     @property
     def scalars(self) -> dict[str, float]:
         """The events of a step."""
-        return {"train/loss_scale": self.state.scale, "train/unclipped_grad_norm": self.norm}
+        found = {"train/loss_scale": self.state.scale}
+        if isfinite(self.norm):  # viewers of events draw no other
+            found["train/unclipped_grad_norm"] = self.norm
+        return found
 
     @property
     def tensors(self) -> dict[str, Array]:

@@ -155,8 +155,53 @@ def test_compiling_without_a_step_and_appliance_mode_are_refused(tmp_path):
         cbtorch.compile()
     with pytest.raises(UsageError, match="appliance mode is not supported"):
         cbtorch.initialize(service_workdir=tmp_path, appliance=True)
-    with pytest.raises(UsageError, match="use_cbfloat16 is not supported"):
-        cbtorch.initialize(service_workdir=tmp_path, use_cbfloat16=True)
+
+
+def scaled_run(folder, mixed, scaler_of=cbtorch.amp.GradScaler, steps=12, **options):
+    """Losses and the state of the scale, of a script whose params file has these keys."""
+    script = Script()
+    loader = script.wrapped(folder, **options)
+    scaler = scaler_of("dynamic", 2.0**40, None, None, 2.0**40, None, mixed)
+    with cbtorch.Session(loader, "train"):
+        for _ in range(steps // 6):
+            for x, y in loader:
+                script.optimizer.zero_grad()
+                loss = script.model(x, y)
+                scaler(loss).backward()
+                script.optimizer.step()
+                script.losses.append(loss.detach())
+        cm.mark_step()
+        state = cbtorch.amp.state_dict()
+    return [float(loss) for loss in script.losses], state
+
+
+@pytest.mark.parametrize("cb16", [False, True])
+def test_mixed_precision_of_the_params_file_scales_the_loss(tmp_path, cb16):
+    losses, state = scaled_run(tmp_path, True, steps=48, use_cbfloat16=cb16)
+    assert losses[0] == losses[6]  # skipped
+    assert losses[-1] < losses[0] - 0.1
+    assert state["loss_scale"] < 2.0**40 / 2**6
+    assert (state["loss_scale"] > 2.0**20) == cb16
+    whole, kept = scaled_run(tmp_path / "whole", False)
+    assert whole == pytest.approx(plain()[0], abs=1e-6)
+    assert kept["loss_scale"] == 2.0**40
+
+
+def test_a_scale_of_a_checkpoint_is_where_a_run_goes_on(tmp_path):
+    state = {"loss_scale": 8.0, "steps_since_rescale": 3, "overflows_since_rescale": 0}
+
+    def made(*arguments):
+        scaler = cbtorch.amp.GradScaler(*arguments)
+        cbtorch.amp.load_state_dict(state)
+        return scaler
+
+    _, found = scaled_run(tmp_path, True, made)
+    assert found == {"loss_scale": 8, "steps_since_rescale": 15, "overflows_since_rescale": 0}
+
+
+def test_cb16_needs_mixed_precision(tmp_path):
+    with pytest.raises(UsageError, match="can only be used in mixed precision mode"):
+        scaled_run(tmp_path, False, use_cbfloat16=True)
 
 
 def test_settings_of_the_original_compiler_are_logged_once(tmp_path, caplog):

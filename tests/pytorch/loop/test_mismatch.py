@@ -196,13 +196,6 @@ def comparing(kit):
     return found
 
 
-def scaled(kit):
-    scaler = torch.amp.GradScaler("cpu")
-    for x, y in kit.train:
-        scaler.scale(kit.criterion(kit.model(x), y)).backward()
-        scaler.step(kit.optimizer)
-
-
 def shifted(kit):
     losses = []
     for step, (x, y) in enumerate(kit.train):
@@ -273,7 +266,6 @@ LATE = r"backward\(\) is called on a value of a finished step"
     [
         (lambda kit: prefetched(kit, lambda step: True), LATE),
         (lambda kit: prefetched(kit, lambda step: step == 4), LATE),
-        (scaled, r"GradScaler\(enabled=False\)"),
         (twice, "the model is called more often than in step 1, or after optimizer.step"),
     ],
 )

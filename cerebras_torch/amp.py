@@ -1,0 +1,5 @@
+"""Automatic mixed precision. What is here lives in `csrun.pytorch.amp`."""
+
+from csrun.pytorch.amp.grad_scaler import GradScaler, optimizer_step
+
+__all__ = ["GradScaler", "optimizer_step"]

@@ -1,0 +1,145 @@
+"""The loops of updates: an optimizer's formulas over flat arrays, in the form that a run has.
+
+A step whose gradients are not scaled, or whose weights do not decay, has a loop without it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from csrun.base.half_formats import WORD, HalfFormat
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
+from csrun.compiler.lair.flat import flat_loop
+from csrun.compiler.lair.formula import Formula, Number, Values
+from csrun.compiler.lair.loop import KernelLoop
+from csrun.compiler.optimizers import Optimizer, PerTensor
+from csrun.executable import StepNumber
+
+CLIP, OWN_CLIP = "step.clip", "clip"  # factors of all gradients, and of a parameter's own
+DECAYS = "weight_decay"
+_WORDS = {f"{CLIP} != 1": "clipped", f"{OWN_CLIP} != 1": "clipped", DECAYS: "decayed"}
+WORDS = "words"  # the weights as the wafer reads them
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The loop of those steps in which all of the conditions hold, and none of those before it."""
+
+    conditions: tuple[str, ...]
+    loop: KernelLoop
+
+    @property
+    def name(self) -> str:
+        """A name among the branches of an optimizer."""
+        return "_".join(_WORDS[condition] for condition in self.conditions)
+
+
+@dataclass(frozen=True)
+class UpdateForm:
+    """Form of the arrays of updates.
+
+    dtype: of weights, slots and gradients. is_measured: a step may scale gradients by their global
+    norm. clipping: their limits. half: the format of the words that the weights are written as,
+    too, and that gradients are with `reads_words`.
+    """
+
+    dtype: str
+    is_measured: bool = False
+    clipping: Clipping = UNLIMITED
+    half: HalfFormat | None = None
+    reads_words: bool = False
+
+    def arrays(self, optimizer: Optimizer) -> dict[str, str]:
+        """The flat regions of an optimizer's updates, with their types."""
+        found = dict.fromkeys(("weights", "gradients", *optimizer.slots), self.dtype)
+        if self.reads_words:
+            found["gradients"] = WORD
+        return found if self.half is None else {**found, WORDS: WORD}
+
+    def over(self, formula: Formula) -> Formula:
+        """The formula from gradients that may be words, to weights that are words, too."""
+        half = self.half
+        if half is None:
+            return formula
+
+        def update(old: Values) -> Values:
+            if self.reads_words:
+                old = {**old, "gradients": old["gradients"].widen(half)}
+            found = formula(old)
+            if "weights" not in found:  # the first loop of two
+                return found
+            return {**found, WORDS: found["weights"].narrow(half)}
+
+        return update
+
+    @property
+    def clip(self) -> str | None:
+        """The text of the factor that may scale gradients."""
+        if self.clipping.clip_each is not None:
+            return OWN_CLIP
+        return CLIP if self.is_measured else None
+
+    def scaled(self, optimizer: Optimizer, is_clipped: bool) -> Formula:
+        """The update by gradients that are scaled, and clipped by value."""
+        most = self.clipping.clip_value
+        scales: list[Number] = [self.clip] if is_clipped and self.clip else []
+        signs: list[Number] = [-1.0] if optimizer.maximize else []
+        if not scales and not signs and most is None:
+            return optimizer.update
+
+        def update(old: Values) -> Values:
+            gradients = old["gradients"]
+            for scale in scales:
+                gradients = gradients * scale
+            if most is not None:
+                gradients = gradients.at_least(-most).at_most(most)
+            for sign in signs:
+                gradients = gradients * sign
+            return optimizer.update({**old, "gradients": gradients})
+
+        return update
+
+    @property
+    def squared(self) -> str:
+        """Argument of the function that adds up squares of gradients, for words."""
+        half = self.half if self.reads_words else None
+        return "" if half is None else f", ({half.mantissa_bits}, {half.bias})"
+
+
+@dataclass(frozen=True)
+class UpdateLoops:
+    """The loops of an optimizer, whatever the length of a range.
+
+    arrays: the flat regions that it works on, with their types. branches: from the one with most
+    conditions to that with none; what a step does not need, it does not compute. finish: of its
+    second pass.
+    """
+
+    arrays: Mapping[str, str]
+    branches: tuple[Branch, ...]
+    finish: KernelLoop | None
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, form: "UpdateForm") -> "UpdateLoops":
+        """The loops over arrays in this form."""
+        arrays = form.arrays(optimizer)
+        stem = type(optimizer).__name__.lower()
+        decays = (True, False) if isinstance(optimizer.weight_decay, StepNumber) else (None,)
+        branches = []
+        for clips, has_decay in product((True, False) if form.clip else (False,), decays):
+            conditions = ([f"{form.clip} != 1"] if clips else []) + ([DECAYS] if has_decay else [])
+            own = optimizer.without_decay() if has_decay is False else optimizer
+            formula = form.scaled(own, clips)
+            name = "/".join([stem, *(_WORDS[condition] for condition in conditions)])
+            branches.append(Branch((*conditions,), flat_loop(name, arrays, form.over(formula))))
+        finish = None
+        if isinstance(optimizer, PerTensor):
+            whole = {name: arrays[name] for name in arrays if name not in optimizer.slots}
+            finish = flat_loop(f"{stem}/finish", whole, form.over(optimizer.finish))
+        return cls(arrays, tuple(branches), finish)
+
+    @property
+    def all(self) -> list[KernelLoop]:
+        """All of them."""
+        finish = [] if self.finish is None else [self.finish]
+        return [*(branch.loop for branch in self.branches), *finish]

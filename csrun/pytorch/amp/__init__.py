@@ -1,0 +1,1 @@
+"""Automatic mixed precision: the scaler of the loss, PyTorch's own scalers, and autocast."""

@@ -1,0 +1,52 @@
+"""Autocast in a Session's block: the run's precision decides what is 16 bits wide."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from csrun.base.half_formats import HalfFormat
+from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.half_types import HALF_TYPES
+
+log = logging.getLogger("csrun")
+
+_said: set[str] = set()
+
+
+@contextmanager
+def autocast_as_precision(half: HalfFormat | None) -> Iterator[None]:
+    """Have regions of autocast leave the recorded operators as they are. half: the run's format.
+
+    Raises: CaptureError where a region is entered in a float32 run
+    """
+    enter = torch.autocast.__enter__
+
+    def entered(this: Any) -> Any:
+        if not this._enabled or this.device != "cpu" or this.fast_dtype not in HALF_TYPES:
+            return enter(this)
+        kind = str(this.fast_dtype).removeprefix("torch.")
+        if half is None:
+            raise CaptureError(
+                f"{user_line()}: torch.autocast to {kind} in a float32 run: give "
+                f'cbtorch.initialize precision="mixed_{kind}", or leave autocast out'
+            )
+        _say(kind, half)
+        with patch.object(this, "_enabled", False):
+            return enter(this)
+
+    with patch.object(torch.autocast, "__enter__", entered):
+        yield
+
+
+def _say(kind: str, half: HalfFormat) -> None:
+    """Log once which format takes the place of autocast's."""
+    if kind not in _said:
+        _said.add(kind)
+        log.info(
+            f"{user_line()}: torch.autocast to {kind}: the run's precision, mixed_{half.name}, "
+            "decides what is 16 bits wide"
+        )

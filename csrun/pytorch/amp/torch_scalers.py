@@ -1,0 +1,116 @@
+"""PyTorch's own scalers of the loss, in a Session's block: `torch.amp.GradScaler` and its kin.
+
+Each has a GradScaler of csrun's with the constants of torch.amp. One for CUDA is taken as it was
+asked for, although PyTorch disables it on a machine without.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+from weakref import WeakKeyDictionary
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.executable.loss_scale import FACTOR, Dialect, ScaleState
+from csrun.pytorch.amp.grad_scaler import GradScaler
+from csrun.pytorch.asked_scalers import asked_of
+from csrun.pytorch.errors import user_line
+
+_Theirs = torch.amp.GradScaler
+_ours: WeakKeyDictionary[Any, GradScaler] = WeakKeyDictionary()
+_FACTORS = {"growth_factor": FACTOR, "backoff_factor": 1 / FACTOR}
+
+
+class _TorchScaler(GradScaler):
+    """Scaler with the constants of torch.amp."""
+
+    dialect: Dialect = "torch.amp"
+
+
+def _of(theirs: Any) -> GradScaler | None:
+    """Return csrun's scaler of one of PyTorch's; None of one that is disabled.
+
+    Raises: UsageError for other factors than csrun's
+    """
+    asked = asked_of.get(theirs, {})
+    if not asked.get("enabled", theirs._enabled):
+        return None
+    if theirs not in _ours:
+        _ours[theirs] = _made(theirs, asked)
+    return _ours[theirs]
+
+
+def _made(theirs: Any, asked: dict[str, Any]) -> GradScaler:
+    given = {name: asked[name] if asked else getattr(theirs, f"_{name}") for name in _FACTORS}
+    if odd := [name for name, factor in _FACTORS.items() if given[name] != factor]:
+        raise UsageError(
+            f"{user_line()}: GradScaler: {odd[0]} must be {_FACTORS[odd[0]]}, got {given[odd[0]]}"
+        )
+    if not theirs._enabled:
+        return _TorchScaler("dynamic", asked["init_scale"], asked["growth_interval"])
+    made = _TorchScaler("dynamic", theirs._init_scale, theirs._growth_interval)
+    used = theirs._scale is not None
+    scale = theirs._scale.item() if used else theirs._init_scale
+    steps = theirs._growth_tracker.item() if used else theirs._init_growth_tracker
+    return made.begin_at(ScaleState(scale, steps))
+
+
+def _state_dict(ours: GradScaler, theirs: Any) -> dict[str, Any]:
+    """Return the state in PyTorch's form."""
+    state = ours.state
+    asked = asked_of.get(theirs, {})
+    interval = asked.get("growth_interval", getattr(theirs, "_growth_interval", None))
+    names = {"scale": state.scale, **_FACTORS}
+    return {**names, "growth_interval": interval, "_growth_tracker": int(state.steps)}
+
+
+def _load_state_dict(ours: GradScaler, theirs: Any, state: dict[str, Any]) -> None:
+    ours.begin_at(ScaleState(float(state["scale"]), float(state["_growth_tracker"])))
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "scale": lambda ours, theirs, outputs: ours.scale(outputs),
+    "unscale_": lambda ours, theirs, optimizer: None,
+    "step": lambda ours, theirs, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs),
+    "update": lambda ours, theirs, new_scale=None: ours.update(new_scale),
+    "get_scale": lambda ours, theirs: ours.get_scale(),
+    "is_enabled": lambda ours, theirs: True,
+    "state_dict": _state_dict,
+    "load_state_dict": _load_state_dict,
+}
+
+
+@contextmanager
+def torch_scalers_as_ours() -> Iterator[None]:
+    """Have enabled scalers of PyTorch be csrun's; after the block they have its scale."""
+    with ExitStack() as opened:
+        for name, method in _METHODS.items():
+            opened.enter_context(patch.object(_Theirs, name, _replaced(name, method)))
+        try:
+            yield
+        finally:
+            for theirs, ours in list(_ours.items()):
+                _give_back(theirs, ours)
+
+
+def _replaced(name: str, method: Callable[..., Any]) -> Any:
+    original = getattr(_Theirs, name)
+
+    @wraps(original)
+    def called(this: Any, *args: Any, **kwargs: Any) -> Any:
+        ours = _of(this)
+        if ours is None:
+            return original(this, *args, **kwargs)
+        return method(ours, this, *args, **kwargs)
+
+    return called
+
+
+def _give_back(theirs: Any, ours: GradScaler) -> None:
+    if theirs._enabled and ours.is_applied:
+        state = ours.state
+        theirs._init_scale, theirs._init_growth_tracker = state.scale, int(state.steps)
+        theirs._scale = theirs._growth_tracker = None

@@ -1,0 +1,33 @@
+"""Arguments that PyTorch's scalers of the loss were made with.
+
+One for CUDA disables itself on a machine without, and forgets them.
+"""
+
+from functools import wraps
+from inspect import signature
+from typing import Any
+from warnings import catch_warnings, simplefilter
+from weakref import WeakKeyDictionary
+
+import torch
+
+_Scaler = torch.amp.GradScaler
+asked_of: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+
+
+def note_torch_scalers() -> None:
+    """Note what scalers of PyTorch are asked for from here on, which one for CUDA forgets."""
+    original = _Scaler.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @wraps(original)
+    def init(this: Any, *args: Any, **kwargs: Any) -> None:
+        with catch_warnings():
+            simplefilter("ignore")  # that CUDA is not available
+            original(this, *args, **kwargs)
+        given = signature(original).bind(this, *args, **kwargs)
+        given.apply_defaults()
+        asked_of[this] = given.arguments
+
+    _Scaler.__init__ = init

@@ -1,0 +1,330 @@
+"""Loss scaling of a PyTorch loop: both forms, PyTorch's own scalers, checkpoints, autocast."""
+
+import copy
+import logging
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from safetensors.numpy import load_file  # noqa: E402
+from support.two_classes import summaries  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import CsrunError, UsageError  # noqa: E402
+
+STEPS = 6  # of a pass
+LARGE = 2.0**28  # a scale with which the first steps overflow in float16
+LONGEST = 0.3  # that gradients are clipped to
+GRADIENTS = 0.01  # of a gradient's norm, the difference from autocast's
+
+
+class Script:
+    """A classifier of two layers, its data, and a loop with a scaler."""
+
+    def __init__(self, scaler=None):
+        torch.manual_seed(1)
+        layers = nn.Linear(12, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)
+        self.model = nn.Sequential(*layers)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
+        x = torch.randn(16 * STEPS, 12)
+        y = (x[:, :4] + 0.1 * torch.randn(16 * STEPS, 4)).argmax(1)
+        self.loader = DataLoader(TensorDataset(x, y), 16)
+        self.scaler = scaler
+        self.scales, self.losses = [], []
+
+    def train(self, folder, epochs=4, step=None, precision="mixed_float16", **options):
+        """Train the model; its weights."""
+        cbtorch.initialize(model_dir=folder, log_steps=1, precision=precision, **options)
+        self.model = cbtorch.module(self.model)
+        loader, step = cbtorch.dataloader(self.loader), step or self.later_step
+        self.scaler = self.scaler if hasattr(self.scaler, "scale") else self.scaler()
+        with cbtorch.Session(self.model, self.optimizer, nn.CrossEntropyLoss(), mode="train"):
+            for _ in range(epochs):
+                for x, y in loader:
+                    self.optimizer.zero_grad()
+                    step(x, y)
+        return [p.detach().clone() for p in self.model.parameters()]
+
+    def loss(self, x, y):
+        loss = nn.functional.cross_entropy(self.model(x), y)
+        self.losses.append(loss.detach())
+        return loss
+
+    def first_step(self, x, y):
+        """The form of the first releases."""
+        self.scaler(self.loss(x, y)).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), LONGEST)
+        self.optimizer.step()
+
+    def later_step(self, x, y):
+        """The form of later releases and of PyTorch."""
+        self.scaler.scale(self.loss(x, y)).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), LONGEST)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def reading_step(self, x, y):
+        self.later_step(x, y)
+        self.scales.append(self.scaler.get_scale())
+
+
+def dynamic(**options):
+    return lambda: cbtorch.amp.GradScaler(
+        "dynamic", initial_loss_scale=LARGE, max_loss_scale=LARGE, **options
+    )
+
+
+def equal(ours, theirs):
+    return all(map(torch.equal, ours, theirs))
+
+
+def test_both_forms_skip_steps_until_the_scale_fits(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="csrun")
+    script = Script(dynamic())
+    first = script.train(tmp_path / "one", step=script.first_step)
+    later = Script(dynamic())
+    assert equal(later.train(tmp_path / "two", step=later.reading_step), first)
+    skipped = sum(now < before for before, now in pairwise([LARGE, *later.scales]))
+    assert skipped > 2
+    assert later.scales[-1] == LARGE / 2**skipped
+    found = load_file(tmp_path / "one" / f"model-ckpt-{4 * STEPS}.safetensors")
+    assert found["loss_scale"] == later.scales[-1]
+    assert found["steps_since_rescale"] == later.scales[::-1].index(2 * later.scales[-1]) - 1
+    assert found["overflows_since_rescale"] == 0
+    assert later.scaler.state_dict() == {
+        name: float(found[name])
+        for name in ("loss_scale", "steps_since_rescale", "overflows_since_rescale")
+    }
+    events = summaries(tmp_path / "one")
+    scales = [events[n, "train/loss_scale"].simple_value for n in range(1, 4 * STEPS + 1)]
+    assert scales == later.scales
+    assert any(line.startswith("Loss scale 134217728 after") for line in caplog.messages)
+
+
+def test_recorded_steps_and_micro_batches_scale_alike(tmp_path):
+    fast = Script(dynamic()).train(tmp_path / "fast")
+    recorded = Script(dynamic()).train(tmp_path / "recorded", fast=False)
+    assert equal(fast, recorded)
+    parts = Script(dynamic()).train(tmp_path / "parts", micro_batch_size=8)
+    torch.testing.assert_close(parts, fast, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
+def test_a_power_of_two_changes_no_bit_of_normal_numbers(tmp_path, precision):
+    plain = Script()
+    plain.scaler = cbtorch.amp.GradScaler(1.0)
+    scaled = Script(cbtorch.amp.GradScaler(4.0))
+    ours = plain.train(tmp_path / "plain", precision=precision, epochs=2)
+    theirs = scaled.train(tmp_path / "scaled", precision=precision, epochs=2)
+    if precision == "mixed_bfloat16":  # none of its numbers is subnormal here
+        assert equal(ours, theirs)
+    torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02)
+
+
+def test_gradients_and_their_norm_are_read_unscaled(tmp_path):
+    script, read = Script(cbtorch.amp.GradScaler(2.0**12)), {}
+    copies = [copy.deepcopy(script.model.state_dict())]
+
+    def step(x, y):
+        script.scaler.scale(script.loss(x, y)).backward()
+        norm = nn.utils.clip_grad_norm_(script.model.parameters(), 1e9)
+        gradients = [p.grad.numpy().copy() for p in script.model.parameters()]
+        read[len(copies)] = list(map(torch.from_numpy, gradients)), norm.item()
+        script.scaler.step(script.optimizer)
+        copies.append(copy.deepcopy(dict(script.model.state_dict())))
+
+    script.train(tmp_path, epochs=1, step=step)
+    for number, (gradients, norm) in read.items():
+        plain = Script().model
+        plain.load_state_dict(copies[number - 1])
+        x, y = list(Script().loader)[number - 1]
+        with torch.autocast("cpu", torch.float16):
+            loss = nn.functional.cross_entropy(plain(x), y)
+        (loss * 2.0**12).backward()
+        theirs = [p.grad / 2.0**12 for p in plain.parameters()]
+        for ours, own in zip(gradients, theirs, strict=True):
+            assert torch.linalg.norm(ours - own) <= GRADIENTS * torch.linalg.norm(own)
+        assert norm == pytest.approx(nn.utils.get_total_norm(theirs).item(), rel=GRADIENTS)
+
+
+def test_a_resumed_training_has_the_bits_and_scales_of_one(tmp_path):
+    options = {"precision": "mixed_float16", "save_checkpoints_steps": STEPS}
+    one, two, again = (Script(dynamic(steps_per_increase=5)) for _ in range(3))
+    whole = one.train(tmp_path / "one", step=one.reading_step, **options)
+    two.train(tmp_path / "two", 2, step=two.reading_step, **options)
+    assert equal(again.train(tmp_path / "two", step=again.reading_step, **options), whole)
+    assert again.scales == one.scales
+    name = f"model-ckpt-{4 * STEPS}.safetensors"
+    assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+
+
+def test_accumulated_batches_have_one_scale(tmp_path):
+    def trained(folder, scaler):
+        script, made = Script(scaler), []
+
+        def step(x, y):
+            script.scaler.scale(script.loss(x, y) / 2).backward()
+            made.append(None)
+            if len(made) % 2 == 0:
+                script.scaler.step(script.optimizer)
+
+        cbtorch.initialize(model_dir=folder, precision="mixed_bfloat16")
+        script.model = cbtorch.module(script.model)
+        loader = cbtorch.dataloader(script.loader)
+        with cbtorch.Session(script.model, script.optimizer, mode="train"):
+            for _ in range(2):
+                for x, y in loader:
+                    if len(made) % 2 == 0:
+                        script.optimizer.zero_grad()
+                    step(x, y)
+        return [p.detach().clone() for p in script.model.parameters()]
+
+    plain = trained(tmp_path / "plain", cbtorch.amp.GradScaler(1.0))
+    scaled = trained(tmp_path / "scaled", cbtorch.amp.GradScaler(1024.0))
+    assert equal(plain, scaled)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_scalers_of_pytorch_follow_pytorchs_rule(tmp_path, device):
+    """Beside PyTorch's own scaler, given the same overflows."""
+    options = {"init_scale": LARGE, "growth_interval": 4}
+    script = Script(lambda: torch.amp.GradScaler(device, **options))
+    script.train(tmp_path, step=script.reading_step)
+    theirs, weight = torch.amp.GradScaler("cpu", **options), nn.Parameter(torch.zeros(1))
+    optimizer, before = torch.optim.SGD([weight], 0.0), LARGE
+    for scale in script.scales:
+        theirs.scale(weight.sum()).backward()
+        weight.grad.fill_(float("inf") if scale < before else 1.0)
+        theirs.step(optimizer)
+        theirs.update()
+        assert theirs.get_scale() == scale
+        before = scale
+    assert max(b / a for a, b in pairwise(script.scales)) == 2
+    if device == "cpu":
+        assert script.scaler.state_dict()["scale"] == script.scales[-1]
+
+
+def test_a_scaler_of_a_float32_run_has_no_effect(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="csrun")
+    plain, scaled = Script(cbtorch.amp.GradScaler()), Script(torch.amp.GradScaler("cpu"))
+    ours = plain.train(tmp_path / "plain", precision="float32")
+    assert equal(scaled.train(tmp_path / "scaled", precision="float32"), ours)
+    assert sum("a float32 run: the loss is not scaled" in line for line in caplog.messages) == 1
+
+
+def test_the_smallest_scale_that_overflows_ends_the_run(tmp_path):
+    script = Script(dynamic(min_loss_scale=LARGE))
+    with pytest.raises(CsrunError, match="Minimum loss scale threshold was reached"):
+        script.train(tmp_path)
+
+
+def test_the_limit_of_a_scaler_clips(tmp_path):
+    clipped = Script(cbtorch.amp.GradScaler(64.0))
+    theirs = clipped.train(tmp_path / "clipped", epochs=1)
+    limited = Script(cbtorch.amp.GradScaler(64.0, max_gradient_norm=LONGEST))
+
+    def step(x, y):
+        limited.scaler(limited.loss(x, y)).backward()
+        limited.optimizer.step()
+
+    assert equal(limited.train(tmp_path / "limited", epochs=1, step=step), theirs)
+
+
+def test_optimizer_step_makes_a_whole_step(tmp_path):
+    theirs = Script(dynamic()).train(tmp_path / "theirs")
+    script = Script(dynamic())
+
+    def step(x, y):
+        cbtorch.amp.optimizer_step(
+            script.loss(x, y), script.optimizer, script.scaler, max_gradient_norm=LONGEST
+        )
+
+    assert equal(script.train(tmp_path / "ours", step=step), theirs)
+    with pytest.raises(ValueError, match="give one"):
+        cbtorch.amp.optimizer_step(None, None, None, 1.0, 1.0)
+    with pytest.raises(ValueError, match="must be >= 0"):
+        cbtorch.amp.optimizer_step(None, None, None, -1.0)
+
+
+def test_autocast_leaves_a_mixed_run_as_it_is(tmp_path):
+    plain, cast = Script(cbtorch.amp.GradScaler(64.0)), Script(cbtorch.amp.GradScaler(64.0))
+
+    def step(x, y):
+        with torch.autocast("cpu", torch.float16):
+            loss = cast.loss(x, y)
+        cast.scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(cast.model.parameters(), LONGEST)
+        cast.scaler.step(cast.optimizer)
+
+    ours = plain.train(tmp_path / "plain", epochs=2)
+    assert equal(cast.train(tmp_path / "cast", epochs=2, step=step), ours)
+    other = Script(cbtorch.amp.GradScaler())
+    cast.model, cast.optimizer, cast.scaler = other.model, other.optimizer, other.scaler
+    with pytest.raises(UsageError, match='precision="mixed_float16", or leave autocast out'):
+        cast.train(tmp_path / "float32", step=step, precision="float32")
+
+
+def unscaled_later(script, x, y):
+    loss = script.loss(x, y)
+    (loss if len(script.losses) > 4 else script.scaler.scale(loss)).backward()
+    script.optimizer.step()
+
+
+def by_another(script, x, y):
+    scaler = cbtorch.amp.GradScaler(8.0)
+    scaler.scale(script.loss(x, y)).backward()
+    scaler.step(script.optimizer)
+
+
+def edited(script, x, y):
+    script.scaler.scale(script.loss(x, y)).backward()
+    nn.utils.clip_grad_value_(script.model.parameters(), 0.1)
+    script.scaler.step(script.optimizer)
+
+
+def of_a_gradient(script, x, y):
+    script.scaler.scale(script.loss(x, y)).backward(torch.tensor(2.0))
+    script.scaler.step(script.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (unscaled_later, r"py:\d+: the loss is not scaled by a GradScaler in this step and was"),
+        (by_another, r"py:\d+: a loss is scaled by another GradScaler than in earlier steps"),
+        (edited, r"py:\d+: the gradient of 0.weight is edited, and the loss is scaled"),
+        (of_a_gradient, r"py:\d+: "),
+    ],
+)
+def test_refused_loops(tmp_path, step, message):
+    script = Script(cbtorch.amp.GradScaler(8.0))
+    with pytest.raises(UsageError, match=message):
+        script.train(tmp_path, step=lambda x, y: step(script, x, y))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss_scale": "often"}, "loss_scale must be dynamic, tf_dynamic or a number > 0"),
+        ({"loss_scale": -1}, "got -1"),
+        ({"loss_scale": "dynamic", "min_loss_scale": 1e-9}, "min_loss_scale too small"),
+        ({"loss_scale": "dynamic", "max_loss_scale": 1e39}, "max_loss_scale must be at most"),
+        ({"max_gradient_norm": -2.0}, "max_gradient_norm must be >= 0, got -2.0"),
+    ],
+)
+def test_refused_options(options, message):
+    with pytest.raises(UsageError, match=message):
+        cbtorch.amp.GradScaler(**options)
+
+
+def test_the_dialects_of_a_scaler():
+    later, first = cbtorch.amp.GradScaler("dynamic"), cbtorch.amp.GradScaler("tf_dynamic")
+    assert (later.scaling().overflow_tolerance, later.scaling().exceeds) == (0.0, True)
+    assert (first.scaling().overflow_tolerance, first.scaling().exceeds) == (0.05, False)
+    capped = cbtorch.amp.GradScaler("dynamic", init_scale=2.0**20, max_loss_scale=2.0**16)
+    assert capped.get_scale() == 2.0**16
