@@ -64,6 +64,12 @@ class HalfFormat:
         return (2.0 - 2.0**-self.mantissa_bits) * 2.0**exponent
 
     @property
+    def overflows_from(self) -> float:
+        """Smallest number that is rounded to infinity."""
+        exponent = (1 << self.exponent_bits) - 2 - self.bias
+        return (2.0 - 2.0 ** -(self.mantissa_bits + 1)) * 2.0**exponent
+
+    @property
     def epsilon(self) -> float:
         """Distance from 1 to the next larger number."""
         return 2.0**-self.mantissa_bits

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from csrun.base.half_formats import HalfFormat
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module, storage_of
 from csrun.cirh.batch_axes import Over
@@ -127,7 +128,7 @@ def _back_end(
 ) -> dict[str, str | bytes]:
     """Kernels to the artifacts; arrays: names of the NumPy files beside them."""
     watch.begin(PLACING)
-    inputs = inputs_of(model)
+    inputs = inputs_of(model, storage_of(module))
     batch = inputs[0].shape[0] * options.minibatches
     try:
         placed = _placed(model, options, batch)
@@ -224,8 +225,8 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
     return place_model(model, again, options, batch)
 
 
-def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
-    """The arrays of a minibatch."""
+def inputs_of(model: MatchedModel, half: HalfFormat | None = None) -> tuple[InputSpec, ...]:
+    """The arrays of a minibatch. half: the 16-bit format of mixed precision."""
     return tuple(
         InputSpec(
             op.symbol.data,
@@ -233,6 +234,7 @@ def inputs_of(model: MatchedModel) -> tuple[InputSpec, ...]:
             dtype_of(type_of(op.out)),
             tuple(model.label_ranges.get(op, ())),
             tuple(model.number_ranges.get(op, ())),
+            half if dtype_of(type_of(op.out)) == "float32" else None,
         )
         for op in model.inputs
     )

@@ -88,7 +88,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `labels`: the ranges of the losses that it holds the labels of. Each batch comes with the number
     of labels that count in it, for each range of each input. `numbers`: what it holds the numbers
-    of, as of the rows of a table.
+    of, as of the rows of a table. `half`: the 16-bit format that it is rounded to, if it is.
     """
 
     name: str
@@ -96,6 +96,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     labels: tuple[LabelRange, ...] = ()
     numbers: tuple[NumberRange, ...] = ()
+    half: HalfFormat | None = None
 
 
 class InitializerKind(StrEnum):

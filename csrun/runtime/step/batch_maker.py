@@ -93,6 +93,7 @@ class BatchMaker:
         with self._clock.timed(COPY_STAGE):
             counts = count_labels(given, inputs, name)
             require_known(given, inputs, name)
+            require_in_range(heads, inputs, name)
             if rows < inputs[0].shape[0]:
                 fill_up(slot, rows)
             if self._settings.check_numerics:
@@ -243,6 +244,27 @@ def _require_in(one: NumberRange, array: npt.NDArray[Any], spec: str, name: Batc
         f"{where}: {spec} must be in 0..{last} (an index into {one.count} elements), got "
         f"{array[at]}"
     )
+
+
+def require_in_range(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:
+    """Check that no finite number is too large for the 16-bit format that it is rounded to.
+
+    Raises: CsrunError naming the first sample and the feature with such a number
+    """
+    for values, spec in zip(arrays, inputs, strict=True):
+        if spec.half is None or not values.size:
+            continue
+        most = spec.half.overflows_from
+        if values.max() < most and values.min() > -most:
+            continue
+        marks = (np.abs(values) >= most) & np.isfinite(values)
+        if marks.any():
+            at, where = name.place(marks)
+            raise CsrunError(
+                f"{where}: {spec.name} is {values[at]:.9g}, and the largest number of "
+                f"{spec.half.name} is {spec.half.largest:.9g}: scale the data, or set another "
+                "runconfig.precision"
+            )
 
 
 def require_finite(arrays: Sequence[Array], inputs: Inputs, name: BatchName) -> None:

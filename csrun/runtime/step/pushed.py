@@ -12,7 +12,13 @@ import numpy.typing as npt
 from csrun.base.run_config import RunSettings
 from csrun.executable import InputSpec
 from csrun.executable.bind import Array, Batch
-from csrun.runtime.step.batch_maker import BatchName, count_labels, require_finite, require_known
+from csrun.runtime.step.batch_maker import (
+    BatchName,
+    count_labels,
+    require_finite,
+    require_in_range,
+    require_known,
+)
 from csrun.runtime.step.source import TakenBatch
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import BatchCounts
@@ -36,6 +42,7 @@ def count_pushed(
     at_least_rows: list[Array] = [np.atleast_1d(array) for array in arrays]
     counts = count_labels(at_least_rows, inputs, name)
     require_known(at_least_rows, inputs, name)
+    require_in_range(at_least_rows, inputs, name)
     if settings.check_numerics:
         require_finite(at_least_rows, inputs, name)
     return BatchCounts(name.size, counts)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from csrun.base.errors import CsrunError
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.run_config import RunSettings
 from csrun.cirh.ops.loss import IGNORE_INDEX
 from csrun.data import Dataset
@@ -93,3 +94,29 @@ def test_only_what_is_looked_up_of_an_array_is_looked_at():
     source.release()
     with pytest.raises(CsrunError, match=r"position 3: features must be in 0\.\.1 .* got 7"):
         source.take()
+
+
+@pytest.mark.parametrize(
+    ("value", "half"),
+    [(65520, FLOAT16), (-65520, FLOAT16), (4292870144, cbfloat16()), (3.3961776e38, BFLOAT16)],
+)
+def test_a_value_that_overflows_as_it_is_stored(value, half):
+    """In float16 NumPy's conversion overflows from 65520 on; CB16's limit is 2^32 - 2^21."""
+    value = np.float32(value)
+    inputs = (InputSpec("features", (4, 3), "float32", half=half),)
+
+    def take(value):
+        data = Dataset.from_arrays(changed(np.ones((8, 3), np.float32), (6, 2), value)).batch(4)
+        source = InProcessSource(data, inputs, 0, RunSettings())
+        source.take()
+        source.release()
+        source.take()
+
+    take(np.nextafter(value, np.float32(0)))
+    take(np.float32(np.inf))  # what is none already did not overflow
+    with pytest.raises(CsrunError) as caught:
+        take(value)
+    assert str(caught.value).startswith(
+        f"batch 1, row 2 (sample 6), position 2: features is {value:.9g}, and the largest number "
+        f"of {half.name} is {half.largest:.9g}: scale the data"
+    )
