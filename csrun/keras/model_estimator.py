@@ -88,7 +88,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         from csrun.keras.step_recording import example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
-        return trace_keras(model, dataset, self._config.precision, options)
+        return trace_keras(model, dataset, self._config, options)
 
     def _model(self, features: Any = None) -> "KerasModel":
         """The model. features: of a batch, for which it is built if necessary."""

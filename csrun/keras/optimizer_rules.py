@@ -23,6 +23,8 @@ from csrun.executable.learning_rate import (
     Polynomial,
     Schedule,
 )
+from csrun.executable.loss_scale import LossScaling
+from csrun.keras.model_precision import unscaled
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name
 from csrun.nn.optimizer import schedule_attribute
@@ -30,10 +32,11 @@ from csrun.nn.optimizer import schedule_attribute
 
 @dataclass(frozen=True)
 class KerasLearning:
-    """Algorithms by the torch names of parameters, and limits of the gradients."""
+    """Algorithms by the torch names of parameters, limits of gradients, and the loss's scale."""
 
     algorithms: Mapping[str, Algorithm]
     clipping: Clipping = UNLIMITED
+    scaling: LossScaling | None = None
 
 
 def learning_of(model: KerasModel) -> KerasLearning:
@@ -41,7 +44,7 @@ def learning_of(model: KerasModel) -> KerasLearning:
 
     Raises: UsageError for an optimizer, an option or a schedule that is not supported
     """
-    optimizer = model.keras.optimizer
+    optimizer, scaling = unscaled(model.keras.optimizer)
     name = type(optimizer).__name__
     # A backend has classes of its own, below those of keras.optimizers; so may the user.
     is_own = type(optimizer).__module__.split(".")[0] == "keras"
@@ -62,7 +65,7 @@ def learning_of(model: KerasModel) -> KerasLearning:
         for name, option in _LIMITS.items()
         if (number := getattr(optimizer, option))
     }
-    return KerasLearning(algorithms, Clipping(**limits))
+    return KerasLearning(algorithms, Clipping(**limits), scaling)
 
 
 #: Keras's options of `Clipping`; an optimizer has one of them.
@@ -72,7 +75,6 @@ _LIMITS = {"clip_norm": "global_clipnorm", "clip_each": "clipnorm", "clip_value"
 #: Options of every Keras optimizer that change an update in a way that csrun does not have.
 _NOT_SUPPORTED = (
     "use_ema",
-    "loss_scale_factor",
     "gradient_accumulation_steps",
 )
 

@@ -10,12 +10,16 @@ from torch.utils._pytree import tree_leaves
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import storage_format
+from csrun.base.run_config import CSRunConfig
+from csrun.cirh import set_storage
 from csrun.cirh.ops.model import OutputOp
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
 from csrun.keras.host_metrics import KerasMetrics
+from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel
@@ -26,15 +30,20 @@ from csrun.pytorch.record.recording import Recording, Ref
 
 
 def trace_keras(
-    model: KerasModel, dataset: Dataset, precision: str, options: CompileOptions
+    model: KerasModel, dataset: Dataset, config: CSRunConfig, options: CompileOptions
 ) -> TracedModel:
     """The program of a mode before the passes, its metrics, and the first values of its weights.
 
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
     """
-    if precision != "float32":
-        raise UsageError(f"runconfig.precision must be float32 for a Keras model, got {precision}")
+    if config.arithmetic != "float32":
+        raise UsageError(
+            "runconfig.precision must be float32, or mixed, for a Keras model, got "
+            f"{config.precision}"
+        )
+    configured = storage_format(config.precision, config.cb16_exponent_bias)
+    storage = storage_of(model.keras, configured)
     mode = options.run_mode
     specs = dataset.element_spec()
     names = dataset.names(len(specs))
@@ -43,7 +52,10 @@ def trace_keras(
     recording = _with_names(step.record(dataset), names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
     wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
-    module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping)
+    scaling = None if storage is None else learning.scaling
+    module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
+    if storage is not None:
+        set_storage(module, storage)
     metrics = None
     if mode is RunMode.EVAL:
         metrics = KerasMetrics.of(model, step.batch[1:], step.outputs)

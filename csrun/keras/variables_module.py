@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from csrun.base.errors import UsageError
+from csrun.keras.model_precision import require_float32_variables
 from csrun.keras.torch_backend import keras
 
 Array = npt.NDArray[Any]
@@ -57,7 +58,7 @@ class KerasModel:
                     f"Keras model {source.name!r} has no weights yet: train it, or call it before"
                 )
             source(features)
-        _require_float32(source)
+        require_float32_variables(source)
         return cls(source)
 
     @property
@@ -117,16 +118,6 @@ def _require_distinct(variables: list[Any]) -> None:
         if paths.count(path) > 1:
             raise UsageError(
                 f"two variables of the Keras model are {path}: give layers other names"
-            )
-
-
-def _require_float32(model: Any) -> None:
-    """Raises: UsageError for a layer that computes in another type"""
-    for layer in model._flatten_layers(include_self=False):
-        if layer.compute_dtype not in ("float32", None):
-            raise UsageError(
-                f"policy {layer.dtype_policy.name} of layer {layer.name} is not supported: "
-                "build the model with float32"
             )
 
 

@@ -142,17 +142,6 @@ def test_the_original_name_of_the_estimator_is_importable():
 def test_a_float64_run_is_refused(tmp_path):
     estimator = KerasModelToCerebrasEstimator(mlp, tmp_path, CSRunConfig(precision="float64"))
     with pytest.raises(
-        UsageError, match="precision must be float32 for a Keras model, got float64"
+        UsageError, match="precision must be float32, or mixed, for a Keras model, got float64"
     ):
         estimator.train(lambda params: Dataset.from_batches(batches("mlp", 1)))
-
-
-def test_a_policy_of_16_bits_is_refused(tmp_path):
-    def build():
-        dense = L.Dense(CLASSES, dtype="mixed_float16")
-        return compiled(keras.Sequential([keras.Input((20,)), dense]))
-
-    with pytest.raises(UsageError, match="mixed_float16 of layer dense is not supported"):
-        KerasModelToCerebrasEstimator(build, tmp_path).train(
-            lambda params: Dataset.from_batches(batches("mlp", 1))
-        )

@@ -14,6 +14,7 @@ from csrun.base.errors import UsageError
 from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import RunMode
 from csrun.cirh import precision_of, set_storage
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data.errors import DataError
 from csrun.estimator.model_trace import TracedModel
@@ -215,8 +216,9 @@ class StepVariant:
             _require_no_script_tensors(recording)
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
         scaled = optimizer.scaled if optimizer else None
-        clip_norm, rule = (scaled.clip_norm, scaled.rule) if scaled else (None, None)
-        module = module_of(recording, algorithms, self.run_mode, self.outputs, clip_norm, rule)
+        limits = Clipping(scaled.clip_norm) if scaled else UNLIMITED
+        rule = scaled.rule if scaled else None
+        module = module_of(recording, algorithms, self.run_mode, self.outputs, limits, rule)
         if storage is not None:
             _require_float32(module)
             set_storage(module, storage)

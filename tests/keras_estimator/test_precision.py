@@ -1,0 +1,118 @@
+"""Keras models with policies of 16 bits, beside Keras's own steps; those that are refused."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from support.keras_models import CLASSES, MODELS, STEPS, L, batches, compiled, keras, mlp
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.data import Dataset
+from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.records import checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+POLICIES = ("mixed_float16", "mixed_bfloat16")
+
+
+@contextmanager
+def policy(name):
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def built(build, name):
+    """A function that builds a model with a policy."""
+
+    def make():
+        with policy(name):
+            return build()
+
+    return make
+
+
+def trained(make, sample, folder, config=None):
+    estimator = KerasModelToCerebrasEstimator(make, folder, config or CSRunConfig(log_steps=1))
+    found = estimator.train(lambda params: Dataset.from_batches(sample))
+    return found["loss"], checkpoints.latest(folder).manifest.tensors
+
+
+@pytest.mark.parametrize("half", POLICIES)
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_are_those_of_keras(tmp_path, name, half):
+    make, sample = built(MODELS[name], half), batches(name)
+    loss, tensors = trained(make, sample, tmp_path)
+    own = make()
+    for x, y in sample:
+        own.reset_metrics()
+        found = float(np.asarray(own.train_on_batch(x, y)).ravel()[0])
+    # The formats have 11 and 8 bits, and each side rounds elsewhere.
+    np.testing.assert_allclose(loss, found, rtol=1e-2)
+    assert ("loss_scale" in tensors) == (half == "mixed_float16")
+
+
+def test_a_step_that_overflows_is_skipped_as_by_keras(tmp_path):
+    def build():
+        keras.utils.set_random_seed(1)
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 2.0**24, 3)
+        return mlp(optimizer)
+
+    make, sample = built(build, "mixed_float16"), batches("mlp", 12)
+    estimator = KerasModelToCerebrasEstimator(make, tmp_path, CSRunConfig(log_steps=1))
+    estimator.train(lambda params: Dataset.from_batches(sample))
+    own = make()
+    for x, y in sample:
+        own.train_on_batch(x, y)
+    newest = checkpoints.latest(tmp_path)
+    scale = {"loss_scale": np.empty((), np.float64)}
+    newest.take(scale)
+    wanted = float(own.optimizer.dynamic_scale.value)
+    assert scale["loss_scale"] == wanted < 2.0**24
+    for ours, theirs in zip(estimator.keras_model.variables, own.variables, strict=True):
+        ours, theirs = (v.value.detach().cpu().numpy() for v in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-3)
+
+
+def test_a_fixed_scale_changes_nothing_but_what_is_rounded(tmp_path):
+    sample = batches("mlp")
+    make = lambda: mlp(keras.optimizers.SGD(0.1, loss_scale_factor=64.0))  # noqa: E731
+    loss, tensors = trained(built(make, "mixed_bfloat16"), sample, tmp_path / "scaled")
+    plain, _ = trained(lambda: mlp(keras.optimizers.SGD(0.1)), sample, tmp_path / "plain")
+    np.testing.assert_allclose(loss, plain, rtol=1e-2)
+    assert "loss_scale" in tensors
+
+
+def test_a_configured_format_is_that_of_the_run(tmp_path, caplog):
+    config = CSRunConfig(precision="mixed_cbfloat16")
+    with caplog.at_level("INFO", "csrun"):
+        trained(built(mlp, "mixed_bfloat16"), batches("mlp"), tmp_path, config)
+    assert "bfloat16: numbers" not in caplog.text
+    assert "CB16 without dynamic loss scaling" in caplog.text
+
+
+def two_formats():
+    layers = [L.Dense(8, dtype="mixed_float16"), L.Dense(CLASSES, dtype="mixed_bfloat16")]
+    return compiled(keras.Sequential([keras.Input((20,)), *layers]))
+
+
+REFUSED = {
+    "a run stores numbers in one format, got layer": two_formats,
+    "policy float16 of layer .* is not supported: build the model with float32": built(
+        mlp, "float16"
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_policy_is_refused(tmp_path, message):
+    estimator = KerasModelToCerebrasEstimator(REFUSED[message], tmp_path)
+    with pytest.raises(UsageError, match="^" + message):
+        estimator.train(lambda params: Dataset.from_batches(batches("mlp", STEPS)))
