@@ -174,17 +174,26 @@ def read(path: Path) -> Any:
     """
     try:
         content = read_given(path, MAX_BYTES)
-        return yaml.load(content, _PlainLoader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse(content, str(path))
+
+
+def parse(content: bytes, where: str) -> Any:
+    """The plain values of a text, which messages call `where`.
+
+    Raises: UsageError as `read`
+    """
+    try:
+        return yaml.load(content, _PlainLoader)
     except ReaderError as error:
         line = content.count(b"\n", 0, error.position) + 1
         raise UsageError(
-            f"{path}: line {line}: not text in UTF-8: byte 0x{error.character:02x}; save the file "
+            f"{where}: line {line}: not text in UTF-8: byte 0x{error.character:02x}; save the file "
             "as UTF-8"
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path}: {_explain(error)}") from error
+        raise UsageError(f"{where}: {_explain(error)}") from error
 
 
 def _explain(error: yaml.YAMLError | ValueError) -> str:

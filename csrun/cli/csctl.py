@@ -10,6 +10,7 @@ import click
 from csrun.base.choice import Choice
 from csrun.base.safe_text import printable
 from csrun.cli import frame
+from csrun.cli.array_commands import cancel_array, get_array
 from csrun.cli.job_commands import JOB_ID, SETTINGS, OfJobs, backend_at, label, log_export, wait
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def csctl(context: click.Context, site: str | None) -> None:
 
 @csctl.group()
 def get() -> None:
-    """Show jobs, one job, nodes or systems."""
+    """Show jobs, one job, an array, nodes or systems."""
 
 
 @get.command("jobs", context_settings=SETTINGS)
@@ -167,7 +168,7 @@ def get_cluster(site: str | None, output: str) -> int:
 
 @csctl.group("cancel", cls=OfJobs)
 def cancel_group() -> None:
-    """End a job: cancel ID, or cancel job ID."""
+    """End a job: cancel ID, or cancel job ID; or all of an array: cancel array ID."""
 
 
 @cancel_group.command("job", context_settings=SETTINGS)
@@ -305,6 +306,8 @@ def _write(data: bytes) -> None:
 
 for command in (label, log_export, wait):
     csctl.add_command(command)
+get.add_command(get_array)
+cancel_group.add_command(cancel_array)
 
 
 def main() -> None:

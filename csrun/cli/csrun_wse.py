@@ -56,6 +56,18 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
 @click.option(
     "--dry-run", is_flag=True, help="Show the layout of the tasks without running anything."
 )
+@click.option(
+    "--array",
+    metavar="SPEC",
+    help="Run CMD once per index: 1-8, 1,3,5, 0-15:4, or 1-8%2 for at most two at once.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=V1,V2,...",
+    multiple=True,
+    help="With --array: value of a params key for each element; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that tasks need to see.")
@@ -78,9 +90,11 @@ def csrun_wse(
     detach: bool,
     dry_run: bool,
     as_json: bool,
+    array: str | None,
+    settings: tuple[str, ...],
     **job: Any,
 ) -> int:
-    """Run CMD as the tasks of one job.
+    """Run CMD as the tasks of one job, or with --array as one job per index.
 
     The interpreter decides the execution mode: python-ws streams weights; python and python-pt,
     that of PyTorch scripts, are layer pipelined. Defaults are the site's.
@@ -94,6 +108,8 @@ def csrun_wse(
 
     if as_json and not dry_run:
         raise click.UsageError("--json needs --dry-run")
+    if settings and array is None:
+        raise click.UsageError("--set needs --array; after the script's name it sets one value")
     request = JobRequest(
         command=command,
         total_nodes=total_nodes,
@@ -113,6 +129,10 @@ def csrun_wse(
         num_wgt_servers=num_wgt_servers,
         options=frame.job_options_of(**job),
     )
+    if array is not None:
+        from csrun.cli.array_jobs import run_array
+
+        return run_array(request, load(site), array, settings, is_dry=dry_run, as_json=as_json)
     if dry_run:
         return _show_plan(request, load(site), as_json)
     return launch(request, load(site), lambda: click.echo(f"Launching: {shlex.join(command)}"))

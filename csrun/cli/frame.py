@@ -96,8 +96,15 @@ def main(command: click.Command) -> NoReturn:
 def run(command: click.Command, arguments: list[str]) -> int:
     """Run a command's command line; its exit code."""
     name = command.name or ""
+    return exit_code_of(
+        name, lambda: command.main(arguments, prog_name=name, standalone_mode=False)
+    )
+
+
+def exit_code_of(name: str, call: Callable[[], int]) -> int:
+    """Call part of a command; its exit code, that of an error after the line that says so."""
     try:
-        code: int = command.main(arguments, prog_name=name, standalone_mode=False)
+        code = call()
         sys.stdout.flush()  # at the interpreter's exit a full disk would go unreported
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)

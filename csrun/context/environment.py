@@ -188,6 +188,25 @@ def adopted(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
+def adopt_array(array_id: int, index: int, indices: Iterable[int]) -> None:
+    """Be the launcher of an array's element, as its tasks will see.
+
+    Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES
+    """
+    all_indices = tuple(indices)
+    adopt(
+        {
+            "CSRUN_ARRAY_ID": str(array_id),
+            "CSRUN_ARRAY_TASK_ID": str(index),
+            "SLURM_ARRAY_JOB_ID": str(array_id),
+            "SLURM_ARRAY_TASK_ID": str(index),
+            "SLURM_ARRAY_TASK_COUNT": str(len(all_indices)),
+            "SLURM_ARRAY_TASK_MIN": str(min(all_indices)),
+            "SLURM_ARRAY_TASK_MAX": str(max(all_indices)),
+        }
+    )
+
+
 DEBUG = "CSRUN_DEBUG"
 
 

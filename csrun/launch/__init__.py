@@ -31,7 +31,7 @@ BACKENDS: dict[Scheduler, str] = {
     Scheduler.SLURM: "csrun.launch.slurm.backend",
 }
 
-__all__ = ["JobOptions", "JobRequest", "backend_of", "dry_run", "launch"]
+__all__ = ["JobOptions", "JobRequest", "backend_of", "check", "dry_run", "launch"]
 
 
 def backend_of(site: Site) -> "Backend":
@@ -47,7 +47,7 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
 
     Raises: UsageError before anything runs, when the request, the command or the site is wrong
     """
-    backend, job_plan = _checked(request, site)
+    backend, job_plan = check(request, site)
     heavy = heavy_imports(UserCommand(request.command))
     request = replace(read_piped_params(request), preload=(*request.preload, *heavy))
     on_checked()
@@ -61,12 +61,15 @@ def dry_run(request: JobRequest, site: Site) -> "DryRun":
 
     Raises: UsageError when the request, the command or the site is wrong
     """
-    backend, job_plan = _checked(request, site)
+    backend, job_plan = check(request, site)
     return backend.preview(request, job_plan)
 
 
-def _checked(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
-    """The backend of the site, and the job laid out on it."""
+def check(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
+    """The backend of the site, and the job laid out on it.
+
+    Raises: UsageError when the request, the command or the site is wrong
+    """
     require_command(request.command, "csrun_wse python-ws run.py")
     check_working_dir()
     check_mounts(request.mount_dirs, site)

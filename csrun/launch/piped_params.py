@@ -32,16 +32,19 @@ def read_piped_params(request: JobRequest) -> JobRequest:
     if path is None or not _is_pipe(path):
         return request
     if request.sbatch or request.foreground is not None:
-        raise UsageError(
-            f"--params: {path}: is a pipe, which does not exist where the command runs: pass a"
-            " regular file"
-        )
+        refuse_pipe(UserCommand(request.command), "does not exist where the command runs")
     from csrun.base.plain_yaml import MAX_BYTES
 
     try:
         return replace(request, params=_text_of(path, MAX_BYTES))
     except OSError as error:
         raise UsageError(f"--params: {path}: cannot be read: {error.strerror}") from error
+
+
+def refuse_pipe(command: UserCommand, reason: str) -> None:
+    """Raises: UsageError for a command whose params file is a pipe"""
+    if (path := command.params) is not None and _is_pipe(path):
+        raise UsageError(f"--params: {path}: is a pipe, which {reason}: pass a regular file")
 
 
 def _text_of(path: str, limit_bytes: int) -> bytes:

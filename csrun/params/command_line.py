@@ -8,10 +8,11 @@ from typing import Any, Generic, TypeVar
 import click
 import msgspec
 
-from csrun.base import plain_yaml, typed_yaml
+from csrun.base import params_settings, plain_yaml, typed_yaml
 from csrun.base.choice import Choice
 from csrun.base.errors import UsageError
 from csrun.base.mode import Mode
+from csrun.base.params_settings import Setting
 
 
 def count(value: str) -> int:
@@ -52,17 +53,30 @@ class Arguments(msgspec.Struct, Generic[P], frozen=True):
     params: P
 
 
-def load(schema: type[P], path: Path, overrides: Mapping[str, Any] | None = None) -> P:
-    """Read a params file; `overrides` take precedence over its `runconfig` section.
+def load(
+    schema: type[P],
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    settings: Sequence[Setting] = (),
+) -> P:
+    """Read a params file; `settings` take precedence over its keys, `overrides` over those of its
+    `runconfig` section.
 
     Raises: UsageError with file, key, rule and value when something is missing or wrong.
     """
-    return _convert(schema, plain_yaml.read(path), path, overrides)
+    return _convert(schema, plain_yaml.read(path), path, overrides, settings)
 
 
-def _convert(schema: type[P], raw: Any, path: Path, overrides: Mapping[str, Any] | None) -> P:
+def _convert(
+    schema: type[P],
+    raw: Any,
+    path: Path,
+    overrides: Mapping[str, Any] | None,
+    settings: Sequence[Setting],
+) -> P:
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: must be a mapping of sections, got {_kind(raw)}")
+    params_settings.apply(raw, settings)
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
         section.update(overrides)
     return typed_yaml.convert(raw, schema, path)
@@ -87,12 +101,13 @@ def parse(schema: type[P], default_params: DefaultParams, argv: Sequence[str]) -
 
     def arguments(**values: Any) -> Arguments[P]:
         mode, given = _mode(values), values.pop("params")
+        settings = [params_settings.parse(word) for word in values.pop("settings")]
         overrides = _overrides(mode, values)
         if given is not None:
-            return Arguments(mode, load(schema, Path(given), overrides))
+            return Arguments(mode, load(schema, Path(given), overrides, settings))
         # a copy, to which the command line's values are added
         raw = msgspec.to_builtins(own)
-        return Arguments(mode, _convert(schema, raw, Path(script), overrides))
+        return Arguments(mode, _convert(schema, raw, Path(script), overrides, settings))
 
     command = _command(arguments, path)
     try:
@@ -153,6 +168,13 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
             default=str(default_params) if default_params else None,
             show_default=str(default_params) if default_params else "the script's own",
             help="Params file.",
+        ),
+        click.Option(
+            ["--set", "settings"],
+            type=text,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Value of a key of the params, as optimizer.learning_rate=0.1; repeatable.",
         ),
         click.Option(
             ["-m", "--mode"],

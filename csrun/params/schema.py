@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from csrun.base import plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.run_config import Params
-from csrun.params.command_line import load
+from csrun.params.command_line import load, parse
 from csrun.params.entry_point import SchemaFound, schema_asked
 
 
@@ -21,14 +21,30 @@ def schema_of(script: Path) -> type[msgspec.Struct]:
 
     Raises: UsageError for a script that does not call it; what the script raises before
     """
+    schema: type[msgspec.Struct] = _params_of(script).schema
+    return schema
+
+
+def model_dirs_of(script: Path, command_lines: Iterable[Sequence[str]]) -> list[str | None]:
+    """Model_dirs that a script would use with these command lines; None without such a param.
+
+    Raises: UsageError as `schema_of`, and for a command line that the script would refuse
+    """
+    found = _params_of(script)
+    with _as_script(script):
+        parsed = [parse(found.schema, found.default_params, words) for words in command_lines]
+    configs = [getattr(each.params, "runconfig", None) for each in parsed]
+    return [getattr(config, "model_dir", None) for config in configs]
+
+
+def _params_of(script: Path) -> SchemaFound:
     if not script.is_file():
         raise UsageError(f"--script {script}: no such file")
     try:
         with schema_asked(), _as_script(script):
             runpy.run_path(str(script), run_name="__main__")
     except SchemaFound as found:
-        schema: type[msgspec.Struct] = found.schema
-        return schema
+        return found
     except SystemExit as error:
         raise UsageError(
             f"--script {script}: ended with {error.code} before csrun.params.run"

@@ -26,7 +26,7 @@ FIRST = frozenset(
 OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun knows no such thing
 _TASKS = "use --tasks-per-node and --total-nodes instead"
 REFUSED = {
-    "array": "a job is one run: start csrun_wse once per run",
+    "array": "use csrun_wse's --array instead",
     "cpus-per-task": "use csrun_wse's --cpus-per-task instead",
     "distribution": "use --cyclic instead",
     "error": "use csrun_wse's --output instead",

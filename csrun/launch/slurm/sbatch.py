@@ -3,14 +3,15 @@
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csrun.context import environment
 from csrun.jobs import job_labels
 from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan, PlannedTask
-from csrun.launch.slurm import options, sinfo
+from csrun.launch.slurm import options, records, sinfo
 from csrun.launch.srun import Resources, batch_script
 from csrun.site import JobLayout, Site
 
@@ -41,6 +42,7 @@ class Scripts:
 
     job: str
     compiling: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def submit(self, site: Site) -> int:
         """Hand them to sbatch; 0 when all was taken.
@@ -49,11 +51,18 @@ class Scripts:
         """
         after: tuple[str, ...] = ()
         if self.compiling is not None:
-            number = _sbatch(self.compiling, site)
+            number = self._sbatch(self.compiling, site)
             print(f"Submitted batch job {number} (compile)")
             after = _after(number)
-        print(f"Submitted batch job {_sbatch(self.job, site, *after)}")
+        print(f"Submitted batch job {self._sbatch(self.job, site, *after)}")
         return 0
+
+    def _sbatch(self, text: str, site: Site, *words: str) -> str:
+        """Submit a script; the job has its labels while it waits, too."""
+        number = _sbatch(text, site, *words)
+        if self.labels:
+            records.label(site, int(number), {}, [job_labels.text(self.labels)])
+        return number
 
     def text(self) -> str:
         """A file that submits the same: for sbatch, or, of two scripts, for sh."""
@@ -80,13 +89,15 @@ def scripts(
     Its compile waits for what the user's --dependency names, and the job for its compile.
     """
     if not request.compile_first:
-        return Scripts(script(request, job_plan, resources, systems, site.prolog))
+        text = script(request, job_plan, resources, systems, site.prolog)
+        return Scripts(text, labels=request.options.labels)
     compiling, compile_plan = compile_job(request, job_plan)
     own = replace(resources, gres=None, job_name=compiling.name)
     first = tuple(word for word in resources.first if not word.startswith("--dependency="))
     return Scripts(
         script(request, job_plan, replace(resources, first=first), systems, site.prolog),
         script(compiling, compile_plan, own, (), site.prolog),
+        request.options.labels,
     )
 
 

@@ -1,0 +1,208 @@
+"""csrun_wse --array: one job per index, and one table of their results."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from csrun.base.errors import UsageError
+from csrun.cli import frame, tables
+
+if TYPE_CHECKING:
+    from csrun.launch import JobRequest
+    from csrun.launch.array.array_elements import ArrayElement
+    from csrun.launch.array.array_spec import ArraySpec
+    from csrun.launch.array.array_table import ElementRow
+    from csrun.site import Site
+
+NAME = "csrun_wse"
+
+
+def run_array(
+    request: "JobRequest",
+    site: "Site",
+    spec_text: str,
+    settings: Sequence[str],
+    *,
+    is_dry: bool,
+    as_json: bool,
+) -> int:
+    """Run all elements, or submit them; the highest of their exit codes.
+
+    Raises: UsageError before anything runs, when an element is wrong
+    """
+    from csrun.launch import dry_run
+    from csrun.launch.array import array_spec
+    from csrun.launch.array.array_elements import request_of
+
+    spec = array_spec.parse(spec_text)
+    is_submitted = request.sbatch or request.detach
+    if is_submitted and spec.at_once is not None:
+        option = "--sbatch" if request.sbatch else "--detach"
+        raise UsageError(
+            f"--array {spec_text}: %{spec.at_once} has no effect with {option}, which submits all"
+            " elements: drop one of the two"
+        )
+    elements = _checked_elements(request, site, spec, settings)
+    if not elements:  # their check has said why
+        return UsageError.exit_code
+    if is_dry:
+        plan = dry_run(request_of(request, elements[0], 0), site)
+        if as_json:
+            click.echo(msgspec.json.encode({"elements": elements, "plan": plan}))
+        else:
+            _show_elements(elements)
+            click.echo()
+            tables.show_plan(plan)
+        return 0
+    return _run(request, site, spec, elements)
+
+
+def _checked_elements(
+    request: "JobRequest", site: "Site", spec: "ArraySpec", settings: Sequence[str]
+) -> "tuple[ArrayElement, ...]":
+    """All elements, each of which can be launched; none if the script refuses one."""
+    from csrun.launch import check
+    from csrun.launch.array import array_elements, earlier_runs
+    from csrun.launch.command_checks import require_command
+    from csrun.launch.piped_params import refuse_pipe
+    from csrun.launch.script_imports import is_run_by_params
+    from csrun.launch.user_command import UserCommand
+
+    require_command(request.command, "csrun_wse --array 1-8 python-ws run.py")
+    array_elements.require_own_outputs(request.options.output)
+    command = UserCommand(request.command).without_options()
+    refuse_pipe(command, "can be read only once")
+    script = command.script
+    has_params = script is not None and is_run_by_params(script)
+    values = array_elements.parse_settings(settings, spec)
+    elements = array_elements.elements_of(
+        UserCommand(request.command), spec, values, takes_params=has_params
+    )
+    for element in elements:
+        check(array_elements.request_of(request, element, 0), site)
+    if script is None or not has_params:
+        return elements
+    lines = [UserCommand(each.command).without_options().words[2:] for each in elements]
+    model_dirs = _model_dirs(Path(script), lines)
+    if model_dirs is None:
+        return ()
+    elements = array_elements.with_model_dirs(elements, command, model_dirs)
+    earlier_runs.require_same_values(elements)
+    return elements
+
+
+def _model_dirs(script: Path, lines: Sequence[tuple[str, ...]]) -> "list[str | None] | None":
+    """Model_dir of each command line, by the script's own params; None if it refuses one.
+
+    In a process of its own: the script's imports are no business of a launcher.
+    """
+    read_end, write_end = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(2, 1)  # what the script prints is no output of a task
+
+        def find() -> int:
+            from csrun.params.schema import model_dirs_of
+
+            os.write(write_end, msgspec.json.encode(model_dirs_of(script, lines)))
+            return 0
+
+        code = 1
+        try:
+            code = frame.exit_code_of(NAME, find)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    with open(read_end, "rb") as answer:
+        found = answer.read()
+    os.waitpid(pid, 0)
+    return msgspec.json.decode(found, type=list[str | None]) if found else None
+
+
+def _run(
+    request: "JobRequest", site: "Site", spec: "ArraySpec", elements: "tuple[ArrayElement, ...]"
+) -> int:
+    from csrun.context import environment
+    from csrun.launch import backend_of, check, launch
+    from csrun.launch.array.array_elements import request_of
+    from csrun.launch.array.array_file import StoredArray
+    from csrun.launch.array.array_run import ArrayRun, ElementLauncher
+    from csrun.launch.array.array_table import rows_of
+
+    stored = StoredArray(site, elements)
+    array_id = stored.file.array_id
+    is_submitted = request.sbatch or request.detach
+
+    def launcher(element: "ArrayElement") -> ElementLauncher:
+        def run() -> int:
+            environment.adopt_array(array_id, element.index, spec.indices)
+            own = request_of(request, element, array_id)
+            return frame.exit_code_of(NAME, lambda: launch(own, site))
+
+        return ElementLauncher(element.index, run)
+
+    def ended(index: int, code: int) -> None:
+        if code or not is_submitted:
+            stored.end(index, code)
+
+    _, plan = check(request_of(request, elements[0], array_id), site)
+    at_once = 1 if is_submitted else spec.at_once or site.nodes.count // plan.layout.nodes
+    click.echo(f"Launching: array {array_id}, {len(elements)} x {shlex.join(request.command)}")
+    code = ArrayRun([launcher(each) for each in elements], at_once, ended).run()
+    if is_submitted:
+        click.echo(f"array {array_id}: 'csctl get array {array_id}' shows its results")
+    else:
+        show_rows(rows_of(stored.file, backend_of(site).jobs(all_states=True)))
+    return code
+
+
+def show_rows(rows: "Sequence[ElementRow]") -> None:
+    """Print the results of an array as a table."""
+    tables.show(headings_of(rows, is_short=True), map(row_of, rows), cut="why")
+
+
+def headings_of(rows: "Sequence[ElementRow]", *, is_short: bool) -> tuple[str, ...]:
+    """Headings of the results; keys by their last part where that is short and clear."""
+    keys = list(rows[0].values)
+    named = _short(keys) if is_short else keys
+    return ("index", "job", *named, "state", "steps", "loss", "rate", "model_dir", "why")
+
+
+def row_of(row: "ElementRow") -> tuple[str, ...]:
+    """An element as the words of a table."""
+    return (
+        str(row.index),
+        "" if row.job is None else str(row.job),
+        *row.values.values(),
+        row.state,
+        "" if row.step is None else str(row.step),
+        "" if row.loss is None else f"{row.loss:.6g}",
+        "" if row.samples_per_sec is None else f"{row.samples_per_sec:.1f}",
+        row.model_dir or "",
+        row.why,
+    )
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    """Last parts of the keys; a key as a whole where another has the same last part."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [key if last.count(part) > 1 else part for key, part in zip(keys, last, strict=True)]
+
+
+def _show_elements(elements: "Sequence[ArrayElement]") -> None:
+    keys = list(elements[0].values)
+    rows = (
+        (str(e.index), *e.values.values(), e.model_dir or "", shlex.join(e.command))
+        for e in elements
+    )
+    tables.show(("index", *_short(keys), "model_dir", "command"), rows, cut="command")

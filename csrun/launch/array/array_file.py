@@ -1,0 +1,93 @@
+"""Record of an array: its elements, one small file in csrun's state folder."""
+
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from csrun.base import stored
+from csrun.base.errors import UsageError
+from csrun.base.files import create_new, make_private
+from csrun.context import account_state_dir
+from csrun.context.job import now
+from csrun.jobs.cancel import this_process
+from csrun.jobs.record import Launcher
+from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
+from csrun.launch.array.array_elements import ArrayElement
+from csrun.site import Site
+
+KEPT_ARRAYS = 200
+
+
+class ArrayFile(msgspec.Struct, frozen=True):
+    """An array of jobs; `launcher` starts its elements, or has submitted them."""
+
+    array_id: int
+    working_dir: str
+    launcher: Launcher
+    submitted: datetime
+    elements: tuple[ArrayElement, ...]
+
+
+class StoredArray:
+    """The record of an array of this process."""
+
+    def __init__(self, site: Site, elements: tuple[ArrayElement, ...]) -> None:
+        self._path = _create(site)
+        self.file = ArrayFile(int(self._path.stem), os.getcwd(), this_process(), now(), elements)
+        with refusal_of_unwritable_state(site):
+            stored.write(self._path, self.file, durable=False)
+
+    def end(self, index: int, exit_code: int) -> None:
+        """An element has ended; a full disk loses that, and ends nothing."""
+        elements = tuple(
+            msgspec.structs.replace(each, exit_code=exit_code) if each.index == index else each
+            for each in self.file.elements
+        )
+        self.file = msgspec.structs.replace(self.file, elements=elements)
+        with suppress(OSError):
+            stored.write(self._path, self.file, durable=False)
+
+
+def read(site: Site, array_id: int) -> ArrayFile:
+    """An array of this account.
+
+    Raises: UsageError when there is none of this number; CsrunError for a damaged file
+    """
+    path = _folder(site) / f"{array_id}.json"
+    try:
+        return stored.read(path, ArrayFile, "the array")
+    except FileNotFoundError as error:
+        known = ", ".join(map(str, _ids(_folder(site))[-10:])) or "none"
+        raise UsageError(
+            f"array {array_id}: no such array on site {site.name}; the newest are: {known}"
+        ) from error
+
+
+def _create(site: Site) -> Path:
+    """A new file with the next number."""
+    folder = _folder(site)
+    with refusal_of_unwritable_state(site):
+        make_folders(site)
+        make_private(folder)
+        known = _ids(folder)
+        for old in known[: -KEPT_ARRAYS + 1]:
+            (folder / f"{old}.json").unlink(missing_ok=True)
+        number = 1 + max(known, default=0)
+        while True:
+            path = folder / f"{number}.json"
+            try:
+                os.close(create_new(path))
+                return path
+            except FileExistsError:  # another launcher's, of this moment
+                number += 1
+
+
+def _ids(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
+
+
+def _folder(site: Site) -> Path:
+    return account_state_dir(site.name, site.shared) / "arrays"
