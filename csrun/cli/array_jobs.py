@@ -156,9 +156,10 @@ def _run(
             stored.end(index, code)
 
     _, plan = check(request_of(request, elements[0], array_id), site)
-    at_once = 1 if is_submitted else spec.at_once or site.nodes.count // plan.layout.nodes
+    in_users_job = environment.users_job() is not None and not request.new_job
+    fit = 1 if is_submitted or in_users_job else site.nodes.count // plan.layout.nodes
     click.echo(f"Launching: array {array_id}, {len(elements)} x {shlex.join(request.command)}")
-    code = ArrayRun([launcher(each) for each in elements], at_once, ended).run()
+    code = ArrayRun([launcher(each) for each in elements], spec.at_once or fit, ended).run()
     if is_submitted:
         click.echo(f"array {array_id}: 'csctl get array {array_id}' shows its results")
     else:
