@@ -16,7 +16,7 @@ from csrun.cli import frame, tables
 if TYPE_CHECKING:
     from csrun.launch import JobRequest
     from csrun.launch.array.array_elements import ArrayElement
-    from csrun.launch.array.array_spec import ArraySpec
+    from csrun.launch.array.array_indices import ArrayIndices
     from csrun.launch.array.array_table import ElementRow
     from csrun.site import Site
 
@@ -37,10 +37,10 @@ def run_array(
     Raises: UsageError before anything runs, when an element is wrong
     """
     from csrun.launch import dry_run
-    from csrun.launch.array import array_spec
+    from csrun.launch.array import array_indices
     from csrun.launch.array.array_elements import request_of
 
-    spec = array_spec.parse(spec_text)
+    spec = array_indices.parse(spec_text)
     is_submitted = request.sbatch or request.detach
     if is_submitted and spec.at_once is not None:
         option = "--sbatch" if request.sbatch else "--detach"
@@ -64,7 +64,7 @@ def run_array(
 
 
 def _checked_elements(
-    request: "JobRequest", site: "Site", spec: "ArraySpec", settings: Sequence[str]
+    request: "JobRequest", site: "Site", spec: "ArrayIndices", settings: Sequence[str]
 ) -> "tuple[ArrayElement, ...]":
     """All elements, each of which can be launched; none if the script refuses one."""
     from csrun.launch import check
@@ -130,7 +130,7 @@ def _model_dirs(script: Path, lines: Sequence[tuple[str, ...]]) -> "list[str | N
 
 
 def _run(
-    request: "JobRequest", site: "Site", spec: "ArraySpec", elements: "tuple[ArrayElement, ...]"
+    request: "JobRequest", site: "Site", spec: "ArrayIndices", elements: "tuple[ArrayElement, ...]"
 ) -> int:
     from csrun.context import environment
     from csrun.launch import backend_of, check, launch

@@ -9,7 +9,7 @@ import msgspec
 from csrun.base import params_settings
 from csrun.base.errors import UsageError
 from csrun.jobs.request import JobRequest
-from csrun.launch.array.array_spec import ArraySpec
+from csrun.launch.array.array_indices import ArrayIndices
 from csrun.launch.user_command import UserCommand, option
 
 INDEX = "%a"  # in words of the command and values: the element's index, as in Slurm's file names
@@ -46,7 +46,7 @@ class ArraySettings:
         return text.replace(INDEX, str(index))
 
 
-def parse_settings(words: Sequence[str], spec: ArraySpec) -> tuple[ArraySettings, ...]:
+def parse_settings(words: Sequence[str], spec: ArrayIndices) -> tuple[ArraySettings, ...]:
     """Settings of `KEY=V1,V2,...`.
 
     Raises: UsageError for another form, a key given twice, or another number of values
@@ -70,7 +70,11 @@ def parse_settings(words: Sequence[str], spec: ArraySpec) -> tuple[ArraySettings
 
 
 def elements_of(
-    command: UserCommand, spec: ArraySpec, settings: Sequence[ArraySettings], *, takes_params: bool
+    command: UserCommand,
+    spec: ArrayIndices,
+    settings: Sequence[ArraySettings],
+    *,
+    takes_params: bool,
 ) -> tuple[ArrayElement, ...]:
     """Elements with their values on their command lines.
 

@@ -62,7 +62,7 @@ class _PrefixedLines:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningElement:
     """An element that runs; `process` is its launcher's descriptor."""
 
     index: int
@@ -87,7 +87,7 @@ class ArrayRun:
         self._waiting = deque(elements)
         self._at_once = at_once
         self._on_end = on_end
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _RunningElement] = {}
         self._codes: list[int] = []
         self._selector = selectors.DefaultSelector()
 
@@ -100,10 +100,10 @@ class ArrayRun:
                     self._start(self._waiting.popleft())
                 # Ends last: they close outputs that may have events of the same moment.
                 events = [key for key, _ in self._selector.select()]
-                for key in sorted(events, key=lambda key: isinstance(key.data, _Running)):
+                for key in sorted(events, key=lambda key: isinstance(key.data, _RunningElement)):
                     if key.fileobj is signals:
                         self._cancel(signals.recv(64)[0])
-                    elif isinstance(key.data, _Running):
+                    elif isinstance(key.data, _RunningElement):
                         self._end(key.data)
                     elif not key.data.show():
                         self._selector.unregister(key.fileobj)
@@ -126,7 +126,7 @@ class ArrayRun:
             _PrefixedLines(element.index, out[0], sys.stdout),
             _PrefixedLines(element.index, err[0], sys.stderr),
         )
-        running = _Running(element.index, pid, os.pidfd_open(pid), outputs)
+        running = _RunningElement(element.index, pid, os.pidfd_open(pid), outputs)
         self._running[pid] = running
         self._selector.register(running.process, selectors.EVENT_READ, running)
         for output in outputs:
@@ -164,7 +164,7 @@ class ArrayRun:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(each.process, signum)
 
-    def _end(self, running: _Running) -> None:
+    def _end(self, running: _RunningElement) -> None:
         _, status = os.waitpid(running.pid, 0)
         self._selector.unregister(running.process)
         os.close(running.process)

@@ -14,11 +14,11 @@ from csrun.launch.array.array_elements import (
     require_own_outputs,
     with_model_dirs,
 )
-from csrun.launch.array.array_spec import ArraySpec
+from csrun.launch.array.array_indices import ArrayIndices
 from csrun.launch.array.earlier_runs import require_same_values
 from csrun.launch.user_command import UserCommand
 
-SPEC = ArraySpec((2, 5))
+SPEC = ArrayIndices((2, 5))
 COMMAND = UserCommand(("python-ws", "run.py", "--params", "params_%a.yaml"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from csrun.base.errors import UsageError
-from csrun.launch.array.array_spec import ArraySpec, parse
+from csrun.launch.array.array_indices import ArrayIndices, parse
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from csrun.launch.array.array_spec import ArraySpec, parse
     ],
 )
 def test_forms(text: str, indices: tuple[int, ...], at_once: int | None) -> None:
-    assert parse(text) == ArraySpec(indices, at_once)
+    assert parse(text) == ArrayIndices(indices, at_once)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ _LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class ArraySpec:
+class ArrayIndices:
     """Indices of an array, in the order given. at_once: most elements at a time; None: no limit."""
 
     indices: tuple[int, ...]
     at_once: int | None = None
 
 
-def parse(text: str) -> ArraySpec:
+def parse(text: str) -> ArrayIndices:
     """Parse the value of --array.
 
     Raises: UsageError for another form, an index given twice, or too many
@@ -39,7 +39,7 @@ def parse(text: str) -> ArraySpec:
     for at, index in enumerate(indices):
         if index in indices[:at]:
             raise UsageError(f"--array: index {index} is given twice in {text!r}")
-    return ArraySpec(tuple(indices), int(limit) if percent else None)
+    return ArrayIndices(tuple(indices), int(limit) if percent else None)
 
 
 def _range(part: str, text: str) -> range:
