@@ -1,27 +1,24 @@
 """Estimate of a run from its compile: memory by kind and role, and the time of a step here.
 
 Memory follows from the plan. The step is run on this machine if its memory is there; else its time
-is that of its floating-point operations at the rate of a large matrix product, or that of what
-passes the disk, whichever is longer.
+is that of its floating-point operations at the rate of a large matrix product, that of the bytes
+that are copied, or that of what passes the disk, whichever is longest.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from statistics import median
-from time import perf_counter
 
-import numpy as np
 import psutil
 
+from csrun.advice.machine_speeds import MachineSpeeds, speeds_here
 from csrun.advice.wafer_rate import wafer_rate
-from csrun.base.mode import RunMode
+from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler.report.limit import Limit
 from csrun.context import Role
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
-from csrun.launch.preflight.installation import disk_speed
 from csrun.launch.task_memory import PRIVATE_BYTES, SHARED_BYTES
 from csrun.records.run_estimate import RoleMemory, RunEstimate
 from csrun.runtime.store.backing import disk_of
@@ -29,9 +26,9 @@ from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
 
 MEASURED_SHARE = 0.8  # of free memory that a step may take to be run here
-PRODUCT = 2048  # rows of the square matrices whose product is timed
-PRODUCTS = 3
 SHARE_OF_PRODUCTS = 0.8  # of a large product's rate, that a step reaches
+# A pipelined model's layers take whole PEs, in rectangles: 1.05 to 1.15 of their bytes in tests.
+FLOOR_PLAN_SHARE = 1.2
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,7 @@ def estimate_of(
     wafer, store = wafer_memory(plan), store_memory(plan)
     disk = disk_of(plan, settings) if not plan.store_in_arena else None
     on_disk = None if disk is None else disk.memory_bytes
-    free, mb_per_s = psutil.virtual_memory().available, disk_speed(executable.directory)
-    speed = 1e6 * mb_per_s if mb_per_s else None
+    free, (speeds, disk_rate) = psutil.virtual_memory().available, speeds_here(executable.directory)
     chief = max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
     state = store.get("weights", 0) + store.get("optimizer state", 0)  # of a checkpoint
     is_measured = plan.arena_bytes + sum(store.values()) <= MEASURED_SHARE * free
@@ -73,7 +69,7 @@ def estimate_of(
         rate, deviation = wafer_rate(executable, given.dataset, settings)
         step_s, spread = plan.batch_size / rate, deviation / rate
     else:
-        step_s, spread = computed_step_s(plan, product_rate(), speed if disk else None), 0.0
+        step_s, spread = computed_step_s(plan, speeds, disk_rate if disk else None), 0.0
     return RunEstimate(
         mode=str(plan.mode),
         batch_size=plan.batch_size,
@@ -87,12 +83,13 @@ def estimate_of(
         host=tuple(host_memory(plan, chief, given.nbytes, streamers, on_disk)),
         host_available_bytes=free,
         checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
-        checkpoint_s=state / speed if speed else None,
+        checkpoint_s=state / disk_rate if disk_rate else None,
         step_s=step_s,
         step_spread=spread,
         is_measured=is_measured,
         system_samples_per_s=plan.estimate.samples_per_sec,
         largest_batch=largest_batch(plan, system, wafer),
+        least_sram_bytes=least_sram_bytes(plan),
         max_steps=max_steps,
         limits=Limit.of(plan, system).sentence,
     )
@@ -158,28 +155,30 @@ def largest_batch(plan: Plan, system: System, wafer: Mapping[str, int]) -> int |
     return plan.systems * max(0, room * at_once // wafer["activations"])
 
 
-def product_rate() -> float:
-    """Return the rate of a large matrix product on all CPUs, in floating-point operations/s."""
-    one = np.ones((PRODUCT, PRODUCT), np.float32)
-    took_s = []
-    for _ in range(PRODUCTS):
-        began = perf_counter()
-        one @ one
-        took_s.append(perf_counter() - began)
-    return 2 * PRODUCT**3 / median(took_s)
+def least_sram_bytes(plan: Plan) -> int:
+    """Return the memory of a system that the run fits as it is compiled."""
+    if plan.mode is ExecutionMode.WEIGHT_STREAMING:
+        return plan.arena_bytes
+    return int(FLOOR_PLAN_SHARE * plan.arena_bytes)
 
 
-def computed_step_s(plan: Plan, flops_per_s: float, disk_bytes_per_s: float | None) -> float:
-    """Return the time of a step that cannot be run here, by its operations and its disk.
+def computed_step_s(plan: Plan, speeds: MachineSpeeds, disk_bytes_per_s: float | None) -> float:
+    """Return the time of a step that cannot be run here, by its operations, copies and disk.
 
     disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
     """
     flops = sum(layer.forward_flops + layer.backward_flops for layer in plan.layers)
-    compute_s = plan.parts * flops / (SHARE_OF_PRODUCTS * flops_per_s)
-    if disk_bytes_per_s is None:
-        return compute_s
+    compute_s = plan.parts * flops / (SHARE_OF_PRODUCTS * speeds.flops_per_s)
+    passing = passing_bytes(plan)
+    copies_s = passing / speeds.copy_bytes_per_s
+    disk_s = passing / disk_bytes_per_s if disk_bytes_per_s else 0.0
+    return max(compute_s, copies_s, disk_s)
+
+
+def passing_bytes(plan: Plan) -> float:
+    """Return the bytes that a step reads and writes of the store."""
     store = store_memory(plan)
     sent = sum(group.sent_bytes for group in plan.groups) / store["weights"]
     reads = sent * sum(layer.loads * layer.weight_bytes for layer in plan.layers)
     update = 2 * store.get("optimizer state", 0) + 2 * store["weights"]  # in and out
-    return max(compute_s, (reads + update) / disk_bytes_per_s)
+    return reads + update

@@ -106,6 +106,7 @@ def rows(found: "RunEstimate") -> Iterator[tuple[str, str]]:
     share = f"{size_text(used)} of {size_text(found.sram_bytes)}"
     yield "wafer memory", f"{share}: {_kinds(found.wafer)}"
     yield "largest batch", _largest(found)
+    yield "needs at least", _smallest(found)
     yield "state", f"{size_text(sum(found.store.values()))}: {_kinds(found.store)}"
     if found.store_on_disk is not None:
         yield "MemoryX", f"on disk, {size_text(found.store_on_disk)} of it in memory"
@@ -134,6 +135,13 @@ def _kinds(kinds: Mapping[str, int]) -> str:
     from csrun.base.sizes import size_text
 
     return ", ".join(f"{kind} {size_text(nbytes)}" for kind, nbytes in kinds.items())
+
+
+def _smallest(found: "RunEstimate") -> str:
+    from csrun.base.sizes import size_text
+
+    each = f"{found.systems} wafers" if found.systems > 1 else "a wafer"
+    return f"{each} of {size_text(found.least_sram_bytes)}, a host of {found.host_gib} GiB"
 
 
 def _largest(found: "RunEstimate") -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from math import ceil, log2
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from csrun.base import stored
 from csrun.base.errors import CsrunError
 
 FILE = "estimate.json"
+FREE_SHARE = 0.9  # of a machine's memory, that its own programs leave
 COMPARED_STEPS = 100  # of a training, after which it is compared with its estimate
 
 log = logging.getLogger("csrun")
@@ -31,9 +33,10 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     wafer: bytes of one system's memory by kind. store: bytes of the training's state by kind.
     store_on_disk: MemoryX has the store on disk, and this much of it in memory; None in memory.
     host: memory of each role's tasks. is_measured: the step was run on this machine, else it is
-    computed of floating-point operations and of what the disk must carry. limits: what limits the
-    rate on the system, in words. largest_batch: samples that fit the system at once; None without
-    activations. max_steps: None where the run does not say.
+    computed of floating-point operations, copies and of what the disk must carry. limits: what
+    limits the rate on the system, in words. largest_batch: samples that fit the system at once;
+    None without activations. least_sram_bytes: memory of a system that the run fits, as it is
+    compiled. max_steps: None where the run does not say.
 
     Units: times in seconds, rates in samples per second, memory in bytes
     """
@@ -56,6 +59,7 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     is_measured: bool
     system_samples_per_s: float
     largest_batch: int | None
+    least_sram_bytes: int
     max_steps: int | None
     limits: str
 
@@ -63,6 +67,11 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def host_bytes(self) -> int:
         """Memory of all tasks of the job."""
         return sum(each.tasks * each.nbytes for each in self.host)
+
+    @property
+    def host_gib(self) -> int:
+        """Memory of the smallest machine that all tasks fit, of the sizes that are built."""
+        return 1 << max(0, ceil(log2(self.host_bytes / (FREE_SHARE * (1 << 30)))))
 
     @property
     def system_step_s(self) -> float:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.programs import SYSTEM, Network, options_of, system_of
 
@@ -12,9 +13,11 @@ from csrun.advice.estimation import (
     computed_step_s,
     host_memory,
     largest_batch,
+    least_sram_bytes,
     store_memory,
     wafer_memory,
 )
+from csrun.advice.machine_speeds import MachineSpeeds
 from csrun.base.half_formats import storage_format
 from csrun.base.mode import ExecutionMode
 from csrun.compiler import TooLargeError, compile_model
@@ -88,13 +91,38 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(tmp_path: Path) -> Non
     assert largest_batch(plan, SYSTEM, wafer_memory(plan)) > 1000 * most
 
 
+@pytest.mark.parametrize("kb_per_core", [1, 4, 48])
+@pytest.mark.parametrize("mode", ExecutionMode)
+def test_the_run_fits_the_smallest_wafer(
+    tmp_path: Path, mode: ExecutionMode, kb_per_core: int
+) -> None:
+    cores = -(-least_sram_bytes(planned(tmp_path, mode)) // (1024 * kb_per_core))
+    width = int(cores**0.5)
+    smallest = msgspec.structs.replace(
+        SYSTEM,
+        fabric_width=width,
+        fabric_height=-(-cores // width),
+        usable_cores=width * -(-cores // width),
+        sram_kb_per_core=kb_per_core,
+    )
+    assert planned(tmp_path, mode, system=smallest).micro_batches == 1
+
+
+def test_a_pipelined_run_does_not_fit_a_much_smaller_wafer(tmp_path: Path) -> None:
+    plan = planned(tmp_path, ExecutionMode.PIPELINED)
+    with pytest.raises(TooLargeError):
+        planned(tmp_path, ExecutionMode.PIPELINED, system=system_of(int(0.8 * plan.arena_bytes)))
+
+
 def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path) -> None:
     plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     products = [2 * NETWORK.batch * a * b for a, b in pairwise(NETWORK.sizes)]
     flops = 3 * sum(products) - products[0]  # no gradient of the input
-    in_memory = computed_step_s(plan, 1e9, None)
+    speeds = MachineSpeeds(1e9, 1e12)
+    in_memory = computed_step_s(plan, speeds, None)
     assert in_memory == pytest.approx(flops / (SHARE_OF_PRODUCTS * 1e9), rel=0.02)
-    assert computed_step_s(plan, 1e9, 1e12) == in_memory
+    assert computed_step_s(plan, speeds, 1e12) == in_memory
     passing = 6 * store_memory(plan)["weights"]  # two loads; in and out of weights and momentum
-    slow = computed_step_s(plan, 1e9, 1e3)
+    slow = computed_step_s(plan, speeds, 1e3)
     assert slow == pytest.approx(passing / 1e3, rel=0.2)
+    assert computed_step_s(plan, MachineSpeeds(1e15, 1e3), None) == slow

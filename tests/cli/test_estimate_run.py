@@ -29,6 +29,7 @@ FOUND = RunEstimate(
     is_measured=True,
     system_samples_per_s=4000.0,
     largest_batch=123,
+    least_sram_bytes=6_000_000,
     max_steps=1000,
     limits="Limited by the input.",
 )
@@ -45,6 +46,7 @@ def test_the_table_adds_up_and_says_what_a_run_takes() -> None:
     assert table["step on a CS-2"] == "2 ms, 4,000 samples/s"
     assert table["1,000 steps"] == "8:20 here, 2 s on a CS-2"
     assert table["largest batch"].startswith("123 samples")
+    assert table["needs at least"] == "a wafer of 6.0 MB, a host of 1 GiB"
 
 
 def test_what_is_computed_or_on_disk_is_said_so() -> None:
@@ -59,6 +61,14 @@ def test_what_is_computed_or_on_disk_is_said_so() -> None:
     assert "does not fit" in dict(rows(short))["memory here"]
     assert "does not fit" not in table["memory here"]
     assert not any(name.endswith("steps") for name in table)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "gib"), [(10, 1), (900_000_000, 1), (1 << 30, 2), (15 << 30, 32), (14 << 30, 16)]
+)
+def test_the_host_is_of_a_size_that_is_built(nbytes: int, gib: int) -> None:
+    found = msgspec.structs.replace(FOUND, host=(RoleMemory("chief", 1, nbytes, "data"),))
+    assert found.host_gib == gib
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def machine_facts() -> MachineFacts:
     return MachineFacts(
         sys.version_info[:3],
         sys.executable,
-        *_cpu(),
+        *cpu_and_flags(),
         os.cpu_count() or 1,
         len(os.sched_getaffinity(0)),
         _blas(),
@@ -76,7 +76,8 @@ def machine_facts() -> MachineFacts:
     )
 
 
-def _cpu() -> tuple[str, frozenset[str]]:
+def cpu_and_flags() -> tuple[str, frozenset[str]]:
+    """Model of this machine's CPU, and its flags."""
     name, flags = platform.processor() or platform.machine(), frozenset[str]()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = line.partition(":")
