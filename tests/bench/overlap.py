@@ -98,7 +98,7 @@ def _steps_per_second(
 ) -> float:
     """Of one run; what it waited for weights, as shares of its steps, is added to `exposed`."""
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
-        _write_params(Path(folder), workload)
+        write_params(Path(folder), workload)
         run = MODELS / workload.model / "run.py"
         subprocess.run(
             [sys.executable, "-m", "csrun.cli.csrun_wse", *command, str(run),
@@ -115,7 +115,7 @@ def _steps_per_second(
     return workload.steps / of_steps
 
 
-def _write_params(folder: Path, workload: Fits) -> None:
+def write_params(folder: Path, workload: Fits) -> None:
     """The model's own params with the workload's sizes, and tokens where it reads some."""
     path = MODELS / workload.model / "configs" / "params.yaml"
     params = msgspec.yaml.decode(path.read_bytes())
