@@ -84,7 +84,8 @@ def _checked_elements(
     elements = array_elements.elements_of(
         UserCommand(request.command), spec, values, takes_params=has_params
     )
-    for element in elements:
+    differ = any(array_elements.INDEX in word for word in request.command)
+    for element in elements if differ else elements[:1]:
         check(array_elements.request_of(request, element, 0), site)
     if script is None or not has_params:
         return elements

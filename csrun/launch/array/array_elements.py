@@ -80,12 +80,18 @@ def elements_of(
 
     takes_params: whether csrun.params parses the script's command line, and so knows --set
 
-    Raises: UsageError for values of another command
+    Raises: UsageError for values of another command, and for one model_dir of all
     """
     if settings and not takes_params:
         raise UsageError(
             f"--set: only scripts that call csrun.params.run take it: write {INDEX} in the words"
             " of the command, or read CSRUN_ARRAY_TASK_ID"
+        )
+    named = option(command.words[2:], _MODEL_DIR) if command.mode else None
+    if named is not None and not takes_params and INDEX not in named:
+        raise UsageError(
+            f"--model_dir {named}: all elements of the array would write to it: write"
+            f" {named}/{INDEX}"
         )
     found = []
     for at, index in enumerate(spec.indices):

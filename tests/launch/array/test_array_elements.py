@@ -53,6 +53,16 @@ def test_values_of_another_command_are_refused() -> None:
         elements_of(UserCommand(("true",)), SPEC, settings, takes_params=False)
 
 
+def test_one_model_dir_for_all_is_refused() -> None:
+    command = UserCommand(("python", "loop.py", "--model_dir", "runs"))
+    with pytest.raises(UsageError, match=r"--model_dir runs: all elements .*: write runs/%a"):
+        elements_of(command, SPEC, (), takes_params=False)
+    other = UserCommand(("tar", "-o", "x", "-o", "runs"))  # its own option
+    assert [each.model_dir for each in elements_of(other, SPEC, (), takes_params=False)] == [
+        None
+    ] * 2
+
+
 def test_each_has_a_model_dir_of_its_own() -> None:
     elements = elements_of(COMMAND, SPEC, (), takes_params=True)
     found = with_model_dirs(elements, COMMAND, ["runs/a", None])
