@@ -16,6 +16,7 @@ from csrun.estimator import CerebrasEstimator, CSEstimatorSpec, CSRunConfig
 from csrun.params import Mode, RunConfig, main_for, run
 from csrun.params.command_line import parse
 from csrun.params.entry_point import Params as NoParams
+from csrun.params.schema import model_dirs_of
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +64,42 @@ def test_a_limit_of_the_command_line_drops_the_files(path, option, limits, in_fi
     path.write_text(f"model: {{hidden_size: 50}}\nrunconfig: {{{in_file}}}\n")
     runconfig = parse(Params, path, [option, "10"]).params.runconfig
     assert (runconfig.steps, runconfig.max_steps) == limits
+
+
+def test_any_key_is_set_and_options_come_first(path):
+    words = ["--set", "model.hidden_size=64", "--set", "runconfig.seed=9"]
+    params = parse(Params, path, [*words, "--set=runconfig.max_steps=5", "--max_steps", "6"]).params
+    assert params.model.hidden_size == 64
+    assert (params.runconfig.seed, params.runconfig.max_steps) == (9, 6)
+    mapping = {"model": {"hidden_size": 1}}
+    assert parse(Params, mapping, words).params.model.hidden_size == 64
+    assert mapping == {"model": {"hidden_size": 1}}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.hidden_siz=1", r"model\.hidden_siz: unknown key; did you mean hidden_size"),
+        ("model.hidden_size=x", r"model\.hidden_size: must be a whole number, got 'x'"),
+        ("model.hidden_size.a=1", r"--set model\.hidden_size\.a: model\.hidden_size is a value"),
+        ("model", "--set: must be KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_refused(path, word, message):
+    with pytest.raises(UsageError, match=message):
+        parse(Params, path, ["--set", word])
+
+
+def test_model_dirs_of_command_lines_are_those_of_the_script(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(
+        "from csrun.params import run\n"
+        "run(print, default_params={'runconfig': {'model_dir': 'd'}})\n"
+    )
+    lines = [(), ("--model_dir", "e"), ("--set", "runconfig.model_dir=f")]
+    assert model_dirs_of(script, lines) == ["d", "e", "f"]
+    with pytest.raises(UsageError, match=r"run\.py: runconfig\.see: unknown key"):
+        model_dirs_of(script, [("--set", "runconfig.see=1")])
 
 
 def test_systems_are_asked_for_by_the_command_line_or_the_file(path):
