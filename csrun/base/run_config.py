@@ -97,7 +97,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     precision: float32 or float64, for checking against other programs, is arithmetic of the whole
     run. With mixed_float16, mixed_bfloat16 or mixed_cbfloat16 weights, gradients and activations
     are stored in 16 bits; arithmetic, master weights and the optimizer's state are float32.
-    cb16_exponent_bias: of mixed_cbfloat16.
+    cb16_exponent_bias: of mixed_cbfloat16. number_ranges: in mixed precision, steps between two
+    reports on the ranges of weights and gradients; with a scaled loss also where the scale halves.
     kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
     host can run it. products: of machine code; `own` has the same bits with any number of threads,
     `blas` leaves matrix products to NumPy's BLAS.
@@ -118,6 +119,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
     cb16_exponent_bias: ExponentBias = CB16_EXPONENT_BIAS
+    number_ranges: Positive | None = None
     kernels: Literal["auto", "numpy", "llvm"] = "auto"
     products: Literal["own", "blas"] = "own"
     warm_start: WarmStart | None = None

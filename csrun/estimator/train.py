@@ -86,6 +86,7 @@ def _train(
             grace_s=run.context.job.grace_s if run.context else None,
             first_scale=scale,
             estimated_step_s=estimated_step_s(compiled.executable.directory),
+            number_ranges=run.config.number_ranges,
         )
         results = Training(machine, options, compiled.traced.host, show).run()
         machine.close(results)

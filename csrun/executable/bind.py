@@ -238,6 +238,24 @@ def gradient_block(plan: Plan, group: Group, store: AnyStore) -> Bytes | None:
     return _memory_of(store, group)[offset : offset + gradient_bytes(plan, group)]
 
 
+def gradient_views(plan: Plan, store: AnyStore, own: Own = None) -> dict[str, Array]:
+    """The gradients of the last step by parameter, where the store has all of them after it.
+
+    Empty for several systems, and where they are a window. In mixed precision they may be words.
+    """
+    if plan.store.gradients_offset is None or plan.has_window or plan.systems > 1:
+        return {}
+    found, places = {}, sent_places(plan)
+    for p, group in _with_groups(plan):
+        is_there = own is None or group.index in own
+        block = gradient_block(plan, group, store) if is_there and not p.is_state else None
+        if block is not None and plan.store.has_half_gradients:
+            found[p.name] = places[p.name].view(block)
+        elif block is not None:
+            found[p.name] = view(block, p.offset_bytes - group.offset_bytes, p.shape, p.dtype)
+    return found
+
+
 def numbers_layout(plan: Plan) -> TensorPlace | None:
     """Location of the step numbers in the store, if there are any."""
     offset = plan.store.numbers_offset

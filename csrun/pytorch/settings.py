@@ -79,9 +79,9 @@ def initialize(
     seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
     check_numerics, threads, trace_steps, trace_layers, max_group_bytes, micro_batch_size,
     recompute, num_csx, kernels, products, weight_store, weight_store_dir, weight_store_memory,
-    num_wgt_servers, precision and cb16_exponent_bias, as `runconfig` in a params file has them.
-    float32 and float64 follow from the model, so precision is one of mixed_float16, mixed_bfloat16
-    and mixed_cbfloat16.
+    num_wgt_servers, precision, cb16_exponent_bias and number_ranges, as `runconfig` in a params
+    file has them. float32 and float64 follow from the model, so precision is one of mixed_float16,
+    mixed_bfloat16 and mixed_cbfloat16.
 
     Raises: UsageError for an unknown option or a value out of range
     """

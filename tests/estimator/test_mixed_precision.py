@@ -1,5 +1,8 @@
 """Trainings in mixed precision: checkpoints with the loss's scale, events, changes of precision."""
 
+import logging
+import re
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -75,3 +78,53 @@ def test_an_overflow_at_the_smallest_scale_ends_the_training(tmp_path):
     most = {"initial_loss_scale": 2.0**40, "max_loss_scale": 2.0**40, "min_loss_scale": 2.0**40}
     with pytest.raises(CsrunError, match="Minimum loss scale threshold was reached"):
         train(tmp_path, 6, params={**SCALED, **most})
+
+
+RANGES = "ranges/gradient/out/kernel/overflows", "ranges/weight/hidden/kernel/zeros"
+
+
+def test_ranges_are_reported_every_so_often_and_where_the_scale_halves(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="csrun")
+    params = {**SCALED, "initial_loss_scale": 2.0**24, "max_loss_scale": 2.0**24}
+    config = CSRunConfig(precision="mixed_float16", number_ranges=8, log_steps=100)
+    model = CerebrasEstimator(model_fn, tmp_path, config, params)
+    model.train(train_input, max_steps=16)
+    events = summaries(tmp_path)
+    lines = [line for line in caplog.messages if line.startswith("Loss scale ")]
+    halved = {int(line.split("global step ")[1].split(",")[0]) for line in lines if "skip" in line}
+    assert halved
+    named = re.compile(r"skipped.*, first in layer (out|hidden) \(.+\), in the gradient of \1/")
+    assert all(named.search(line) for line in lines if "skipped" in line)
+    for tag in RANGES:
+        assert {step for step, name in events if name == tag} == {8, 16} | halved
+    overflows = [name for name in dict.fromkeys(n for _, n in events) if "/overflows" in name]
+    for step in halved:
+        assert any(events[step, name].simple_value > 0 for name in overflows)
+    page = (tmp_path / "number_ranges.html").read_text()
+    assert "Number ranges at global step 16" in page
+    assert {"hidden/kernel", "out/bias"} <= set(re.findall(r"<td>([a-z/]+)<", page))
+
+
+def test_without_gradients_in_the_store_weights_are_measured(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="csrun")
+    config = CSRunConfig(precision="mixed_bfloat16", number_ranges=4, log_steps=100)
+    model = CerebrasEstimator(model_fn, tmp_path, config, {})
+    model.train(train_input, max_steps=4)
+    assert any("only weights are measured" in line for line in caplog.messages)
+    tags = {name for step, name in summaries(tmp_path) if step == 4}
+    assert {name.split("/")[1] for name in tags if name.startswith("ranges/")} == {"weight"}
+
+
+def test_the_end_of_the_scale_names_the_layer(tmp_path):
+    most = {"initial_loss_scale": 2.0**40, "max_loss_scale": 2.0**40, "min_loss_scale": 2.0**40}
+    config = CSRunConfig(precision="mixed_float16")
+    model = CerebrasEstimator(model_fn, tmp_path, config, {**SCALED, **most})
+    with pytest.raises(CsrunError, match=r"values: .* at step 1, first in layer out \(\w+.*\), in"):
+        model.train(train_input, max_steps=3)
+
+
+def test_a_float32_run_has_no_ranges(tmp_path, caplog):
+    model = CerebrasEstimator(model_fn, tmp_path, CSRunConfig(number_ranges=1), {})
+    model.train(train_input, max_steps=1)
+    assert [line for line in warnings(caplog) if "number_ranges has no effect" in line]
+    assert not (tmp_path / "number_ranges.html").exists()

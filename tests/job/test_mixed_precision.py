@@ -22,6 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> FcMnist:
         runconfig__max_steps=STEPS,
         runconfig__save_checkpoints_steps=EVERY,
         runconfig__precision="mixed_float16",
+        runconfig__number_ranges=EVERY,
         **SCALED,
     )
     return place
@@ -41,6 +42,9 @@ def test_a_job_in_weight_streaming(place: FcMnist, reference: bytes) -> None:
     done = place.wse("-o", "streamed")
     assert done.returncode == 0, done.stderr
     assert place.checkpoint(STEPS, "streamed").read_bytes() == reference
+    pages = [(place.path / run / "number_ranges.html").read_bytes() for run in ("cpu", "streamed")]
+    assert pages[0] == pages[1]
+    assert b"<td>gradient" in pages[0]
 
 
 def test_a_job_killed_and_started_again(place: FcMnist, reference: bytes) -> None:

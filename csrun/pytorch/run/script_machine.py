@@ -158,6 +158,7 @@ class ScriptMachine:
                 grace_s=run.context.job.grace_s if run.context else None,
                 first_scale=self.first_scale,
                 estimated_step_s=self._estimated_step_s,
+                number_ranges=run.config.number_ranges,
             )
             self._training = Training(self.machine, options, None, self._show, taken)
         if not self._is_in_block:

@@ -1,7 +1,7 @@
 """The CPU run: every role in this process, the same Executable, the same bits."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from time import perf_counter
@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
-from csrun.executable.bind import Batch, Bytes, store_of
+from csrun.executable.bind import Array, Batch, Bytes, gradient_views, store_of
 from csrun.executable.threads import threads_of
 from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.cpus import cpus_of, own_threads
@@ -177,6 +177,7 @@ class CpuMachine(CpuProgram):
         self.arena_bytes = plan.arena_bytes
         self.state = state_views(plan, store)
         self.numbers = numbers_view(plan, store)
+        self.gradients: Mapping[str, Array] = gradient_views(plan, store)
         recorder, gate = SpanRecorder(settings.trace_steps), UpdateGate(plan)
         runtime = Runtime(settings.seed, LayerMarks(recorder))
         self._memory = _ProgramMemory(arena, store, runtime, recorder, gate, settings.threads)

@@ -8,6 +8,7 @@ made for one lies in its ring until it runs again.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from csrun.base.errors import CsrunError
@@ -22,10 +23,14 @@ from csrun.runtime.wire.messages import Results, StepOrder, StepsDone
 
 
 class StoreState(NamedTuple):
-    """Tensors of a checkpoint and the numbers of the steps, wherever the store is."""
+    """Tensors of a checkpoint and the numbers of the steps, wherever the store is.
+
+    gradients: of the last step, as of `gradient_views`, where the store is mapped
+    """
 
     tensors: dict[str, Array]
     numbers: Array | None
+    gradients: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -130,12 +135,14 @@ class Machine(Program, Protocol):
     read between calls, whichever program has run. takes_writes: it may be written between calls,
     too, if `written` is called then. numbers: those that come with each step, if there
     are any: float64[MOST_STEPS, numbers + 1], a step's row is its remainder; they are there before
-    its order, and the last one, the norm of clipped gradients, after it. arena_bytes: of the wafer,
+    its order, and the last one, the norm of clipped gradients, after it. gradients: of the last
+    step, if they are all there. arena_bytes: of the wafer,
     what the largest of its programs needs. plans: of the programs, by their numbers.
     """
 
     state: dict[str, Array]
     numbers: Array | None
+    gradients: Mapping[str, Array]
     programming_time_s: float
     arena_bytes: int
     plans: list[Plan]

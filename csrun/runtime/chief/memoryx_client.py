@@ -9,7 +9,7 @@ import numpy as np
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
-from csrun.executable.bind import Array
+from csrun.executable.bind import Array, gradient_views
 from csrun.executable.shards import Own, StoreShards, piece_starts
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import StoreState, UpdateHold
@@ -106,7 +106,9 @@ class ChiefStore:
             os.close(file)
             mapped = self._resources.enter_context(closing(SharedMemory.attach(memory)))
             return StoreState(
-                state_views(plan, mapped.bytes, own), numbers_view(plan, mapped.bytes)
+                state_views(plan, mapped.bytes, own),
+                numbers_view(plan, mapped.bytes),
+                gradient_views(plan, mapped.bytes, own),
             )
         self._resources.callback(close_all, (memory, file))
         # not mapped, which would count as the chief's
@@ -198,13 +200,14 @@ class ChiefStores:
 
     def state(self, plan: Plan) -> StoreState:
         """State of all tasks, in the order of one store, and the numbers of the steps."""
-        states, numbers = zip(*(each.state(plan) for each in self._each), strict=True)
+        states, numbers, parts = zip(*(each.state(plan) for each in self._each), strict=True)
         found = {name: tensor for state in states for name, tensor in state.items()}
         first = numbers[0]
         everywhere = (
             first if first is None or len(numbers) == 1 else cast(Array, MirroredArray(numbers))
         )
-        return StoreState({name: found[name] for name in state_layout(plan)}, everywhere)
+        gradients = {name: array for part in parts for name, array in part.items()}
+        return StoreState({name: found[name] for name in state_layout(plan)}, everywhere, gradients)
 
 
 class MirroredArray:

@@ -10,7 +10,7 @@ from csrun.base.errors import PeerLost, UsageError
 from csrun.base.run_config import RunSettings
 from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
-from csrun.executable.bind import Array, Batch, Bytes, store_of
+from csrun.executable.bind import Array, Batch, Bytes, gradient_views, store_of
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import Feed, StoreState, UpdateHold
 from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, held_by
@@ -352,7 +352,8 @@ class RunPeers:
         if self._stores is not None:
             return self._stores.state(plan)
         whole = store_of(plan, memory, None)
-        return StoreState(state_views(plan, whole), numbers_view(plan, whole))
+        gradients = gradient_views(plan, whole)
+        return StoreState(state_views(plan, whole), numbers_view(plan, whole), gradients)
 
     def _make_stores(self, request: RunRequest) -> str:
         plan = request.executable.plan

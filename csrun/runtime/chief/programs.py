@@ -194,7 +194,7 @@ class ClusterMachine(ClusterProgram):
     ) -> None:
         super().__init__(peers, executable.plan, system, 0, loaded, 0)
         self.plans = [executable.plan]
-        self.state, self.numbers = state
+        self.state, self.numbers, self.gradients = state
         self.programming_time_s = programming_time_s
         self.arena_bytes = executable.plan.arena_bytes
         self._sram_bytes = sram_bytes

@@ -23,6 +23,7 @@ from csrun.records import checkpoints, events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.records.run_estimate import EstimateCheck
 from csrun.runtime.chief.machine import Machine, Ordered, Program
+from csrun.runtime.chief.range_reports import RangeReports, first_overflow
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
@@ -46,7 +47,8 @@ class LoopOptions:
     identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
     its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
     grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
-    the loss's, of the checkpoint that the run continues.
+    the loss's, of the checkpoint that the run continues. number_ranges: steps between two reports
+    on the numbers' ranges.
     """
 
     model_dir: Path
@@ -64,6 +66,7 @@ class LoopOptions:
     grace_s: float | None = None
     first_scale: ScaleState | None = None
     estimated_step_s: float | None = None
+    number_ranges: int | None = None
 
 
 class Training:
@@ -109,6 +112,12 @@ class Training:
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers, machine.plan.store.numbers)
         self._scale = scale_tracker(machine.plan, machine.numbers, options.first_scale)
+        half, every = machine.plan.storage, options.number_ranges
+        self._ranges = None
+        if every is not None and half is not None:
+            self._ranges = RangeReports(machine, folder, every, half)
+        elif every is not None:
+            log.warning("number_ranges has no effect: nothing is 16 bits wide in this run")
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
         self._estimate = EstimateCheck(options.estimated_step_s)
@@ -221,11 +230,13 @@ class Training:
         most = len(numbers) or MOST_STEPS
         if gathering is not None:
             most = len(gathering.ends)
-        boundaries = options.log_steps, options.checkpoint_steps
+        boundaries = [options.log_steps, options.checkpoint_steps]
+        if self._ranges is not None:  # a step that has overflowed is the last one of its order
+            boundaries.append(self._ranges.every if self._scale is None else 1)
         self._ledger.mark(Row.SCRIPT)
         self._ordered_ns = perf_counter_ns()
         steps = StepOrder(self.step, most, keeps_all, gathering)
-        return self._orders[self._program].begin(steps, boundaries)
+        return self._orders[self._program].begin(steps, tuple(boundaries))
 
     def finish_order(self, order: Ordered) -> StepsDone:
         """Wait for the steps that were ordered; write what is due after them, as by `advance`."""
@@ -237,7 +248,9 @@ class Training:
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
         self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
-        exhausted = None if self._scale is None else self._scale.finish(first, steps)
+        exhausted, before = None, self.scale_state
+        if self._scale is not None:
+            exhausted = self._scale.finish(first, steps, self._first_overflow)
         self.step += steps
         if steps:
             self._unwritten = {}
@@ -249,6 +262,7 @@ class Training:
         if steps:
             began_ns = perf_counter_ns()
             self._report(final=self.is_over)
+            self._report_ranges(before)
             self._traced(SpanKind.LOG, self.step - 1, began_ns)
         self._ledger.mark(Row.CHIEF)
         if done.bad_loss is not None:
@@ -399,6 +413,18 @@ class Training:
         if self._result:
             write_summaries(self._options.summaries, self._result, self._events, step)
         log.info(log_lines.step(self._machine.device, step, self._loss, rates))
+
+    def _first_overflow(self) -> str:
+        return first_overflow(self._machine.plan, self._machine.gradients)
+
+    def _report_ranges(self, before: ScaleState | None) -> None:
+        """Report the numbers' ranges where that is due: every so often, and at a smaller scale."""
+        ranges, now = self._ranges, self.scale_state
+        if ranges is None:
+            return
+        is_halved = now is not None and before is not None and now.scale < before.scale
+        if is_halved or self.step % ranges.every == 0:
+            ranges.report(self.step, None if now is None else now.scale, self._events)
 
     def _status(self) -> str:
         """The loss, and the wait that costs most where it costs much."""

@@ -1,7 +1,7 @@
 """Loss scale of the steps, in their rows of the store's numbers."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 
 import numpy as np
@@ -68,8 +68,11 @@ class ScaleTracker:
         rows[(first - 1) % MOST_STEPS, scale_columns(self._plan)] = self.state
         self._store[...] = rows
 
-    def finish(self, first: int, count: int) -> str | None:
-        """Take the state after the steps of an order; the reason why no step may follow."""
+    def finish(self, first: int, count: int, overflow: Callable[[], str]) -> str | None:
+        """Take the state after the steps of an order; the reason why no step may follow.
+
+        overflow: names the first gradient of the last step that is not finite
+        """
         rows, self.scales = np.asarray(self._store), []
         skipped, began = 0, self.state.scale
         for step in range(first, first + count):
@@ -79,9 +82,12 @@ class ScaleTracker:
             self.state = ScaleState(*row[scale_columns(self._plan)].tolist())
             skipped += not isfinite(self.norm)
             if self._is_exhausted(before):
-                return f"{EXHAUSTED}: loss scale {before.scale:g} at step {step + 1}"
+                return _with(
+                    f"{EXHAUSTED}: loss scale {before.scale:g} at step {step + 1}", overflow
+                )
         if self.state.scale != began:
-            log.info(log_lines.loss_scale(first + count, began, self.state.scale, skipped))
+            line = log_lines.loss_scale(first + count, began, self.state.scale, skipped)
+            log.info(_with(line, overflow) if not isfinite(self.norm) else line)
         return None
 
     def _is_exhausted(self, before: ScaleState) -> bool:
@@ -100,6 +106,11 @@ class ScaleTracker:
     def tensors(self) -> dict[str, Array]:
         """The state as a checkpoint has it."""
         return {name: np.array(v) for name, v in zip(SCALE_KEYS, self.state, strict=True)}
+
+
+def _with(line: str, overflow: Callable[[], str]) -> str:
+    where = overflow()
+    return f"{line}, {where}" if where else line
 
 
 def scale_tracker(

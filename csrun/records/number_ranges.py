@@ -1,0 +1,146 @@
+"""Ranges of a run's numbers beside its 16-bit format, and number_ranges.html, which shows them.
+
+A number is damaged where the format has not its whole precision: it overflows, is rounded to zero,
+or is subnormal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from csrun.base.files import write_whole, writing
+from csrun.base.half_formats import HalfFormat
+
+FILE = "number_ranges.html"
+_MARGIN = 6  # powers of two that a picture shows beside the format's
+_HEIGHT, _BAR = 24, 3  # of a picture and of a bar, in pixels
+_STYLE = """
+body{font:14px system-ui,sans-serif;margin:2em}
+table{border-collapse:collapse}
+td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #ddd}
+td:first-child,td:nth-child(2),th:first-child,th:nth-child(2){text-align:left}
+.bad{color:#b00020}
+rect.window{fill:#e3eefa}
+rect.subnormal{fill:#fdf0d5}
+rect.bar{fill:#33669a}
+"""
+
+
+@dataclass(frozen=True)
+class NumberRanges:
+    """Range of one tensor's numbers, as shares of all. kind: weight or gradient.
+
+    zeros: exact ones. flushed: others that are rounded to zero. overflows: what is rounded to
+    infinity, and what is no finite number already. powers: finite numbers by their binary exponent.
+    """
+
+    name: str
+    kind: str
+    zeros: float
+    flushed: float
+    subnormals: float
+    overflows: float
+    powers: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def damage(self) -> tuple[float, float, float]:
+        """Key to sort by, the most damaged last."""
+        return self.overflows, self.flushed + self.subnormals, self.zeros
+
+    def scalars(self) -> dict[str, float]:
+        """The shares by their names in events."""
+        shares = {"zeros": self.zeros + self.flushed, "subnormals": self.subnormals}
+        shares["overflows"] = self.overflows
+        return {f"ranges/{self.kind}/{self.name}/{name}": share for name, share in shares.items()}
+
+
+def ranges_of(
+    name: str, kind: str, values: npt.NDArray[np.generic], half: HalfFormat
+) -> NumberRanges:
+    """Measure one tensor, any shape."""
+    magnitude = np.abs(np.asarray(values, np.float32).reshape(-1))
+    count = max(magnitude.size, 1)
+    is_small = magnitude < half.overflows_from  # false for NaN
+    finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
+    rounded = np.empty_like(magnitude)
+    half.round(magnitude, rounded)
+    is_zero = rounded == 0
+    zeros = int(np.count_nonzero(magnitude == 0))
+    subnormals = np.count_nonzero((rounded < half.smallest_normal) & ~is_zero)
+    exponents, counts = np.unique(np.frexp(finite)[1] - 1, return_counts=True)
+    return NumberRanges(
+        name,
+        kind,
+        zeros=zeros / count,
+        flushed=(int(np.count_nonzero(is_zero)) - zeros) / count,
+        subnormals=int(subnormals) / count,
+        overflows=int(np.count_nonzero(~is_small)) / count,
+        powers=dict(zip(exponents.tolist(), counts.tolist(), strict=True)),
+    )
+
+
+def write_page(
+    folder: Path, found: Sequence[NumberRanges], half: HalfFormat, step: int, scale: float | None
+) -> None:
+    """Write number_ranges.html, the most damaged tensor first.
+
+    Raises: CsrunError where it cannot be written
+    """
+    path = folder / FILE
+    with writing(path):
+        write_whole(path, page_of(found, half, step, scale).encode(), durable=False)
+
+
+def page_of(found: Sequence[NumberRanges], half: HalfFormat, step: int, scale: float | None) -> str:
+    """Return the page of the ranges after a step."""
+    ordered = sorted(found, key=lambda each: each.damage, reverse=True)
+    scaled = "" if scale is None else f", loss scale {scale:.12g}"
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Number ranges</title>'
+        f"<style>{_STYLE}</style><h1>Number ranges at global step {step}</h1>"
+        f"<p>{escape(half.text)}: normal numbers from {half.smallest_normal:.4g} to "
+        f"{half.largest:.6g}, subnormal ones from {half.smallest:.4g}{scaled}. The blue field is "
+        "the normal range, the yellow one the subnormal; a bar counts numbers of one power of two."
+        "</p><table><tr><th>tensor<th>kind<th>overflows<th>rounded to 0<th>subnormal<th>zero"
+        f"<th>log2</tr>{''.join(_row(each, half) for each in ordered)}</table></html>"
+    )
+
+
+def _row(one: NumberRanges, half: HalfFormat) -> str:
+    shares = one.overflows, one.flushed, one.subnormals, one.zeros
+    marks = (' class="bad"' if share and number < 2 else "" for number, share in enumerate(shares))
+    cells = "".join(f"<td{mark}>{share:.2%}" for mark, share in zip(marks, shares, strict=True))
+    return f"<tr><td>{escape(one.name)}<td>{one.kind}{cells}<td>{_picture(one, half)}</tr>"
+
+
+def _picture(one: NumberRanges, half: HalfFormat) -> str:
+    """Histogram of the powers of two, over the format's."""
+    least, normal, most = (
+        int(log2(x)) for x in (half.smallest, half.smallest_normal, half.overflows_from)
+    )
+    first, last = least - _MARGIN, most + _MARGIN
+    parts = [
+        _bar("subnormal", least - first, normal - least, _HEIGHT),
+        _bar("window", normal - first, most + 1 - normal, _HEIGHT),
+    ]
+    bars = dict.fromkeys(range(first, last + 1), 0)
+    for power, count in one.powers.items():
+        bars[min(max(power, first), last)] += count
+    tallest = max(bars.values()) or 1
+    for power, count in bars.items():
+        if count:
+            parts.append(_bar("bar", power - first, 1, max(1, round(_HEIGHT * count / tallest))))
+    width = _BAR * (last - first + 1)
+    return f'<svg width="{width}" height="{_HEIGHT}">{"".join(parts)}</svg>'
+
+
+def _bar(kind: str, place: int, count: int, height: int) -> str:
+    return (
+        f'<rect class="{kind}" x="{_BAR * place}" y="{_HEIGHT - height}" '
+        f'width="{_BAR * count}" height="{height}"/>'
+    )
