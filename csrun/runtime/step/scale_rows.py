@@ -68,7 +68,9 @@ class ScaleTracker:
         rows[(first - 1) % MOST_STEPS, scale_columns(self._plan)] = self.state
         self._store[...] = rows
 
-    def finish(self, first: int, count: int, overflow: Callable[[], str]) -> str | None:
+    def finish(
+        self, first: int, count: int, overflow: Callable[[], str] = lambda: ""
+    ) -> str | None:
         """Take the state after the steps of an order; the reason why no step may follow.
 
         overflow: names the first gradient of the last step that is not finite
