@@ -1,7 +1,7 @@
 """The Session: a context in which a training loop runs on the wafer."""
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -12,10 +12,14 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.amp.autocast import autocast_as_precision
 from csrun.pytorch.amp.torch_scalers import torch_scalers_as_ours
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop.group_patches import GroupPatches
 from csrun.pytorch.loop.patches import Patches
 from csrun.pytorch.loop.session_loop import SessionLoop
+from csrun.pytorch.loop.updating_loop import UpdatingLoop
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.groups import group_of
 from csrun.pytorch.record.backward import backward_as_method
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.torch_modes import inference_as_no_grad
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.run.session_roles import BlockIsLeft, Wanted, leave_block, run_of
@@ -25,10 +29,10 @@ from csrun.pytorch.user import (
     ScriptBatches,
     SessionLoader,
     active,
-    is_module,
     loaders,
     only_module,
     only_optimizer,
+    require_module,
 )
 
 
@@ -52,8 +56,8 @@ class Session:
 
     def __init__(
         self,
-        model: torch.nn.Module | SessionLoader,
-        optimizer: torch.optim.Optimizer | str | None = None,
+        model: torch.nn.Module | SessionLoader | Sequence[torch.nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | str | None = None,
         criterion: Callable[..., Any] | None = None,
         mode: str = "train",
     ) -> None:
@@ -65,13 +69,15 @@ class Session:
             optimizer = only_optimizer(model, self.line) if mode == "train" else None
         if mode not in ("train", "eval"):
             raise UsageError(f'{self.line}: Session: mode must be "train" or "eval", got {mode!r}')
-        if not is_module(model):
-            raise UsageError(
-                f"{self.line}: Session: the model must be what cbtorch.module returned, "
-                f"got {type(model).__name__}"
-            )
-        self._model = model
-        self._optimization = self._found_optimization(optimizer) if mode == "train" else None
+        self._model: torch.nn.Module
+        self._optimization: Optimization | None = None
+        if isinstance(model, list | tuple):
+            group = group_of(model, optimizer, mode, self.line)
+            self._model, self._optimization = group, group.updates
+        else:
+            self._model = require_module(model, self.line)
+            if mode == "train":
+                self._optimization = self._found_optimization(optimizer)
         self._run: ScriptRun | None = None
         self._loop: SessionLoop | None = None
         self._open = ExitStack()
@@ -88,7 +94,8 @@ class Session:
         if active:
             raise UsageError(
                 f"{user_line()}: a Session is open already, since {active[-1].line}: leave that "
-                "block first; models that train each other, as in a GAN, are not supported"
+                "block first, or give models that train each other, as in a GAN, to one: "
+                "Session([G, D], [g_optimizer, d_optimizer])"
             )
         if not loaders:  # the same in all tasks, whose streamers have nothing to do then
             loaders.append(ScriptBatches())
@@ -105,17 +112,9 @@ class Session:
             opened.callback(run.leave_block)
             opened.enter_context(inference_as_no_grad())
             opened.enter_context(backward_as_method())
-            loop = SessionLoop(
-                run,
-                self.line,
-                self._model,
-                optimization,
-                self._model.forward,
-                self._settings.fast,
-            )
+            loop = self._opened_loop(run, optimization, opened)
             opened.enter_context(autocast_as_precision(loop.scaled_loss.half))
             opened.enter_context(torch_scalers_as_ours())
-            opened.enter_context(Patches(loop, self._model, optimization))
             opened.enter_context(loop.watch)
             opened.callback(loop.forget_gradients)
             self._loop, self._run = loop, run
@@ -123,6 +122,22 @@ class Session:
             opened.callback(active.remove, self)
             self._open = opened.pop_all()
         return self
+
+    def _opened_loop(
+        self, run: ScriptRun, optimization: Optimization | None, opened: ExitStack
+    ) -> SessionLoop:
+        """Return the loop of the block, with the user's objects patched."""
+        model = self._model
+        if isinstance(model, ModelGroup):
+            model.take_forward()
+            updating = UpdatingLoop(run, self.line, model, optimization, model.forward, False)
+            opened.enter_context(GroupPatches(updating, model))
+            return updating
+        loop = SessionLoop(
+            run, self.line, model, optimization, model.forward, self._settings.fast
+        )
+        opened.enter_context(Patches(loop, model, optimization))
+        return loop
 
     def __exit__(
         self,

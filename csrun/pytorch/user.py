@@ -96,6 +96,17 @@ def is_module(model: Any) -> bool:
     return isinstance(model, torch.nn.Module) and model in _modules
 
 
+def require_module(model: Any, line: str) -> torch.nn.Module:
+    """Return a Session's model. Raises: UsageError for one that was not given to `module`"""
+    if not is_module(model):
+        raise UsageError(
+            f"{line}: Session: the model must be what cbtorch.module returned, "
+            f"got {type(model).__name__}"
+        )
+    found: torch.nn.Module = model
+    return found
+
+
 def only_module(line: str) -> torch.nn.Module:
     """Return the model of a Session that names none: the one given to `module`.
 

@@ -1,6 +1,6 @@
 """Monkey patches of the user's model and optimizer while a Session's block runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import MethodType
@@ -26,36 +26,56 @@ class Patches:
         self, loop: "SessionLoop", model: torch.nn.Module, optimization: Optimization | None
     ) -> None:
         self._loop, self._model, self._optimization = loop, model, optimization
-        self._had: dict[str, Any] = {}  # of the model's own, in the place of what is taken over
+        self._had: dict[int, dict[str, Any]] = {}  # of models' own, in the place of what is ours
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        loop, model, user = self._loop, self._model, self._loop.user
+        self._patch_model(self._model, self._loop.call_model)
+        if self._optimization is not None:
+            self._patch_state_dict(self._model)
+            self._patch_optimizer(self._optimization.optimizer)
+        return self
+
+    def _patch_model(
+        self,
+        model: torch.nn.Module,
+        call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    ) -> None:
+        user = self._loop.user
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            return loop.call_model(args, kwargs)
+            return call(args, kwargs)
 
         def getstate() -> object:
             """Return the model's state for copies and pickles, without the patches."""
             user.give_back()
-            with self._given_back():
+            with self._given_back(model):
                 state = model.__getstate__()
                 return dict(state) if isinstance(state, dict) else state
 
         def load_state(*args: Any, **kwargs: Any) -> Any:
             if user.is_apart and user.note_write("the model's state_dict"):
                 user.give_back()  # or the first read after it would
-            with self._given_back():
+            with self._given_back(model):
                 return model.load_state_dict(*args, **kwargs)
 
         self._replace(model, "forward", forward)
         self._replace(model, "load_state_dict", load_state)
         self._replace(model, "__getstate__", getstate)
-        if self._optimization is None:
-            return self
-        optimizer = self._optimization.optimizer
+
+    def _patch_state_dict(self, model: torch.nn.Module) -> None:
+        user, state_dict = self._loop.user, model.state_dict
+
+        def model_state(*args: Any, **kwargs: Any) -> Any:
+            user.give_back()
+            return user.with_memory(state_dict(*args, **kwargs))
+
+        self._replace(model, "state_dict", model_state)
+
+    def _patch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        loop, user = self._loop, self._loop.user
         require_own_step(optimizer)
-        zero_grad, states = optimizer.zero_grad, (model.state_dict, optimizer.state_dict)
+        zero_grad, state_dict = optimizer.zero_grad, optimizer.state_dict
         load_own_state = optimizer.load_state_dict
 
         def step(own: Any, *args: Any, **kwargs: Any) -> None:
@@ -69,13 +89,9 @@ class Patches:
         def zero(_: Any, set_to_none: bool = True) -> None:
             loop.zero_grad(zero_grad, set_to_none)
 
-        def model_state(*args: Any, **kwargs: Any) -> Any:
-            user.give_back()
-            return user.with_memory(states[0](*args, **kwargs))
-
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
             user.give_back()
-            return states[1](*args, **kwargs)
+            return state_dict(*args, **kwargs)
 
         def load_optimizer_state(*args: Any, **kwargs: Any) -> None:
             user.load_optimizer_state(partial(load_own_state, *args, **kwargs))
@@ -84,19 +100,17 @@ class Patches:
         user.optimizer_state = self._open.enter_context(WatchedState(user, optimizer).in_place())
         self._replace(optimizer, "step", MethodType(step, optimizer))
         self._replace(optimizer, "zero_grad", MethodType(zero, optimizer))
-        self._replace(model, "state_dict", model_state)
         self._replace(optimizer, "state_dict", optimizer_state)
         self._replace(optimizer, "load_state_dict", load_optimizer_state)
-        return self
 
     @contextmanager
-    def _given_back(self) -> Iterator[None]:
-        """Have the model's own methods back, for a moment."""
-        attributes, ours = self._model.__dict__, {}
+    def _given_back(self, model: torch.nn.Module) -> Iterator[None]:
+        """Have a model's own methods back, for a moment."""
+        attributes, ours = model.__dict__, {}
         for name in ("forward", "state_dict", "load_state_dict", "__getstate__"):
             if name in attributes:
                 ours[name] = attributes.pop(name)
-        attributes.update(self._had)
+        attributes.update(self._had.get(id(model), {}))
         try:
             yield
         finally:
@@ -104,8 +118,8 @@ class Patches:
 
     def _replace(self, owner: Any, name: str, ours: Any) -> None:
         had = owner.__dict__.get(name)
-        if owner is self._model and had is not None:
-            self._had[name] = had
+        if isinstance(owner, torch.nn.Module) and had is not None:
+            self._had.setdefault(id(owner), {})[name] = had
         owner.__dict__[name] = ours
         self._open.callback(_give_back, owner, name, had)
 

@@ -6,7 +6,7 @@
 import logging
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._pytree import tree_map
@@ -63,6 +63,9 @@ class SessionLoop:
     own. is_fast: steps after the first ones need not be recorded. user: the state of the user's
     objects. watch: guards the model's tensors between steps. scaled_loss: by GradScalers.
     """
+
+    RECORDED: ClassVar[type[RecordedStep]] = RecordedStep
+    TAKES_ARGUMENTS: ClassVar = False  # also where a loader gives the batch
 
     def __init__(
         self,
@@ -204,7 +207,7 @@ class SessionLoop:
         self.watch.require_in_place()
         run.flush()
         run.read_weights()  # what is asked of this step is computed on the weights as they are
-        recorded = RecordedStep(
+        recorded = self.RECORDED(
             self._model,
             step.batches.loader.batch(step.batch),
             key,
@@ -212,7 +215,7 @@ class SessionLoop:
             MaskKey(run.run.config.seed, run.replay.step, self._gradients.batches),
             ReadBefore(run, step.outputs),
             self._begin_gradients,
-            step.batches.is_pushed,
+            self.TAKES_ARGUMENTS or step.batches.is_pushed,
             self._known_operators.setdefault(key[:3], KnownOperators()),
             follows,
         )

@@ -28,13 +28,15 @@ def interpret(
     given: Mapping[str, torch.Tensor] | None = None,
     draw: MaskKey | None = None,
     known: Mapping[Ref, torch.Tensor] | None = None,
+    computed: Numbers | None = None,
 ) -> Numbers:
     """Compute values of a recording with PyTorch, from the leaves of step 1.
 
     given: replacements of leaves, by their names. draw: seed of dropout's masks, which are those of
-    the compiled step. known: values that are not computed.
+    the compiled step. known: values that are not computed. computed: those that were computed
+    before, to which all new ones are added.
     """
-    wanted, given, known = list(wanted), given or {}, known or {}
+    wanted, given, known = list(wanted), given or {}, known or computed or {}
     leaves = {leaf.value: leaf for leaf in recording.leaves}
     needed = _needed(recording, wanted, known)
     numbers = _ComputedValues(
@@ -51,6 +53,8 @@ def interpret(
     ):
         for number in needed:
             _compute(number, recording.operators[number], numbers, masks)
+    if computed is not None:
+        computed.update(numbers)
     return {ref: numbers[ref] for ref in wanted}
 
 

@@ -89,6 +89,9 @@ class RecordedBackward:
 
         Raises: CaptureError for a second call, or gradients that were not cleared
         """
+        if self._recorder.has_updates:
+            self._start_one_of_many(loss)
+            return
         if self._loss is not None:
             raise CaptureError(
                 f"{user_line()}: backward() is called twice in this step, first in {self.line}: "
@@ -105,8 +108,25 @@ class RecordedBackward:
         self._loss, self.line = self._recorder.traced(loss).held, user_line()
         self.forward_end = len(self._recorder.operators)
 
+    def _start_one_of_many(self, loss: torch.Tensor) -> None:
+        """Begin one of several: the step's loss is their sum."""
+        self.require_cleared()
+        recorder, self.line = self._recorder, user_line()
+        total = recorder.traced(loss.detach())
+        with torch.no_grad():
+            if total.shape != ():
+                total = recorder.record(None, torch.ops.aten.sum.default, (total,), {})
+            if self._loss is not None:
+                before = recorder.trace_ref(self._loss.value)
+                total = recorder.record(None, torch.ops.aten.add.Tensor, (before, total), {})
+        self._loss = SharedValue(total.value)
+        self.forward_end, self.end = len(recorder.operators), 0
+
     def finish(self) -> None:
         """Finish; gradients of zeros that nothing was added to are restored."""
+        if self._recorder.has_updates:
+            self.end = len(self._recorder.operators)
+            return
         for name, parameter in self._zeros.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -158,7 +178,7 @@ class RecordedBackward:
         Raises: CaptureError for a gradient that is not of this step
         """
         found: dict[str, Ref] = {}
-        if self._loss is None:  # an evaluation leaves them alone
+        if self._loss is None or self._recorder.has_updates:  # what is left is the loop's
             return found
         for name, parameter in self._recorder.parameters.items():
             grad = parameter.grad

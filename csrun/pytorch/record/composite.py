@@ -84,6 +84,11 @@ class _CompositeFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Any, *unused: Any) -> Any:
         recorder, tensors, composite = ctx.recorder, ctx.saved_tensors, ctx.composite
         needs = ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():  # of create_graph, which would miss this operator
+            raise recorder.refusal(
+                f"{composite.name.partition('::')[2]} has no second derivative in a Session: "
+                "leave it out of what is differentiated twice"
+            )
         before = recorder.scopes.set_place(ctx.place)
         try:
             found = recorder.record(

@@ -15,6 +15,7 @@ from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.geometry import Geometry, KnownResults
 from csrun.pytorch.record.in_place import base_of, strided
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import (
@@ -36,12 +37,13 @@ from csrun.pytorch.record.unsupported import NOT_DENSE, NOT_IN_MODEL
 class GraphRecorder:
     """Base of the recorder: adds operators and leaves to the graph, with traced tensors of them.
 
-    known: leaves by the id of a user's tensor, which each keeps alive. repeated: operators of
+    has_updates: the optimizers are recorded, too. known: leaves by the id of a user's tensor, which each keeps alive. repeated: operators of
     earlier recordings. fresh, plain: tensors of the user's that are none of the model's.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
+        self.has_updates = isinstance(model, ModelGroup)
         self.model, self._model_tensors = model, ModelTensors(model)
         self.scopes = Scopes(self._model_tensors.modules)
         self.operators: list[RecordedOperator] = []
@@ -195,9 +197,16 @@ class GraphRecorder:
             if entry.source is LeafSource.CONSTANT:
                 return self.plain.buffer(tensor, entry.name)
             return self.add_leaf(tensor, entry.source, entry.name, f"{entry.source} {entry.name}")
-        if tensor.requires_grad and torch.is_grad_enabled():
+        if tensor.requires_grad and torch.is_grad_enabled() and not self._is_input(tensor):
             raise self.refusal(NOT_IN_MODEL)
         return self.plain.traced(tensor)
+
+    def _is_input(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor of the script by which a recorded step may differentiate."""
+        if not self.has_updates or isinstance(tensor, torch.nn.Parameter):
+            return False
+        self.plain.note_varying(tensor)
+        return True
 
     def add_plain(
         self, numbers: torch.Tensor, source: LeafSource, name: str = "", stored: str = ""

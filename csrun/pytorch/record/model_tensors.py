@@ -8,6 +8,7 @@ import torch
 
 from csrun.pytorch.deferred_init.tape import address
 from csrun.pytorch.errors import CaptureError, user_line
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import LeafSource
 
 
@@ -31,8 +32,10 @@ class ModelTensors:
         self._by_id: dict[int, ModelTensor] = {}
         self._by_memory: dict[int, ModelTensor] = {}
         self.parameters = dict(self._named("_parameters"))
+        is_group = isinstance(model, ModelGroup)  # whose weights the step writes
         for name, parameter in self.parameters.items():
-            self._add(ModelTensor(parameter, name, LeafSource.PARAMETER))
+            source = LeafSource.BUFFER if is_group else LeafSource.PARAMETER
+            self._add(ModelTensor(parameter, name, source))
         for name, buffer in self._named("_buffers"):
             kind = LeafSource.BUFFER if buffer.is_floating_point() else LeafSource.CONSTANT
             self._add(ModelTensor(buffer, name, kind))
@@ -70,7 +73,7 @@ class ModelTensors:
     def is_parameter(self, tensor: object) -> bool:
         """True for a parameter of the model itself, not for its `.data`."""
         found = self._by_id.get(id(tensor))
-        return found is not None and found.source is LeafSource.PARAMETER
+        return found is not None and found.name in self.parameters
 
     def find_name(self, module: str, name: str) -> ModelTensor | None:
         """Return the tensor that a module had by a name when the step began."""

@@ -39,6 +39,7 @@ from csrun.pytorch.record.recording import (
 )
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.record.update_numbers import has_number, record_scaled
 from csrun.pytorch.record.unsupported import (
     DRAWS,
     refusal_of,
@@ -77,6 +78,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.reader: Callable[[TracedTensor], torch.Tensor] = _no_reader
         self.may_read_in_forward = self.may_draw = False
         self.takes_arguments = False  # tensors of the script that the loop gives to calls
+        self.is_in_update = False
         self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
         self.writes = InPlaceWrites(self)
@@ -215,7 +217,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """Return the recording so far."""
         gradients, backward = gradients or {}, self.backward
-        end = backward.forward_end
+        end = len(self.operators) if self.has_updates else backward.forward_end
         return Recording(
             operators=tuple(self.operators),
             kinds=tuple(self.kinds),
@@ -223,7 +225,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             loss=backward.loss,
             loss_line=backward.line,
             forward_end=len(self.operators) if end is None else end,
-            backward_end=backward.end,
+            backward_end=len(self.operators) if self.has_updates else backward.end,
             gradients=gradients,
             first_gradients=backward.first_gradients,
             zeros=frozenset(backward.zeros),
@@ -253,6 +255,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
+        if self.is_in_update and has_number(func, kwargs):
+            return record_scaled(self, func, args, kwargs)
         if self.followed is not None:
             self.followed.see_operator(args, kwargs)
         if are_saved_through_hooks():
@@ -382,13 +386,17 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         name = self._model_tensors.counter_name(given[0])
         if name is None or len(given) > 1 or func is not aten.add_.Tensor:
             return False
+        if self.has_updates:  # each step is recorded: it counts by itself
+            call_for_user(func, args, {})
+            return True
         self.counters[name] += int(args[1])
         return True
 
     def _require_supported(self, func: Any, given: Sequence[torch.Tensor]) -> None:
         if error := refusal_of(func, given, self.scopes.line):
             raise error
-        if self.scopes.is_backward and self.backward.forward_end is None:
+        is_early = self.backward.forward_end is None and not self.has_updates
+        if self.scopes.is_backward and is_early:
             raise CaptureError(
                 f"{user_line()}: gradients are computed outside loss.backward(), as by "
                 "torch.autograd.grad: call backward() on the loss"

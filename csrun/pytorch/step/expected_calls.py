@@ -202,7 +202,8 @@ class Calls(TorchFunctionMode):
         )
 
     def _may_lead_to_loss(self, leaves: list[Any]) -> bool:
-        is_before = torch.is_grad_enabled() and not self._recorder.has_loss
+        recorder = self._recorder
+        is_before = torch.is_grad_enabled() and (recorder.has_updates or not recorder.has_loss)
         return is_before and any(isinstance(a, torch.Tensor) and a.requires_grad for a in leaves)
 
     def _is_of_batch(self, leaves: list[Any]) -> bool:

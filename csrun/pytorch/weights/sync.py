@@ -16,6 +16,7 @@ from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_o
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.watched_state import unwatched_state
+from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import LeafSource, Recording
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.weights.store_copies import changed_weights, mapped, read_weights
@@ -70,7 +71,7 @@ class WeightSync:
         """
         written = frozenset(recording.written)
         self._written = written if self._written is None else self._written
-        if odd := sorted(written ^ self._written):
+        if (odd := sorted(written ^ self._written)) and not isinstance(self.model, ModelGroup):
             raise UsageError(
                 f"{user_line()}: {', '.join(odd)} are updated in some training steps and not in "
                 "others: leave train() and eval() of norms as in the first step, or train in "

@@ -1,0 +1,140 @@
+"""The loop of a Session with several models or optimizers: each step is recorded with its updates.
+
+A step is what the loop does with a batch. The updates are operators of the step, so that it may
+update one model and compute with it, call backward() several times, and use any optimizer.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch.utils._pytree import tree_map
+
+from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop import mismatch
+from csrun.pytorch.loop.recorded_step import RecordedStep
+from csrun.pytorch.loop.session_loop import SessionLoop
+from csrun.pytorch.loop.updating_step import UpdatingStep
+from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.expected_calls import carried
+from csrun.pytorch.step.step_status import StepPhase
+from csrun.pytorch.step.tokens import Numbers
+
+
+class UpdatingLoop(SessionLoop):
+    """Shell of such a loop. A step ends with the next batch, or the first call after all updates
+    where the loop makes the batches itself.
+    """
+
+    RECORDED: ClassVar[type[RecordedStep]] = UpdatingStep
+    TAKES_ARGUMENTS: ClassVar = True
+    _model: ModelGroup
+
+    @property
+    def _open_step(self) -> UpdatingStep | None:
+        step = self._step
+        if step is None or step.status.is_over or not isinstance(step.recorded, UpdatingStep):
+            return None
+        return step.recorded
+
+    def _call_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recorded, leaves = self._open_step, leaves_of(args, kwargs)
+        is_own = not any(isinstance(leaf, Numbers | TracedTensor) for leaf in leaves)
+        if recorded is not None and self._is_done(recorded, leaves):
+            self.end_step()
+            recorded = None
+        if recorded is None and is_own and not torch.is_grad_enabled():
+            return self._host_calls.call(args, kwargs)
+        if recorded is None:
+            self._begin_step(*self._script_steps.begin(leaves))
+            recorded = self._open_step
+            assert recorded is not None, "begun"
+            args, kwargs = tree_map(carried, (args, kwargs))
+        args, kwargs = recorded.calls.carried((args, kwargs))
+        mismatch.require_usable(leaves_of(args, kwargs), None)
+        return recorded.call(self._forward, args, kwargs, *self._state())
+
+    def _is_done(self, recorded: UpdatingStep, leaves: list[Any]) -> bool:
+        """True if a call of a model begins another step, of batches that the loop makes."""
+        assert self._step is not None, "it is open"
+        is_updated = len(recorded.updated) == len(self._model.optimizers)
+        return self._step.batches.is_pushed and is_updated and not any(map(recorded.is_of, leaves))
+
+    def update(
+        self, optimizer: torch.optim.Optimizer, own: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """The loop calls an optimizer's step()."""
+        recorded = self._open_step
+        if recorded is None:
+            raise UsageError(
+                f"{user_line()}: optimizer.step() is called outside of a step: call a model of "
+                "the Session before it"
+            )
+        if args or kwargs:
+            raise UsageError(
+                f"{user_line()}: optimizer.step() takes no closure in a Session: call "
+                "loss.backward() before it"
+            )
+        self._require_own_gradients(recorded, optimizer)
+        with recorded.updating(optimizer):
+            return own()
+
+    def _require_own_gradients(
+        self, recorded: UpdatingStep, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Raises: UsageError for gradients of an earlier step"""
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        if any(isinstance(p.grad, TracedTensor) and not recorded.is_of(p.grad) for p in params):
+            raise UsageError(
+                f"{user_line()}: a gradient is of an earlier step: call zero_grad() in each step "
+                "of a Session with several models or optimizers"
+            )
+
+    def clear(self, optimizer: torch.optim.Optimizer, own: Callable[..., None], is_none: bool) -> None:
+        """The loop calls an optimizer's zero_grad()."""
+        recorded = self._open_step
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                grad = parameter.grad
+                if isinstance(grad, TracedTensor) and (recorded is None or not recorded.is_of(grad)):
+                    parameter.grad = None if is_none else torch.zeros_like(parameter)
+        own(is_none)
+
+    def refuse_loading(self) -> None:
+        """Raises: UsageError for optimizer.load_state_dict in the block, which makes new tensors"""
+        raise UsageError(
+            f"{user_line()}: optimizer.load_state_dict must be called before the block of a "
+            "Session with several models or optimizers"
+        )
+
+    def forget_gradients(self) -> None:
+        """Remove traced gradients from the parameters."""
+        for parameter in self._trainable:
+            if isinstance(parameter.grad, TracedTensor):
+                parameter.grad = None
+
+    def _begin_gradients(self) -> frozenset[str]:
+        assert self._step is not None, "of a recorded step"
+        if self._step.status.phase is not StepPhase.BACKWARD:
+            self._step.status.enter(StepPhase.BACKWARD)
+        return frozenset()
+
+    def _leave_step(self) -> None:
+        recorded, step = self._open_step, self._step
+        self._step = None
+        if recorded is None:
+            return
+        assert step is not None, "it is open"
+        recorded.close()
+        mode = RunMode.TRAIN if recorded.has_loss else RunMode.EVAL
+        if recorded.calls.found:  # else nothing was done with the batch
+            self._run.updates += recorded.has_loss
+            self._learn(step, recorded, mode)
+            step.status.enter(StepPhase.OVER)
+            self._queue(step, ())
+        else:
+            step.status.enter(StepPhase.OVER)

@@ -1,0 +1,55 @@
+"""A recorded step that computes its own updates: those of several optimizers, in any order."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from csrun.pytorch.loop.recorded_step import RecordedStep
+from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.variant import StepVariant
+
+
+class UpdatingStep(RecordedStep):
+    """A step with its optimizers. updated: those whose step() was called."""
+
+    def __init__(self, *given: Any) -> None:
+        self.updated: set[int] = set()
+        self._computed_so_far: dict[Ref, torch.Tensor] = {}
+        super().__init__(*given)
+
+    @contextmanager
+    def updating(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Record an optimizer's step."""
+        self.updated.add(id(optimizer))
+        self.calls.depth += 1  # its calls are none of the loop's
+        self._recorder.is_in_update = True
+        try:
+            yield
+        finally:
+            self._recorder.is_in_update = False
+            self.calls.depth -= 1
+
+    def is_of(self, tensor: Any) -> bool:
+        """True for a value of this step."""
+        return isinstance(tensor, TracedTensor) and tensor.recorder is self._recorder
+
+    def _number_so_far(self, traced: TracedTensor) -> torch.Tensor:
+        """Return the numbers of a value that is read in the step: each is computed once."""
+
+        def compute() -> Mapping[Ref, torch.Tensor]:
+            so_far, known = self._recorder.so_far(), self._computed_so_far
+            return interpret(
+                so_far, [traced.value], self._weights(), self._draw, computed=known
+            )
+
+        return self._before.number_of(traced.value, compute)
+
+    def _require_returned(self, recording: Recording, value: Ref) -> None:
+        """Forward runs in each step: what it keeps is of this step."""
+
+    def _gradients_of(self, variant: StepVariant, value: Ref) -> list[Ref]:
+        return []  # the program returns them as any other value

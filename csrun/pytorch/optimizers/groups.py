@@ -1,0 +1,44 @@
+"""Groups of models and optimizers that Sessions train together."""
+
+from typing import Any
+
+import torch
+
+from csrun.base.errors import UsageError
+from csrun.pytorch.deferred_init.tape import is_on_meta
+from csrun.pytorch.optimizers.recorded_updates import RecordedUpdates
+from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.user import require_module
+
+
+class TrainedGroup(ModelGroup):
+    """A group with its updates. Sessions of the same models and optimizers have the same one."""
+
+    updates: RecordedUpdates
+
+
+_groups: list[TrainedGroup] = []
+
+
+def group_of(models: Any, optimizers: Any, mode: str, line: str) -> TrainedGroup:
+    """Return the group of a Session's models and optimizers.
+
+    Raises: UsageError for what cannot be trained together
+    """
+    optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    if mode != "train" or not all(isinstance(x, torch.optim.Optimizer) for x in optimizers):
+        raise UsageError(
+            f'{line}: Session: several models need mode="train" and a list of optimizers of '
+            "torch.optim; evaluate each model in a Session of its own"
+        )
+    for model in models:
+        if is_on_meta(require_module(model, line)):
+            raise UsageError(
+                f"{line}: Session: a model built under cbtorch.meta_init() must be the only one"
+            )
+    found = next((group for group in _groups if group.is_of(models, optimizers)), None)
+    if found is None:
+        found = TrainedGroup(models, optimizers)
+        found.updates = RecordedUpdates(found)
+        _groups.append(found)
+    return found

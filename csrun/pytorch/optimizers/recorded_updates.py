@@ -1,0 +1,117 @@
+"""Optimizers that are recorded with the step: any of them, several of a step, in any order."""
+
+from collections.abc import Collection, Mapping
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from csrun.base.errors import UsageError
+from csrun.cirh.algorithms import Algorithm
+from csrun.executable.bind import Array
+from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.optimizers.optimization import Optimization
+from csrun.pytorch.record.arguments import written_by
+from csrun.pytorch.record.model_group import ModelGroup
+
+
+class RecordedUpdates(Optimization):
+    """The optimizers of a group, whose updates are operators of the step.
+
+    Their tensors are buffers of the group; counts and other numbers stay PyTorch's, on the host.
+
+    Raises: UsageError, with the user's line, for parameters of no model of the group
+    """
+
+    def __init__(self, group: ModelGroup) -> None:
+        self.optimizer: Any = self  # what Sessions of one run have in common
+        self.state: Mapping[Any, Any] = {}  # none that is kept apart from the group's buffers
+        self._group, self._line = group, user_line()
+        names = group.name_of
+        for number, optimizer in enumerate(group.optimizers):
+            params = [p for each in optimizer.param_groups for p in each["params"]]
+            if any(id(p) not in names for p in params):
+                raise UsageError(
+                    f"{self._line}: optimizer {number} of the Session has a parameter of none of "
+                    "its models: give the Session all models that are trained"
+                )
+            create_state(optimizer, params)
+            for parameter in params:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if _is_of_device(key, value, parameter):
+                        group.hold_state(f"optimizer.{number}.{names[id(parameter)]}.{key}", value)
+
+    def check_options(self) -> None:
+        """All options are supported: PyTorch's own code computes with them."""
+
+    def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:
+        """None: the step has the updates."""
+        return {}
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters that the optimizers update."""
+        groups = (each for one in self._group.optimizers for each in one.param_groups)
+        return [p for group in groups for p in group["params"]]
+
+    def numbers(self) -> tuple[float, ...]:
+        """None: those that change come with the step."""
+        return ()
+
+    def require_new(self) -> None:
+        """State that an optimizer has is taken as it is."""
+
+    def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
+        """State that the script has loaded is in the group's buffers."""
+        return {}, 0
+
+    def give_back(self, state: Mapping[str, Array], steps: int, trained: Collection[str]) -> None:
+        """Nothing: the group's buffers are the optimizers' own tensors."""
+
+
+def _is_of_device(key: str, value: Any, parameter: torch.Tensor) -> bool:
+    """True for a tensor of an optimizer's state that the step computes with."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return value.dim() > 0 or (value.shape == parameter.shape and key != "step")
+
+
+def create_state(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> None:
+    """Have an optimizer create its state, which it does in its first step.
+
+    It takes a step on gradients of zero; all that this writes gets its first value again.
+    """
+    had = [p.grad for p in params]
+    first = _FirstValues()
+    for parameter in params:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    try:
+        with torch.no_grad(), first:
+            call_for_user(unwrap(type(optimizer).step), (optimizer,))
+    finally:
+        first.restore()
+        for parameter, gradient in zip(params, had, strict=True):
+            parameter.grad = gradient
+
+
+class _FirstValues(TorchDispatchMode):
+    """Mode that keeps the values of tensors before the first write into each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for tensor in written_by(func, args, kwargs):
+                if id(tensor) not in self._kept:
+                    self._kept[id(tensor)] = tensor, tensor.detach().clone()
+        return call_for_user(func, args, kwargs)
+
+    def restore(self) -> None:
+        """Give the tensors their first values."""
+        with torch.no_grad():
+            for tensor, value in self._kept.values():
+                tensor.copy_(value)
