@@ -18,6 +18,7 @@ from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_loop import UpdatingLoop
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.optimizers.groups import group_of
+from csrun.pytorch.optimizers.optimization import rule_of
 from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.torch_modes import inference_as_no_grad
@@ -71,7 +72,9 @@ class Session:
             raise UsageError(f'{self.line}: Session: mode must be "train" or "eval", got {mode!r}')
         self._model: torch.nn.Module
         self._optimization: Optimization | None = None
-        if isinstance(model, list | tuple):
+        optimizer = _unwrapped(optimizer) if mode == "train" else optimizer
+        if isinstance(model, list | tuple) or (mode == "train" and _is_recorded(optimizer)):
+            model = model if isinstance(model, list | tuple) else [model]
             group = group_of(model, optimizer, mode, self.line)
             self._model, self._optimization = group, group.updates
         else:
@@ -88,7 +91,7 @@ class Session:
                 f"{self.line}: Session: a training needs an optimizer of torch.optim, "
                 f"got {type(optimizer).__name__}"
             )
-        return Optimization(_unwrapped(optimizer), self._model)
+        return Optimization(optimizer, self._model)
 
     def __enter__(self) -> Self:
         if active:
@@ -188,7 +191,13 @@ class Session:
         self._in_block.scaled_loss.scale(scaler)
 
 
-def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _is_recorded(optimizer: Any) -> bool:
+    """True for optimizers that csrun has no rule for: PyTorch's own code is recorded."""
+    is_one = isinstance(optimizer, torch.optim.Optimizer)
+    return isinstance(optimizer, list | tuple) or (is_one and rule_of(optimizer) is None)
+
+
+def _unwrapped(optimizer: Any) -> Any:
     """Return the optimizer in a wrapper that calls its `step`, as Accelerate's does."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else optimizer

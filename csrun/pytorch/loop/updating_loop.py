@@ -4,7 +4,8 @@ A step is what the loop does with a batch. The updates are operators of the step
 update one model and compute with it, call backward() several times, and use any optimizer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,9 +15,12 @@ from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop import mismatch
+from csrun.pytorch.loop.host_updates import update_on_host
+from csrun.pytorch.loop.recorded_gradients import slot_of
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
+from csrun.pytorch.optimizers.recorded_updates import needs_closure
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.traced import TracedTensor
@@ -68,20 +72,34 @@ class UpdatingLoop(SessionLoop):
         self, optimizer: torch.optim.Optimizer, own: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """The loop calls an optimizer's step()."""
+        closure, loss = next(iter((*args, *kwargs.values())), None), None
+        if needs_closure(optimizer):
+            return update_on_host(self, optimizer, own, closure)
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         recorded = self._open_step
         if recorded is None:
             raise UsageError(
                 f"{user_line()}: optimizer.step() is called outside of a step: call a model of "
                 "the Session before it"
             )
-        if args or kwargs:
-            raise UsageError(
-                f"{user_line()}: optimizer.step() takes no closure in a Session: call "
-                "loss.backward() before it"
-            )
         self._require_own_gradients(recorded, optimizer)
         with recorded.updating(optimizer):
-            return own()
+            own()
+        return loss
+
+    def run_step(self, values: Sequence[TracedTensor]) -> list[torch.Tensor]:
+        """End the step, which has no update, and return numbers of its values."""
+        recorded, step = self._open_step, self._step
+        assert recorded is not None, "it is open"
+        assert step is not None, "it is open"
+        recorded.have_returned(values)
+        self.end_step()
+        if not recorded.is_numbered_alike:
+            return [value.numbers() for value in values]
+        slots = [slot_of(recorded.recording, value.value) for value in values]
+        return [self.readback.read(step.outputs, replace(x, is_gradient=False)) for x in slots]
 
     def _require_own_gradients(
         self, recorded: UpdatingStep, optimizer: torch.optim.Optimizer

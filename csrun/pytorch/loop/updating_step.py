@@ -1,6 +1,6 @@
 """A recorded step that computes its own updates: those of several optimizers, in any order."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ class UpdatingStep(RecordedStep):
 
     def __init__(self, *given: Any) -> None:
         self.updated: set[int] = set()
+        self._returned: tuple[Ref, ...] = ()
         self._computed_so_far: dict[Ref, torch.Tensor] = {}
         super().__init__(*given)
 
@@ -47,6 +48,13 @@ class UpdatingStep(RecordedStep):
             )
 
         return self._before.number_of(traced.value, compute)
+
+    def have_returned(self, tensors: Iterable[TracedTensor]) -> None:
+        """Have the program return values, for the host."""
+        self._returned = tuple(x.value for x in tensors)
+
+    def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
+        return tuple(dict.fromkeys((*super()._read_of(variant), *self._returned)))
 
     def _require_returned(self, recording: Recording, value: Ref) -> None:
         """Forward runs in each step: what it keeps is of this step."""

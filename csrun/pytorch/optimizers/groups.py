@@ -25,7 +25,7 @@ def group_of(models: Any, optimizers: Any, mode: str, line: str) -> TrainedGroup
 
     Raises: UsageError for what cannot be trained together
     """
-    optimizers = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    optimizers = list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
     if mode != "train" or not all(isinstance(x, torch.optim.Optimizer) for x in optimizers):
         raise UsageError(
             f'{line}: Session: several models need mode="train" and a list of optimizers of '

@@ -16,19 +16,12 @@ from csrun.executable.bind import Array
 from csrun.executable.loss_scale import LossScaling, ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule
-from csrun.pytorch.optimizers.lamb import Lamb
 from csrun.pytorch.optimizers.own_classes import OwnClassRule, rule_of_own_class
 from csrun.pytorch.optimizers.proof import require_rule
 from csrun.pytorch.optimizers.rules import RULES
 from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.records.torch_names import stored_name
 
-#: Nearest supported optimizer for some that are not; for others AdamW.
-_NEAREST: Mapping[type[torch.optim.Optimizer], str] = {
-    torch.optim.ASGD: "SGD",
-    torch.optim.Rprop: "RMSprop",
-    torch.optim.SparseAdam: "Adam, with dense gradients",
-}
 NUMBERS = 3  # of each group in a step: learning rate, weight decay, momentum
 
 
@@ -39,6 +32,11 @@ class LossScale:
     rule: LossScaling
     first: ScaleState
     clip_norm: float | None = None
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> OptimizerRule | None:
+    """Return the rule of an optimizer; None for one that is recorded with the step."""
+    return RULES.get(type(optimizer)) or rule_of_own_class(optimizer)
 
 
 class Optimization:
@@ -75,15 +73,8 @@ class Optimization:
             self._rule.check(group, f"{self._line}: param_groups[{number}]")
 
     def _find_rule(self) -> OptimizerRule:
-        rule = RULES.get(type(self.optimizer)) or rule_of_own_class(self.optimizer)
-        if rule is None:
-            known = ", ".join(kind.__name__ for kind in RULES if kind is not Lamb)
-            kind = type(self.optimizer)
-            raise UsageError(
-                f"{self._line}: the optimizer must be one of torch.optim's {known}, or "
-                f"cbtorch.optim.Lamb, got {kind.__module__}.{kind.__qualname__}: use "
-                f"{_NEAREST.get(kind, 'AdamW')}"
-            )
+        rule = rule_of(self.optimizer)
+        assert rule is not None, "others are recorded with the step"
         return rule
 
     def algorithms(self, trained: Collection[str]) -> dict[str, Algorithm]:

@@ -1,18 +1,17 @@
 """Optimizers that are recorded with the step: any of them, several of a step, in any order."""
 
 from collections.abc import Collection, Mapping
-from inspect import unwrap
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm
 from csrun.executable.bind import Array
-from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.optimizers.first_state import create_state
 from csrun.pytorch.optimizers.optimization import Optimization
-from csrun.pytorch.record.arguments import written_by
 from csrun.pytorch.record.model_group import ModelGroup
 
 
@@ -36,7 +35,14 @@ class RecordedUpdates(Optimization):
                     f"{self._line}: optimizer {number} of the Session has a parameter of none of "
                     "its models: give the Session all models that are trained"
                 )
-            create_state(optimizer, params)
+            if needs_closure(optimizer):
+                continue
+            try:
+                create_state(optimizer, params)
+            except RuntimeError as error:  # PyTorch's, such as of SparseAdam
+                raise UsageError(
+                    f"{self._line}: {type(optimizer).__name__} cannot take a step: {error}"
+                ) from error
             for parameter in params:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if _is_of_device(key, value, parameter):
@@ -70,48 +76,14 @@ class RecordedUpdates(Optimization):
         """Nothing: the group's buffers are the optimizers' own tensors."""
 
 
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """True for an optimizer that computes the loss as often as it likes, such as LBFGS."""
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
+
+
 def _is_of_device(key: str, value: Any, parameter: torch.Tensor) -> bool:
     """True for a tensor of an optimizer's state that the step computes with."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
     return value.dim() > 0 or (value.shape == parameter.shape and key != "step")
-
-
-def create_state(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> None:
-    """Have an optimizer create its state, which it does in its first step.
-
-    It takes a step on gradients of zero; all that this writes gets its first value again.
-    """
-    had = [p.grad for p in params]
-    first = _FirstValues()
-    for parameter in params:
-        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-    try:
-        with torch.no_grad(), first:
-            call_for_user(unwrap(type(optimizer).step), (optimizer,))
-    finally:
-        first.restore()
-        for parameter, gradient in zip(params, had, strict=True):
-            parameter.grad = gradient
-
-
-class _FirstValues(TorchDispatchMode):
-    """Mode that keeps the values of tensors before the first write into each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for tensor in written_by(func, args, kwargs):
-                if id(tensor) not in self._kept:
-                    self._kept[id(tensor)] = tensor, tensor.detach().clone()
-        return call_for_user(func, args, kwargs)
-
-    def restore(self) -> None:
-        """Give the tensors their first values."""
-        with torch.no_grad():
-            for tensor, value in self._kept.values():
-                tensor.copy_(value)

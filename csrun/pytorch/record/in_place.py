@@ -42,6 +42,8 @@ class InPlaceWrites:
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Record the out-of-place form, and give the written tensors its results."""
+        if "out" in kwargs:
+            return self._record_into(func, args, kwargs)
         targets = self._written_traced(func, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             return self._reshape(func, targets[0], args, kwargs)
@@ -58,6 +60,17 @@ class InPlaceWrites:
         if len(made) == len(targets):
             return targets[0] if returned == 1 else targets
         return tuple(made[:returned])
+
+    def _record_into(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> TracedTensor:
+        """Record an operator that writes its result into `out`."""
+        options = dict(kwargs)
+        target, packet = options.pop("out"), func._overloadpacket
+        call = getattr(packet, "default", None) or getattr(packet, "Tensor", None)
+        if call is None or not isinstance(target, TracedTensor):
+            raise self._recorder.refusal(f"{func} has no form without out=: use another operator")
+        self._check(func, target)
+        self._replace_value(target, self._recorder.record(None, call, args, options))
+        return target
 
     def _reshape(self, func: Any, target: TracedTensor, args: Any, kwargs: Any) -> TracedTensor:
         """Record `x.squeeze_()` and its like: the tensor becomes a view of its former self.

@@ -69,16 +69,14 @@ CASES = (
                   "criterion = nn.BCELoss()", Purpose.FOUR_LINES),
             Patch("errG.backward()", "errG.backward(); record(errG)", Purpose.RECORD),
             Patch("for epoch in range(opt.niter):",
-                  'sessions = [cbtorch.Session(netD, optimizerD, mode="train"),\n'
-                  '            cbtorch.Session(netG, optimizerG, mode="train")]\n'
-                  "[session.__enter__() for session in sessions]\n"
+                  "session = cbtorch.Session([netD, netG], [optimizerD, optimizerG])\n"
+                  "session.__enter__()\n"
                   "for epoch in range(opt.niter):", Purpose.FOUR_LINES),
             Patch("    # do checkpointing",
                   "    if epoch + 1 == opt.niter:\n"
-                  "        [s.__exit__(None, None, None) for s in sessions]\n"
+                  "        session.__exit__(None, None, None)\n"
                   "        finish(netG, netD)", Purpose.FOUR_LINES),
         )},
-        draws=True,
     ),
     Case(
         "examples siamese_network", example("siamese_network"), "siamese_network/main.py",

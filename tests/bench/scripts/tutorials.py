@@ -35,12 +35,11 @@ CASES = (
                   "D = cbtorch.module(D.to(device))\nG = cbtorch.module(G.to(device))\n",
                   Purpose.FOUR_LINES),
             Patch("g_loss.backward()", "g_loss.backward(); record(g_loss)", Purpose.RECORD),
-            Block('with cbtorch.Session(D, d_optimizer, mode="train"), '
-                  'cbtorch.Session(G, g_optimizer, mode="train"):',
+            Block('with cbtorch.Session([D, G], [d_optimizer, g_optimizer], mode="train"):',
                   "for epoch in range(num_epochs):",
                   "    save_image(denorm(fake_images)", "finish(D, G)"),
         )},
-        requirements=("timm", "pillow"), draws=True,
+        requirements=("timm", "pillow"),
     ),
     Case(
         "U-Net", Repository("milesial/Pytorch-UNet", UNET), "train.py",
@@ -192,7 +191,7 @@ CASES = (
                 setup(),
                 Patch("loss_trn.backward()", "loss_trn.backward(); record(loss_trn)",
                       Purpose.RECORD),
-                Block('with cbtorch.Session(self, self.optimzer, mode="train"):',
+                Block('with cbtorch.Session([self], [self.optimzer], mode="train"):',
                       "        for ep in range(epoch):", "                break",
                       "finish(self)"),
             ),

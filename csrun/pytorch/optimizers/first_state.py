@@ -1,0 +1,80 @@
+"""State of an optimizer before its first step, in which PyTorch creates it."""
+
+from collections.abc import Sequence
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from csrun.pytorch.errors import call_for_user
+from csrun.pytorch.record.arguments import written_by
+
+
+def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor]) -> None:
+    """Have an optimizer create its state, which it does in its first step.
+
+    It takes a step on gradients of zero; all that this writes gets its first value again.
+    """
+    gradients, options = [p.grad for p in params], [dict(g) for g in optimizer.param_groups]
+    own, first = optimizer.state, _FirstValues()
+    watched: Any = _FirstItemsOfAll({p: _FirstItems(state) for p, state in own.items()})
+    for parameter in params:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.state = watched
+    try:
+        with torch.no_grad(), first:
+            call_for_user(unwrap(type(optimizer).step), (optimizer,))
+    finally:
+        optimizer.state = own
+        first.restore()
+        for group, before in zip(optimizer.param_groups, options, strict=True):
+            group.update(before)
+        for parameter, gradient in zip(params, gradients, strict=True):
+            parameter.grad = gradient
+    own.update({parameter: items.at_first() for parameter, items in watched.items()})
+
+
+class _FirstItems(dict[str, Any]):
+    """State of one parameter, with the first value of each number in it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._first = dict(self)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._first.setdefault(key, value)
+        super().__setitem__(key, value)
+
+    def at_first(self) -> dict[str, Any]:
+        """Return the state with the first numbers; its tensors are what they are now."""
+        found = self.items()
+        return {k: x if isinstance(x, torch.Tensor) else self._first.get(k, x) for k, x in found}
+
+
+class _FirstItemsOfAll(dict[Any, _FirstItems]):
+    def __missing__(self, parameter: Any) -> _FirstItems:
+        self[parameter] = made = _FirstItems()
+        return made
+
+
+class _FirstValues(TorchDispatchMode):
+    """Mode that keeps the values of tensors before the first write into each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for tensor in written_by(func, args, kwargs):
+                if id(tensor) not in self._kept:
+                    self._kept[id(tensor)] = tensor, tensor.detach().clone()
+        return call_for_user(func, args, kwargs)
+
+    def restore(self) -> None:
+        """Give the tensors their first values."""
+        with torch.no_grad():
+            for tensor, value in self._kept.values():
+                tensor.copy_(value)
