@@ -17,8 +17,8 @@ from csrun.pytorch.loop.patches import Patches
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_loop import UpdatingLoop
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.optimizers.groups import group_of
 from csrun.pytorch.optimizers.optimization import rule_of
+from csrun.pytorch.optimizers.trained_groups import group_of
 from csrun.pytorch.record.backward import backward_as_method
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.torch_modes import inference_as_no_grad
@@ -136,9 +136,7 @@ class Session:
             updating = UpdatingLoop(run, self.line, model, optimization, model.forward, False)
             opened.enter_context(GroupPatches(updating, model))
             return updating
-        loop = SessionLoop(
-            run, self.line, model, optimization, model.forward, self._settings.fast
-        )
+        loop = SessionLoop(run, self.line, model, optimization, model.forward, self._settings.fast)
         opened.enter_context(Patches(loop, model, optimization))
         return loop
 

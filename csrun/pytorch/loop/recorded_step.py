@@ -41,7 +41,8 @@ from csrun.pytorch.record.repeated import KnownOperators
 from csrun.pytorch.record.torch_modes import collection_paused, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError
-from csrun.pytorch.step.expected_calls import MODEL, Calls, LoopShape, gradients_of
+from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
+from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.step.tokens import Numbers, Slot
 from csrun.pytorch.step.variant import Batches, StepVariant

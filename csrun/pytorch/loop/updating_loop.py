@@ -112,13 +112,15 @@ class UpdatingLoop(SessionLoop):
                 "of a Session with several models or optimizers"
             )
 
-    def clear(self, optimizer: torch.optim.Optimizer, own: Callable[..., None], is_none: bool) -> None:
+    def clear(
+        self, optimizer: torch.optim.Optimizer, own: Callable[..., None], is_none: bool
+    ) -> None:
         """The loop calls an optimizer's zero_grad()."""
         recorded = self._open_step
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                grad = parameter.grad
-                if isinstance(grad, TracedTensor) and (recorded is None or not recorded.is_of(grad)):
+                is_own = recorded is not None and recorded.is_of(parameter.grad)
+                if isinstance(parameter.grad, TracedTensor) and not is_own:
                     parameter.grad = None if is_none else torch.zeros_like(parameter)
         own(is_none)
 

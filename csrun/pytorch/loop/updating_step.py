@@ -43,9 +43,7 @@ class UpdatingStep(RecordedStep):
 
         def compute() -> Mapping[Ref, torch.Tensor]:
             so_far, known = self._recorder.so_far(), self._computed_so_far
-            return interpret(
-                so_far, [traced.value], self._weights(), self._draw, computed=known
-            )
+            return interpret(so_far, [traced.value], self._weights(), self._draw, computed=known)
 
         return self._before.number_of(traced.value, compute)
 

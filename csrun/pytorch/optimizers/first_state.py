@@ -21,6 +21,8 @@ def create_state(optimizer: torch.optim.Optimizer, params: Sequence[torch.Tensor
     watched: Any = _FirstItemsOfAll({p: _FirstItems(state) for p, state in own.items()})
     for parameter in params:
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    for group in optimizer.param_groups:
+        group |= {"weight_decay": 0} if "weight_decay" in group else {}  # a gradient, too
     optimizer.state = watched
     try:
         with torch.no_grad(), first:

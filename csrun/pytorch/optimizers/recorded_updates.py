@@ -37,6 +37,11 @@ class RecordedUpdates(Optimization):
                 )
             if needs_closure(optimizer):
                 continue
+            if any(group.get("dampening") for group in optimizer.param_groups):
+                raise UsageError(
+                    f"{self._line}: dampening of SGD differs in its first step, and is only "
+                    "supported for one model and one optimizer: leave it out"
+                )
             try:
                 create_state(optimizer, params)
             except RuntimeError as error:  # PyTorch's, such as of SparseAdam

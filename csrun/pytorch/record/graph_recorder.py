@@ -37,8 +37,9 @@ from csrun.pytorch.record.unsupported import NOT_DENSE, NOT_IN_MODEL
 class GraphRecorder:
     """Base of the recorder: adds operators and leaves to the graph, with traced tensors of them.
 
-    has_updates: the optimizers are recorded, too. known: leaves by the id of a user's tensor, which each keeps alive. repeated: operators of
-    earlier recordings. fresh, plain: tensors of the user's that are none of the model's.
+    has_updates: the optimizers are recorded, too. known: leaves by the id of a user's tensor, which
+    each keeps alive. repeated: operators of earlier recordings. fresh, plain: tensors of the user's
+    that are none of the model's.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -49,7 +49,7 @@ class ModelGroup(torch.nn.Module):
         for each in modules:
             if each not in at._modules:
                 at.add_module(each, torch.nn.Module())
-            at = at._modules[each]  # type: ignore[assignment]
+            at = at._modules[each]
         at.register_buffer(name, tensor)
 
     def states(self) -> Iterator[tuple[torch.optim.Optimizer, torch.Tensor, str, Any]]:

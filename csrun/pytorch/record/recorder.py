@@ -27,6 +27,7 @@ from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
+from csrun.pytorch.record.made_recording import recording_of
 from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.plain_tensors import is_sparse
@@ -39,11 +40,11 @@ from csrun.pytorch.record.recording import (
 )
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.record.update_numbers import has_number, record_scaled
 from csrun.pytorch.record.unsupported import (
     DRAWS,
     refusal_of,
 )
+from csrun.pytorch.record.update_numbers import has_number, record_scaled
 
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
@@ -216,37 +217,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
     def so_far(self, gradients: Mapping[str, Ref] | None = None) -> Recording:
         """Return the recording so far."""
-        gradients, backward = gradients or {}, self.backward
-        end = len(self.operators) if self.has_updates else backward.forward_end
-        return Recording(
-            operators=tuple(self.operators),
-            kinds=tuple(self.kinds),
-            leaves=tuple(self.leaves),
-            loss=backward.loss,
-            loss_line=backward.line,
-            forward_end=len(self.operators) if end is None else end,
-            backward_end=len(self.operators) if self.has_updates else backward.end,
-            gradients=gradients,
-            first_gradients=backward.first_gradients,
-            zeros=frozenset(backward.zeros),
-            written={
-                leaf.name: self.known[id(leaf.tensor)].value
-                for leaf in self.leaves
-                if leaf.source is LeafSource.BUFFER
-                and self.known[id(leaf.tensor)].value != leaf.value
-            },
-            counters=dict(self.counters),
-            reads=tuple(self.reads),
-            training=self.model.training,
-            draws=tuple(map(str, self.draws.made)),
-            host_leaves=self.host.leaves,
-            shaped=frozenset(self.host.in_forward),
-            without_gradient=tuple(
-                name
-                for name, parameter in self.parameters.items()
-                if parameter.requires_grad and name not in gradients
-            ),
-        )
+        return recording_of(self, gradients or {})
 
     # Dispatch.
 
@@ -282,6 +253,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             return self.alias(self.traced(given[0]))
         if func in _READS:
             if name := self._model_tensors.counter_name(given[0]):
+                if self.has_updates:
+                    return call_for_user(func, args, kwargs)
                 self.scopes.refuse_counter_in_forward(name)
             return self.read(self.traced(given[0])).item()
         if self._counts_up(func, given, args):

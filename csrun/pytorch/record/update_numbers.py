@@ -3,15 +3,10 @@
 They are recorded as a product by the number and a sum, since a product takes it with the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from csrun.pytorch.record.recorder import StepRecorder
 
 aten = torch.ops.aten
 #: Operators that add something times a number: its name, and what is scaled, of two operands.
@@ -33,7 +28,7 @@ def has_number(func: Any, kwargs: Mapping[str, Any]) -> bool:
     return func in _SCALED and kwargs.get(_SCALED[func][0], 1) != 1
 
 
-def record_scaled(recorder: StepRecorder, func: Any, args: Any, kwargs: Any) -> Any:
+def record_scaled(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Record an operator with a number, in parts."""
     key, combine = _SCALED[func]
     target, *operands = (recorder.traced(x) if isinstance(x, torch.Tensor) else x for x in args)

@@ -4,7 +4,7 @@ Forward's Python does not run in later steps. A call that step 1 made in the sam
 values, returns what was recorded; all else that the loop computes is lazy.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
@@ -21,19 +21,16 @@ from csrun.pytorch.record.ctc_loss import with_padded_targets
 from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.recorder import StepRecorder
-from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import OfNumbersError
-from csrun.pytorch.step.host_values import HostValues
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
 from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.
 _ALIASES = {"truediv": "div", "radd": "add", "rmul": "mul", "rtruediv": "rdiv", "iadd": "add"}
-#: Functions that may give the values that they are given, which tokens do not know by themselves.
-_GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})
 
 
 def name_of(func: Any) -> str:
@@ -312,139 +309,3 @@ def _is_equal(operand: Any, argument: Any) -> bool:
     if isinstance(operand, torch.Tensor | Slot) or isinstance(argument, torch.Tensor):
         return False
     return type(operand) is type(argument) and bool(operand == argument)
-
-
-class LoopShape:
-    """The expected calls of a step, and the values that it has for the loop.
-
-    The calls are those that lead to the loss, or to an argument of the model, which it may leave
-    unused; in an evaluation, to the first value that is read, or to a write into a value.
-    batch: as the loader made it, with a Slot for each tensor. inputs: those Slots, shared by all
-    variants with such batches of a loader. loss: None in an evaluation. host: what the host
-    computes in each step.
-    """
-
-    def __init__(
-        self,
-        recording: Recording,
-        batch: Any,
-        calls: Iterable[Call],
-        inputs: Mapping[Ref, Slot] | None = None,
-    ) -> None:
-        self._recording = recording
-        self._slots: dict[Ref, Slot] = dict(inputs or {})
-        calls = list(calls)
-        wanted = ancestors(recording, self._goals(calls))
-        self._is_batch_known = False
-        self._arguments = {
-            leaf.value: Slot(leaf.value, leaf.tensor.to("meta"), is_argument=True)
-            for leaf in recording.of(LeafSource.SCRIPT)
-        }
-        self._differentiable: set[Ref] = set()
-        self.batch = self._with_slots(batch)
-        self.inputs: Mapping[Ref, Slot] = dict(self._slots)
-        self._is_batch_known = True
-        self.calls: list[Expected] = []
-        if recording.loss:
-            self._differentiable = {value for call in calls for value in call.differentiable}
-        for call in calls:
-            results = [r for r in tree_leaves(call.results) if isinstance(r, Ref)]
-            is_needed = call.name == MODEL or any(r in wanted for r in results)
-            if is_needed and (call.name in _GIVE_THEIR_OWN or not self._is_known(results)):
-                self.calls.append(self._expected(call))
-        self.loss = self._slots.get(recording.loss) if recording.loss else None
-        self.host = HostValues(recording)
-        flat, self._spec = tree_flatten(self.batch)
-        self._flat, self._is_list = flat, type(self.batch) is list and len(flat) == len(self.batch)
-
-    def _goals(self, calls: Sequence[Call]) -> list[Ref]:
-        """Return the values that each step computes by the same calls."""
-        recording = self._recording
-        found = [x for call in calls if call.name == MODEL for x in call.operands]
-        if recording.loss is not None:
-            found.append(recording.loss)
-        else:
-            found += [read.value for read in recording.reads[:1]]
-            found += [x for call in calls if call.writes for x in tree_leaves(call.results)]
-        return [x for x in found if isinstance(x, Ref)]
-
-    @cached_property
-    def modes(self) -> tuple[bool, ...] | None:
-        """Modes of the modules at the model's first call."""
-        return next((call.how[1] for call in self.calls if call.name == MODEL), None)
-
-    @cached_property
-    def takes_weights(self) -> bool:
-        """True if the loop itself computes with weights on the way to its loss."""
-        return any(
-            isinstance(operand, torch.nn.Parameter) or (type(operand) is Snapshot and operand.name)
-            for call in self.calls
-            for operand in call.operands
-        )
-
-    @property
-    def values(self) -> Iterable[Ref]:
-        """All values that a step has for the loop."""
-        return self._slots
-
-    def slot_of(self, value: Ref) -> Slot | None:
-        """Return the slot of a value, None for one that steps do not have for the loop."""
-        return self._slots.get(value)
-
-    @property
-    def arrays(self) -> list[Slot]:
-        """Slots of the batch's tensors, in order."""
-        return [leaf for leaf in self._flat if isinstance(leaf, Slot)]
-
-    def _is_known(self, results: list[Ref]) -> bool:
-        return all(r in self._slots for r in results)
-
-    def _expected(self, call: Call) -> Expected:
-        operands = tuple(self._operand(o) if isinstance(o, Ref) else o for o in call.operands)
-        results = self._with_slots(call.results)
-        is_one = isinstance(results, Slot)
-        gradients = call.gradients if self._recording.loss else None
-        return Expected(
-            call.name, operands, results, call.how, is_one, call.spec, gradients, call.draws
-        )
-
-    def _operand(self, value: Ref) -> Any:
-        return self._slots.get(value) or self._arguments.get(value, value)
-
-    def compares(self, tensor: torch.Tensor | None) -> bool:
-        """True if a call compares a tensor's numbers in each step."""
-        operands = (operand for call in self.calls for operand in call.operands)
-        return any(type(o) is Snapshot and o.watches(tensor) for o in operands)
-
-    @property
-    def known(self) -> set[Ref]:
-        """Tensors that a step knows without forward: given to a call, drawn, or of the batch."""
-        operands = (operand for call in self.calls for operand in call.operands)
-        given = {o.value for o in operands if type(o) is Slot and o.is_argument}
-        known = given.union(d.value for call in self.calls for d in call.draws if d.value)
-        return known.union(self.host.needed) if self.host.given <= known else known
-
-    def _with_slots(self, tree: Any) -> Any:
-        return tree_map(lambda x: self._slot(x) if isinstance(x, Ref) else x, tree)
-
-    def _slot(self, value: Ref) -> Slot:
-        if value not in self._slots:
-            kind = self._recording.kind(value)
-            meta = torch.empty(kind.shape, dtype=kind.dtype, device="meta")
-            if value in self._differentiable and kind.dtype.is_floating_point:
-                meta.requires_grad_()
-            is_input, is_loss = not self._is_batch_known, value == self._recording.loss
-            weight = self._recording.viewed_parameter(value)
-            self._slots[value] = Slot(value, meta, is_loss, is_input, weight)
-        return self._slots[value]
-
-    def bases_of(self, recording: Recording, values: Iterable[Ref]) -> tuple[Ref, ...]:
-        """Return the values of a step from which the loop computes these, except the loss."""
-        wanted = [value for value in values if value != recording.loss]
-        made_of = ancestors(recording, wanted, self._slots)
-        return tuple(ref for ref in self._slots if ref in made_of and ref != recording.loss)
-
-    def tokens_of_batch(self, owner: Owner, step: StepOutputs) -> Any:
-        """Return the batch of a step, as tokens."""
-        made = [token_of(owner, step, x) if isinstance(x, Slot) else x for x in self._flat]
-        return made if self._is_list else self._spec.unflatten(made)

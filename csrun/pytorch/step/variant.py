@@ -24,7 +24,7 @@ from csrun.pytorch.loader.changes import describe_changes
 from csrun.pytorch.lower.to_cirh import module_of
 from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref
-from csrun.pytorch.step.expected_calls import LoopShape
+from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.user import SessionLoader
 from csrun.runtime.chief.machine import Program

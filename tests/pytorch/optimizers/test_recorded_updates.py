@@ -1,0 +1,100 @@
+"""Optimizers without a rule: PyTorch's own code is recorded with the step."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import optim  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.optimizers.first_state import create_state  # noqa: E402
+
+
+class Decaying(optim.Optimizer):
+    """Counts its steps by a number of Python."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["count"], state["mean"] = 0, torch.zeros_like(p)
+                state["count"] += 1
+                state["mean"].mul_(0.9).add_(p.grad)
+                p.add_(state["mean"], alpha=-group["lr"] / state["count"])
+
+
+CASES = {
+    "Rprop": lambda p: optim.Rprop(p, 0.01),
+    "ASGD": lambda p: optim.ASGD(p, 0.05),
+    "Adafactor": lambda p: optim.Adafactor(p, 0.05),
+    "Decaying": lambda p: Decaying(p, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_optimizer_without_a_rule_has_pytorchs_numbers(name, tmp_path):
+    beside(lambda kit: kit.train_once(), tmp_path, optimizer=CASES[name])
+
+
+IN_LISTS = {
+    "Adamax": lambda p: optim.Adamax(p, 0.01, weight_decay=0.1),
+    "AdamW": lambda p: optim.AdamW(p, 0.01, amsgrad=True),
+    "NAdam": lambda p: optim.NAdam(p, 0.01),
+    "SGD": lambda p: optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+}
+
+
+class InLists(Kit):
+    """The Session gets lists, so that its updates are recorded."""
+
+    def session(self, folder, **options):
+        super().session(folder, **options)
+        return cbtorch.Session([self.model], [self.optimizer], mode="train")
+
+
+@pytest.mark.parametrize("name", IN_LISTS)
+def test_optimizers_with_a_rule_may_be_recorded_too(name, tmp_path):
+    beside(lambda kit: kit.train_once(), tmp_path, kit=InLists, optimizer=IN_LISTS[name])
+
+
+def test_lbfgs_computes_on_the_host_what_pytorch_does(tmp_path, caplog):
+    def closures(kit):
+        torch.manual_seed(7)
+        x, y = torch.randn(12, 6, dtype=torch.float64), torch.randint(4, (12,))
+        losses = []
+
+        def closure():
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        return [*(kit.optimizer.step(closure).item() for _ in range(3)), *losses]
+
+    beside(closures, tmp_path, optimizer=lambda p: optim.LBFGS(p, 0.5, max_iter=4), rel=1e-7)
+    assert "LBFGS computes its updates on the host" in caplog.text
+
+
+def test_the_state_before_the_first_step_is_what_pytorch_creates():
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = Decaying([parameter], 0.1)
+    create_state(optimizer, [parameter])
+    state = optimizer.state[parameter]
+    assert state["count"] == 0
+    assert not state["mean"].any()
+    assert torch.equal(parameter, torch.ones(3))
+    assert parameter.grad is None
+
+
+def test_dampening_is_refused_where_the_update_is_recorded(tmp_path):
+    made = {"optimizer": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5)}
+    with pytest.raises(UsageError, match="dampening of SGD differs in its first step"):
+        InLists(**made).session(tmp_path)
