@@ -30,8 +30,14 @@ class GroupPatches(Patches):
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._loop.call_model((number, *args), kwargs)
 
+        own_zero = model.zero_grad
+
+        def zero(set_to_none: bool = True) -> None:
+            self._updating.clear(model.parameters(), own_zero, set_to_none)
+
         self._patch_model(model, call)
         self._patch_state_dict(model)
+        self._replace(model, "zero_grad", zero)
 
     def _patch_recorded(self, optimizer: torch.optim.Optimizer) -> None:
         loop, user = self._updating, self._loop.user
@@ -43,7 +49,8 @@ class GroupPatches(Patches):
             return loop.update(own, own_step, args, kwargs)
 
         def zero(own: Any, set_to_none: bool = True) -> None:
-            loop.clear(own, own_zero, set_to_none)
+            params = (p for group in own.param_groups for p in group["params"])
+            loop.clear(params, own_zero, set_to_none)
 
         def optimizer_state(*args: Any, **kwargs: Any) -> Any:
             user.give_back()

@@ -107,7 +107,7 @@ class Patches:
     def _given_back(self, model: torch.nn.Module) -> Iterator[None]:
         """Have a model's own methods back, for a moment."""
         attributes, ours = model.__dict__, {}
-        for name in ("forward", "state_dict", "load_state_dict", "__getstate__"):
+        for name in ("forward", "state_dict", "load_state_dict", "zero_grad", "__getstate__"):
             if name in attributes:
                 ours[name] = attributes.pop(name)
         attributes.update(self._had.get(id(model), {}))

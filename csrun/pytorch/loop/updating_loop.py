@@ -4,7 +4,7 @@ A step is what the loop does with a batch. The updates are operators of the step
 update one model and compute with it, call backward() several times, and use any optimizer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -37,6 +37,10 @@ class UpdatingLoop(SessionLoop):
     RECORDED: ClassVar[type[RecordedStep]] = UpdatingStep
     TAKES_ARGUMENTS: ClassVar = True
     _model: ModelGroup
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._uncleared: set[int] = set()  # parameters with a gradient of an earlier step
 
     @property
     def _open_step(self) -> UpdatingStep | None:
@@ -106,22 +110,20 @@ class UpdatingLoop(SessionLoop):
     ) -> None:
         """Raises: UsageError for gradients of an earlier step"""
         params = (p for group in optimizer.param_groups for p in group["params"])
-        if any(isinstance(p.grad, TracedTensor) and not recorded.is_of(p.grad) for p in params):
+        if any(id(p) in self._uncleared or _is_of_other(p.grad, recorded) for p in params):
             raise UsageError(
                 f"{user_line()}: a gradient is of an earlier step: call zero_grad() in each step "
                 "of a Session with several models or optimizers"
             )
 
     def clear(
-        self, optimizer: torch.optim.Optimizer, own: Callable[..., None], is_none: bool
+        self, params: Iterable[torch.Tensor], own: Callable[[bool], None], is_none: bool
     ) -> None:
-        """The loop calls an optimizer's zero_grad()."""
-        recorded = self._open_step
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                is_own = recorded is not None and recorded.is_of(parameter.grad)
-                if isinstance(parameter.grad, TracedTensor) and not is_own:
-                    parameter.grad = None if is_none else torch.zeros_like(parameter)
+        """The loop calls zero_grad() of an optimizer or a model."""
+        for parameter in params:
+            self._uncleared.discard(id(parameter))
+            if _is_of_other(parameter.grad, self._open_step):
+                parameter.grad = None if is_none else torch.zeros_like(parameter)
         own(is_none)
 
     def refuse_loading(self) -> None:
@@ -138,6 +140,10 @@ class UpdatingLoop(SessionLoop):
                 parameter.grad = None
 
     def _begin_gradients(self) -> frozenset[str]:
+        for parameter in self._trainable:  # the sum is of no use, and no optimizer may take it
+            if _is_of_other(parameter.grad, self._open_step):
+                parameter.grad = None
+                self._uncleared.add(id(parameter))
         assert self._step is not None, "of a recorded step"
         if self._step.status.phase is not StepPhase.BACKWARD:
             self._step.status.enter(StepPhase.BACKWARD)
@@ -158,3 +164,8 @@ class UpdatingLoop(SessionLoop):
             self._queue(step, ())
         else:
             step.status.enter(StepPhase.OVER)
+
+
+def _is_of_other(gradient: Any, recorded: UpdatingStep | None) -> bool:
+    """True for a gradient of another step than the open one."""
+    return isinstance(gradient, TracedTensor) and (recorded is None or not recorded.is_of(gradient))

@@ -161,8 +161,11 @@ def test_a_run_goes_on_where_it_ended(tmp_path):
             for (x,) in pair.train:
                 pair.optimizers[0].zero_grad()
                 loss = pair.criterion(pair.d(x), pair.ones) + pair.d(pair.g(pair.noise())).mean()
-                loss.backward()
+                loss.backward()  # the generator's gradients are of earlier steps, too
                 pair.optimizers[0].step()
+                pair.optimizers[1].zero_grad()
+                pair.d(pair.g(pair.noise())).mean().backward()
+                pair.optimizers[1].step()
                 losses.append(loss.item())
         return losses
 

@@ -79,6 +79,7 @@ def test_lbfgs_computes_on_the_host_what_pytorch_does(tmp_path, caplog):
 
         return [*(kit.optimizer.step(closure).item() for _ in range(3)), *losses]
 
+    caplog.set_level("INFO", "csrun")
     beside(closures, tmp_path, optimizer=lambda p: optim.LBFGS(p, 0.5, max_iter=4), rel=1e-7)
     assert "LBFGS computes its updates on the host" in caplog.text
 
