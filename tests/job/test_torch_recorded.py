@@ -191,6 +191,38 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), *known]))
 """
+ADVERSARIAL = """
+import json
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import cerebras_torch as cbtorch
+
+cbtorch.initialize(model_dir="model_dir")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(24, 5))
+g = cbtorch.module(nn.Sequential(nn.Linear(3, 9), nn.Tanh(), nn.Linear(9, 5)))
+d = cbtorch.module(nn.Sequential(nn.Linear(5, 9), nn.LeakyReLU(0.2), nn.Linear(9, 1)))
+loader = cbtorch.dataloader(DataLoader(data, 8))
+d_optimizer = torch.optim.Adam(d.parameters(), lr=0.01)
+g_optimizer = torch.optim.Adam(g.parameters(), lr=0.01)
+criterion = nn.BCEWithLogitsLoss()
+real, fake = torch.ones(8, 1), torch.zeros(8, 1)
+with cbtorch.Session([d, g], [d_optimizer, g_optimizer], mode="train"):
+    for epoch in range(4):
+        for (x,) in loader:
+            d_optimizer.zero_grad()
+            made = g(torch.randn(8, 3))
+            criterion(d(x), real).backward()
+            d_loss = criterion(d(made.detach()), fake)
+            d_loss.backward()
+            d_optimizer.step()
+            g_optimizer.zero_grad()
+            g_loss = criterion(d(made), real)
+            g_loss.backward()
+            g_optimizer.step()
+        print("pass", json.dumps([d_loss.item(), g_loss.item()]))
+"""
 STREAMING, PIPELINED, ONE_TASK = COMMANDS = (
     (*TWO_STREAMERS, "python-ws"),
     (*TWO_STREAMERS, "python-pt"),
@@ -207,8 +239,14 @@ def numbers(output: str) -> list[list[float]]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("text", "commands"),
-    [(SCRIPT, COMMANDS), (OWN, [PIPELINED]), (WRITES, [ONE_TASK]), (MASKED, [STREAMING])],
-    ids=["graphs", "tensors", "writes", "masks"],
+    [
+        (SCRIPT, COMMANDS),
+        (OWN, [PIPELINED]),
+        (WRITES, [ONE_TASK]),
+        (MASKED, [STREAMING]),
+        (ADVERSARIAL, COMMANDS),
+    ],
+    ids=["graphs", "tensors", "writes", "masks", "adversarial"],
 )
 def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
     tmp_path: Path, text: str, commands: list[tuple[str, ...]]
