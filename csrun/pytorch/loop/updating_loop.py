@@ -13,11 +13,13 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
+from csrun.pytorch.amp.grad_scaler import GradScaler
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop import mismatch
 from csrun.pytorch.loop.host_updates import update_on_host
 from csrun.pytorch.loop.recorded_gradients import slot_of
 from csrun.pytorch.loop.recorded_step import RecordedStep
+from csrun.pytorch.loop.scaled_loss import ScaledLoss
 from csrun.pytorch.loop.session_loop import SessionLoop
 from csrun.pytorch.loop.updating_step import UpdatingStep
 from csrun.pytorch.optimizers.recorded_updates import needs_closure
@@ -27,6 +29,20 @@ from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import carried
 from csrun.pytorch.step.step_status import StepPhase
 from csrun.pytorch.step.tokens import Numbers
+
+
+class _UnscaledLoss(ScaledLoss):
+    """Refusal of scalers: recorded updates would take scaled gradients."""
+
+    def scale(self, scaler: GradScaler) -> None:
+        """Raises: UsageError in mixed precision"""
+        if self.half is not None and scaler.is_enabled():
+            raise UsageError(
+                f"{user_line()}: the loss of a step with several optimizers, or with one that has "
+                "no rule in csrun, cannot be scaled: leave GradScaler out, with precision "
+                "mixed_bfloat16 or mixed_cbfloat16"
+            )
+        super().scale(scaler)
 
 
 class UpdatingLoop(SessionLoop):
@@ -40,6 +56,7 @@ class UpdatingLoop(SessionLoop):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.scaled_loss = _UnscaledLoss(self._run, self._optimization)
         self._uncleared: set[int] = set()  # parameters with a gradient of an earlier step
 
     @property

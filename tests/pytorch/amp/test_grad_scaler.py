@@ -328,3 +328,10 @@ def test_the_dialects_of_a_scaler():
     assert (first.scaling().overflow_tolerance, first.scaling().exceeds) == (0.05, False)
     capped = cbtorch.amp.GradScaler("dynamic", init_scale=2.0**20, max_loss_scale=2.0**16)
     assert capped.get_scale() == 2.0**16
+
+
+def test_a_step_with_its_own_updates_has_no_scale(tmp_path):
+    script = Script(cbtorch.amp.GradScaler)
+    script.optimizer = torch.optim.Rprop(script.model.parameters(), 1e-2)
+    with pytest.raises(UsageError, match="cannot be scaled: leave GradScaler out, with precision"):
+        script.train(tmp_path)
