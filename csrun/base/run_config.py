@@ -93,6 +93,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     less than 0.1 GFLOP takes one. Of products that BLAS computes another number of threads changes
     the last bits.
     trace_layers: the steps that are traced are traced layer by layer, by a program that says so.
+    record_steps: the first and the last global step of a training in which its program writes each
+    operator's value to the compile directory.
     num_wgt_servers: MemoryX tasks that share them, of a job that was laid out for as many.
     precision: float32 or float64, for checking against other programs, is arithmetic of the whole
     run. With mixed_float16, mixed_bfloat16 or mixed_cbfloat16 weights, gradients and activations
@@ -116,6 +118,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     multireplica: bool = False
     max_group_bytes: Size | None = None
     trace_layers: bool = False
+    record_steps: TraceSteps | None = None
     num_wgt_servers: Positive | None = None
     precision: Precision = "float32"
     cb16_exponent_bias: ExponentBias = CB16_EXPONENT_BIAS
@@ -129,6 +132,12 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
             first, last = self.trace_steps
             raise UsageError(
                 f"runconfig.trace_steps: the first step must not come after the last, got "
+                f"[{first}, {last}]"
+            )
+        if self.record_steps is not None and self.record_steps[0] > self.record_steps[1]:
+            first, last = self.record_steps
+            raise UsageError(
+                f"runconfig.record_steps: the first step must not come after the last, got "
                 f"[{first}, {last}]"
             )
         if self.trace_layers and self.trace_steps is None:

@@ -18,6 +18,7 @@ from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
 from csrun.compiler.emit.codegen import GeneratedProgram, generate, layers_in_turn
+from csrun.compiler.emit.recording_code import RecordingCode
 from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.emit.update_loops import UpdateForm
 from csrun.compiler.errors import TooLargeError
@@ -45,6 +46,7 @@ from csrun.executable import (
     MinibatchVisit,
     Output,
     Plan,
+    Recording,
     Region,
     Visit,
     machine_code,
@@ -98,7 +100,7 @@ def compile_model(
     passes = passes_for(options.part_bytes)
     stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
     watch.begin(MATCHING)
-    model = match_kernels(module)
+    model = match_kernels(module, records=options.record_steps is not None)
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     reads_words = has_half_gradients(model, options)
@@ -136,8 +138,13 @@ def _back_end(
         raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
     plan = _plan(module, model, placed, inputs, options, checksum)
-    told = VERSION, checksum, plan.marks
-    program = generate(placed.layout, placed.buffers, inputs, updates, *told)
+    recorder = None if options.record_steps is None else RecordingCode(model.written)
+    program = generate(
+        placed.layout, placed.buffers, inputs, updates, checksum, plan.marks, recorder
+    )
+    if options.record_steps is not None and recorder is not None:
+        recording = Recording(*options.record_steps, recorder.values)
+        plan = msgspec.structs.replace(plan, recording=recording)
     code = None
     if options.kernels == LLVM:
         code = program.kernels.kernel_files(options.products == "own")

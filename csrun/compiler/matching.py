@@ -1,7 +1,7 @@
 """Kernel matching: from CIRH to the kernels and updates that a program is made of."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 import msgspec
@@ -26,6 +26,7 @@ from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.pass_manager import MATCHING
+from csrun.compiler.recorded_values import WrittenValue, WrittenValues
 from csrun.executable.loss_scale import LossScaling
 
 
@@ -51,6 +52,7 @@ class MatchedModel:
     the batch as a whole, if any. clipping: the limits of the gradients. loss_scaling: rule of the
     loss's scale, if it has one. without_samples: names of arrays that no sample has a
     row of, whatever the size of the batch. storage: the format of mixed precision.
+    written: the values that each kernel, by its id, leaves in memory.
     """
 
     inputs: tuple[InputOp, ...]
@@ -69,6 +71,7 @@ class MatchedModel:
     counts_padding: str | None
     without_samples: frozenset[str]
     storage: HalfFormat | None = None
+    written: Mapping[int, tuple[WrittenValue, ...]] = field(default_factory=dict)
 
     @property
     def measures(self) -> bool:
@@ -93,10 +96,12 @@ def validate_model(module: ModuleOp, watch: Watch = NOBODY) -> MatchedModel:
     return match_kernels(module)
 
 
-def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
+def match_kernels(
+    module: ModuleOp, most: int | None = None, *, records: bool = False
+) -> MatchedModel:
     """Cover every operator by a kernel of the library, and what it leaves by generated ones.
 
-    `most`: operators that a generated kernel may have.
+    `most`: operators that a generated kernel may have. records: find what each kernel writes.
 
     Raises: CompileError naming operator, layer and the user's line when no kernel computes one.
     """
@@ -125,6 +130,7 @@ def match_kernels(module: ModuleOp, most: int | None = None) -> MatchedModel:
         without_samples=graph.named(v for v, found in dependences.items() if found.axis is None)
         - graph.named(v for v, found in dependences.items() if found.axis is not None),
         storage=storage_of(module),
+        written=covering.written(kernels) if records else {},
     )
 
 
@@ -154,7 +160,14 @@ class _Covering:
         for operation in left:
             if operation not in self._graph.taken:
                 raise _no_kernel(operation, self._graph)
-        return _adding([kernel for _, kernel in sorted(self._placed, key=itemgetter(0))])
+        self._placed.sort(key=itemgetter(0))
+        return _adding([kernel for _, kernel in self._placed])
+
+    def written(self, kernels: Sequence[Kernel]) -> dict[int, tuple[WrittenValue, ...]]:
+        """Values that each kernel, by its id, leaves in memory; kernels: those of `run`."""
+        values = WrittenValues(self._graph, self.dependences)
+        places = [place for place, _ in self._placed]
+        return {id(k): values.of(k, place) for k, place in zip(kernels, places, strict=True)}
 
     def _left(self) -> list[Operation]:
         graph = self._graph

@@ -19,7 +19,8 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     `system` is the CS system whose memory the model must fit. A matrix of more than
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. With `mark_layers` the program says where each layer
-    begins and ends, for a trace.
+    begins and ends, for a trace. record_steps: the first and the last step in which it records the
+    value of each operator.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -27,6 +28,7 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     group_bytes: Positive = GROUP_BYTES
     max_group_bytes: Positive | None = None
     mark_layers: bool = False
+    record_steps: tuple[int, int] | None = None
     recompute: bool = False
 
     @property

@@ -17,6 +17,7 @@ from csrun.context.environment import (
 )
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
+from csrun.context.rerun import Rerun, keep_command, own_command, rerun
 from csrun.context.task import (
     TaskContext,
     Terminated,
@@ -33,6 +34,7 @@ __all__ = [
     "JobLink",
     "Preparation",
     "Progress",
+    "Rerun",
     "Role",
     "SpawnWafer",
     "TaskContext",
@@ -50,7 +52,10 @@ __all__ = [
     "interpreter_mode",
     "interpreter_options",
     "jobs_dir_of",
+    "keep_command",
+    "own_command",
     "preparation",
+    "rerun",
     "site_state_dir",
     "state_dir",
     "use_keras_2_for_tensorflow",

@@ -36,7 +36,14 @@ from csrun.compiler import (
 )
 from csrun.compiler.report.number_format import listed, plain, si
 from csrun.compiler.report.text_report import TEXT_FILE
-from csrun.context import DebugLevel, cache_dir, debug_level
+from csrun.context import (
+    DebugLevel,
+    Rerun,
+    cache_dir,
+    debug_level,
+    own_command,
+    rerun,
+)
 from csrun.data import Dataset
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.layout_advice import LayoutAdvice
@@ -81,6 +88,9 @@ def compile_run(
             traced = _traced(run, options)
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
+    command = own_command(is_task=run.context is not None and run.context.mode is not None)
+    if run_mode is RunMode.TRAIN and command is not None:
+        model_dir.write_command(run.model_dir, command)
     with compile_display(run.context) as begin:
         compiled = compile_fitting(tracing_of(run), traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec
@@ -305,10 +315,19 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         max_group_bytes=None if most is None else bytes_in(most),
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
         mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
+        record_steps=config.record_steps if run_mode is RunMode.TRAIN else None,
         systems=len(target.systems),
         kernels=form_of_kernels(config),
         products=config.products,
     )
+
+
+def recorded(config: CSRunConfig, again: Rerun | None) -> CSRunConfig:
+    """Return the configuration with the steps that a second run records, and without a trace."""
+    if again is None:
+        return config
+    others = {"trace_steps": None, "trace_layers": False}
+    return msgspec.structs.replace(config, record_steps=again.record_steps, **others)
 
 
 def form_of_kernels(config: CSRunConfig) -> Literal["numpy", "llvm"]:
@@ -415,7 +434,8 @@ def compile_traced(
     result = compile_model(traced.module, model_dir, options, watch_of(begin), private)
     seconds = perf_counter() - started
     folder = result.executable.directory
-    link_report(folder)
+    if rerun() is None:
+        link_report(folder)
     if result.foreign:
         log.warning(
             f"{model_dir / folder.name} is owned or writable by another account, so its program is "

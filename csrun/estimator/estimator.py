@@ -20,10 +20,12 @@ from csrun.context import (
     analysis_dir,
     current,
     preparation,
+    rerun,
 )
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
+from csrun.estimator.compilation import recorded
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import ModelFunction, TracedModel, trace_model
 from csrun.estimator.run import EstimatorRun
@@ -59,8 +61,9 @@ class CerebrasEstimator:
     ) -> None:
         log_lines.configure()
         self._model_fn = model_fn
-        self._model_dir = Path(model_dir)
-        self._config = config or CSRunConfig()
+        self._rerun = rerun()
+        self._model_dir = Path(self._rerun.model_dir if self._rerun else model_dir)
+        self._config = recorded(config or CSRunConfig(), self._rerun)
         self._params = params
         self._reports = InputReports()
 
@@ -83,6 +86,8 @@ class CerebrasEstimator:
         if steps is not None and max_steps is not None:
             raise UsageError("train: give steps or max_steps, not both")
         path = Path(checkpoint_path) if checkpoint_path is not None else None
+        if self._rerun is not None:
+            path = self._rerun.checkpoint_path(path)
         return self._run(
             input_fn,
             RunMode.TRAIN,

@@ -417,17 +417,22 @@ def _unmarked(layer: int) -> None:
     """Nobody wants to know."""
 
 
+def _unrecorded(step: StepState, number: int, value: Array) -> None:
+    """Values are recorded by programs with a recording only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Runtime arguments of a program: the run's seed, for random draws.
 
     mark: called by a program with marks with the layer that begins, or NO_LAYER. threads: as many
-    as compute its machine code.
+    as compute its machine code. record: called by a program with a recording, with each value.
     """
 
     seed: int
     mark: Callable[[int], None] = _unmarked
     threads: int = 1
+    record: Callable[[StepState, int, Array], None] = _unrecorded
 
 
 BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]

@@ -31,6 +31,7 @@ from csrun.executable.bind import (
 from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
 from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.plan import Plan
+from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import over_store_of
 from csrun.executable.stretches import JOIN, join_calls, with_stretches
 
@@ -76,6 +77,8 @@ class Executable:
         is_added: its gradients are to be added to those of earlier micro-batches.
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
+        if self.plan.recording is not None:
+            runtime = replace(runtime, record=ValueRecorder(self.directory, self.plan.recording))
         bind: BindWafer = self._namespace(runtime.threads)["bind_wafer"]
         return bind(wafer_views(self.plan, arena, store, minibatch, is_added), runtime)
 

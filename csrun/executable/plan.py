@@ -257,6 +257,32 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
 
 
+class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value that a program records: an operator's result, an input of the batch, or weights.
+
+    key: equal in programs of one model. line: the user's. combine: how values of minibatches make
+    that of the batch, as of an output (None: in a way of its own).
+    """
+
+    key: str
+    layer: str
+    operator: str
+    kernel: str = ""
+    line: str = ""
+    combine: Combine | None = None
+    axis: int = 0
+    rows: int = 1
+    outer: int = 1
+
+
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The steps, from 1 on, in which a program records its values, and these, by number."""
+
+    first: int
+    last: int
+    values: tuple[RecordedValue, ...]
+
+
 class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One call of a function of the program, by its name.
 
@@ -346,7 +372,8 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     would count: such batches are refused (None: they count nowhere).
 
     One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
-    numbers. `machine_code_share`: of the FLOPs, what machine code computes.
+    numbers. `recording`: values that the program writes to files. `machine_code_share`: of the
+    FLOPs, what machine code computes.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -389,6 +416,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     marks: tuple[str, ...] = ()
+    recording: Recording | None = None
     machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()

@@ -11,7 +11,16 @@ from csrun.base import typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
-from csrun.context import Preparation, Role, TaskContext, current, interpreter_mode, preparation
+from csrun.context import (
+    Preparation,
+    Role,
+    TaskContext,
+    current,
+    interpreter_mode,
+    preparation,
+    rerun,
+)
+from csrun.estimator.compilation import recorded
 from csrun.pytorch.asked_scalers import note_torch_scalers
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested
@@ -77,11 +86,11 @@ def initialize(
     same. fast: False records each step, where by default forward's Python runs in the first steps
     only, as long as nothing that it reads changes; the losses are the same, bit for bit. options:
     seed, log_steps, save_checkpoints_steps, save_initial_checkpoint, keep_checkpoint_max,
-    check_numerics, threads, trace_steps, trace_layers, max_group_bytes, micro_batch_size,
-    recompute, num_csx, kernels, products, weight_store, weight_store_dir, weight_store_memory,
-    num_wgt_servers, precision, cb16_exponent_bias and number_ranges, as `runconfig` in a params
-    file has them. float32 and float64 follow from the model, so precision is one of mixed_float16,
-    mixed_bfloat16 and mixed_cbfloat16.
+    check_numerics, threads, trace_steps, trace_layers, record_steps, max_group_bytes,
+    micro_batch_size, recompute, num_csx, kernels, products, weight_store, weight_store_dir,
+    weight_store_memory, num_wgt_servers, precision, cb16_exponent_bias and number_ranges, as
+    `runconfig` in a params file has them. float32 and float64 follow from the model, so precision
+    is one of mixed_float16, mixed_bfloat16 and mixed_cbfloat16.
 
     Raises: UsageError for an unknown option or a value out of range
     """
@@ -110,7 +119,9 @@ def initialize(
     log_lines.configure()
     warn_of_untested()
     note_torch_scalers()
-    _given[:] = [Settings(Path(model_dir), config, only, fast)]
+    again = rerun()
+    folder = Path(model_dir if again is None else again.model_dir)
+    _given[:] = [Settings(folder, recorded(config, again), only, fast)]
 
 
 def choose_precision(name: str) -> None:

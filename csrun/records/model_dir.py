@@ -14,11 +14,13 @@ import yaml
 from csrun.base import files
 from csrun.base.errors import UsageError
 from csrun.base.open_folder import open_folder
+from csrun.base.run_command import RunCommand
 from csrun.records import performance, trace_file
 
 LOCK_FILE = ".lock"
 _WRITTEN_FOLDERS = ("train", "eval", "predict", performance.FOLDER, trace_file.FOLDER)
 COMPILE_MANIFEST = "manifest.json"
+COMMAND_FILE = Path("train", "command_train.json")
 _HOLDER_CHARACTERS = 200
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
 
@@ -151,6 +153,25 @@ def write_params(model_dir: Path, mode: str, params: Any) -> Path:
     with files.writing(path), open_folder(path.parent) as folder:
         files.write_whole(folder / path.name, yaml.safe_dump(plain, sort_keys=False).encode())
     return path
+
+
+def write_command(model_dir: Path, command: RunCommand) -> None:
+    """Write train/command_train.json: the command of a training, to run it again."""
+    path = model_dir / COMMAND_FILE
+    with files.writing(path), open_folder(path.parent) as folder:
+        files.write_whole(folder / path.name, msgspec.json.format(msgspec.json.encode(command)))
+
+
+def read_command(model_dir: Path) -> RunCommand:
+    """Return the command of the latest training in a model_dir.
+
+    Raises: UsageError where it is not known
+    """
+    path = model_dir / COMMAND_FILE
+    try:
+        return msgspec.json.decode(files.find(path).data, type=RunCommand)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path}: the run's command cannot be read: train again") from error
 
 
 def newest_compile(model_dir: Path) -> Path | None:

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from csrun.base.version import VERSION
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
+from csrun.compiler.emit.recording_code import RECORD, RecordingCode
 from csrun.compiler.emit.update_code import ProgramUpdates, update_functions
 from csrun.compiler.lair.formula_trace import is_ufunc
 from csrun.compiler.plan.store_layout import Layout
@@ -47,11 +49,14 @@ def generate(
     buffers: Sequence[Buffer],
     inputs: Sequence[InputSpec],
     updates: ProgramUpdates,
-    version: str,
     checksum: str,
     marks: Sequence[str] = (),
+    recorder: RecordingCode | None = None,
 ) -> GeneratedProgram:
-    """The program. marks: the layers that it tells of; none where it tells of nothing."""
+    """The program. marks: the layers that it tells of; none where it tells of nothing.
+
+    recorder: of the values that it records, if it does
+    """
     shapes = {b.name: b.shape for b in buffers}
     for parameter in layout.parameters:
         shapes[parameter.name] = shapes[f"gradient/{parameter.name}"] = parameter.shape
@@ -59,9 +64,10 @@ def generate(
     numbers = {layer: number for number, layer in enumerate(marks)}
     kernels = KernelFunctions(layout.kernels, updates.kernels)
     functions, prepared = [], ["mark = runtime.mark"] if numbers else []
+    prepared += [RECORD] if recorder else []
     for function in layout.functions:
         prepared += [line for k in function.kernels for line in kernels.prepare(k, names.of)]
-        functions += _function(function, kernels, names, numbers)
+        functions += _function(function, kernels, names, numbers, recorder)
     visits = ", ".join(function.visit.function for function in layout.functions)
     wafer = [
         "def bind_wafer(v, runtime):",
@@ -72,7 +78,7 @@ def generate(
     update = update_functions(layout, updates)
     body = "\n".join([REDUCTIONS, "", *kernels.lines(), *wafer, "", "", *update, ""])
     called = ", ".join(sorted(numpy_names(body)))
-    text = HEAD.format(version=version, checksum=checksum, functions=called) + "\n" + body
+    text = HEAD.format(version=VERSION, checksum=checksum, functions=called) + "\n" + body
     return GeneratedProgram(text, kernels)
 
 
@@ -88,14 +94,20 @@ def layers_in_turn(layout: Layout) -> tuple[str, ...]:
 
 
 def _function(
-    function: Function, kernels: KernelFunctions, names: Names, numbers: Mapping[str, int]
+    function: Function,
+    kernels: KernelFunctions,
+    names: Names,
+    numbers: Mapping[str, int],
+    recorder: RecordingCode | None,
 ) -> list[str]:
     lines: list[str] = []
     for layer, run in groupby(function.kernels, key=lambda kernel: kernel.layer):
         lines += [f"mark({numbers[layer]})"] if numbers else []
         for kernel in run:
             lines.append(f"# {kernel.layer}: {kernel.kind}")
+            lines += recorder.before(kernel, names.of) if recorder else []
             lines += kernels.emit(kernel, names.of)
+            lines += recorder.after(kernel, names.of) if recorder else []
     lines += [f"mark({NO_LAYER})"] if numbers else []
     text = "\n".join(lines)
     used = [line for variable, line in names.viewed_inputs.items() if variable in text]

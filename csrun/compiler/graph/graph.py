@@ -108,6 +108,10 @@ class Graph:
                 self._arrays[each] = self._find_array(each)
         return self._arrays[value]
 
+    def known_array(self, value: SSAValue) -> Array | None:
+        """Array of a value, if a kernel has asked for it."""
+        return self._arrays.get(value)
+
     def placed(self, value: SSAValue) -> Array:
         """Layout of a value, as far as it is known; it gets no name yet."""
         if value in self._arrays:

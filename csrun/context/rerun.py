@@ -1,0 +1,54 @@
+"""A run's command, and a second run of it in another model_dir, in which values are recorded."""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from csrun.base.run_command import RunCommand
+from csrun.context.environment import adopt
+
+_COMMAND = "CSRUN_COMMAND"  # of a launcher: its own command line
+_RERUN = "CSRUN_RERUN"
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """What a second run does otherwise than its script says.
+
+    model_dir: a folder of its own. record_steps: the first and the last step in which values are
+    recorded. resumes: whether it starts from a checkpoint in model_dir.
+    """
+
+    model_dir: str
+    record_steps: tuple[int, int]
+    resumes: bool
+
+    def checkpoint_path(self, asked: Path | None) -> Path | None:
+        """The checkpoint that a training is to start from, None for the newest in model_dir."""
+        return None if self.resumes else asked
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables of the process that runs it."""
+        return {_RERUN: msgspec.json.encode(self).decode()}
+
+
+def rerun() -> Rerun | None:
+    """Return what this process is to do otherwise, if it runs something again."""
+    text = os.environ.get(_RERUN)
+    return msgspec.json.decode(text, type=Rerun) if text else None
+
+
+def keep_command(module: str) -> None:
+    """Have the tasks of this launcher know its command; module: that runs it."""
+    words = (sys.executable, "-m", module, *sys.argv[1:])
+    adopt({_COMMAND: msgspec.json.encode(RunCommand(words, str(Path.cwd()))).decode()})
+
+
+def own_command(is_task: bool) -> RunCommand | None:
+    """Return the command of the run in this process: of a job's task its launcher's, if known."""
+    if text := os.environ.get(_COMMAND):
+        return msgspec.json.decode(text, type=RunCommand)
+    if is_task:
+        return None
+    return RunCommand((sys.executable, *sys.orig_argv[1:]), str(Path.cwd()))

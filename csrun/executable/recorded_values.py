@@ -1,0 +1,86 @@
+"""Values that a program records while it computes: what they are, and their files.
+
+A file is that of one minibatch in one step: a number of a value, then the value, as NumPy's own
+format has them, in the order in which they were computed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy
+
+if TYPE_CHECKING:
+    from csrun.executable.bind import StepState
+    from csrun.executable.plan import Recording
+
+AnyArray = npt.NDArray[Any]
+
+FOLDER = "values"  # in the compile directory
+DONE = "done"  # a file that is there as soon as a step after the recorded ones begins
+
+
+class ValueRecorder:
+    """Writer of the values of a program's recorded steps, into a folder of its compile directory.
+
+    Any number of these may write: a step of a minibatch has a file of its own.
+    """
+
+    def __init__(self, directory: Path, recording: "Recording") -> None:
+        self._folder = directory / FOLDER
+        self._first, self._last = recording.first, recording.last
+
+    def __call__(self, step: "StepState", number: int, value: AnyArray) -> None:
+        """Record a value, as it is now, if the step is one of those."""
+        global_step = step.index + 1
+        if global_step < self._first:
+            return
+        self._folder.mkdir(exist_ok=True)
+        if global_step > self._last:
+            (self._folder / DONE).touch()
+            return
+        name = f"{global_step}-{step.batch}-{step.first_sample}.values"
+        # The first value of a step begins its file: the step may have run in an earlier attempt.
+        with open(self._folder / name, "ab" if number else "wb") as file:
+            npy.write_array(file, np.array(number), allow_pickle=False)
+            npy.write_array(file, np.asarray(value), allow_pickle=False)
+
+
+class ValueFile(msgspec.Struct, frozen=True):
+    """Values of a minibatch. offsets: place in the file, by number; the last of equal ones."""
+
+    path: Path
+    batch: int
+    first_sample: int
+    offsets: dict[int, int]
+
+    def read(self, number: int) -> AnyArray:
+        """One value."""
+        with open(self.path, "rb") as file:
+            file.seek(self.offsets[number])
+            value: AnyArray = npy.read_array(file, allow_pickle=False)
+        return value
+
+
+def value_files(directory: Path, step: int) -> list[ValueFile]:
+    """Files of a step in a compile directory, in the order of batches and samples."""
+    found = []
+    for path in (directory / FOLDER).glob(f"{step}-*.values"):
+        _, batch, first_sample = map(int, path.stem.split("-"))
+        found.append(ValueFile(path, batch, first_sample, dict(_offsets(path))))
+    return sorted(found, key=lambda file: (file.batch, file.first_sample))
+
+
+def _offsets(path: Path) -> Iterator[tuple[int, int]]:
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        while file.tell() < size:
+            number = int(npy.read_array(file, allow_pickle=False))
+            offset = file.tell()
+            yield number, offset
+            npy.read_magic(file)
+            shape, _, dtype = npy.read_array_header_1_0(file)
+            file.seek(int(np.prod(shape)) * dtype.itemsize, 1)
