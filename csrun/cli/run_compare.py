@@ -1,40 +1,98 @@
 """csrun compare: how two runs differ, from their parameters to the first step."""
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from csrun.cli import frame
 
 if TYPE_CHECKING:
+    from csrun.advice.operator_comparison import (
+        OperatorComparison,
+        OperatorDifference,
+        ValueDifference,
+    )
     from csrun.base.flat_values import Difference
     from csrun.records.run_comparison import LossComparison, RunComparison
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
+BAR = 40  # characters of the longest bar of a histogram
 a_model_dir = click.Path(path_type=Path)
 
 
 @click.command("compare", context_settings=SETTINGS)
 @click.argument("run_a", type=a_model_dir)
 @click.argument("run_b", type=a_model_dir)
+@click.option(
+    "--operators", is_flag=True, help="Run both again, up to the first operator that differs."
+)
+@click.option(
+    "--ulp",
+    type=frame.WholeNumber(min=0),
+    default=0,
+    show_default=True,
+    help="Differences of operators up to this many units in the last place are allowed.",
+)
+@click.option(
+    "--of-largest",
+    is_flag=True,
+    help="Count units of each value's largest element, not of the element that differs.",
+)
+@click.option(
+    "--steps",
+    type=frame.WholeNumber(min=1),
+    help="Steps whose operators are compared; else up to the first loss that differs.",
+)
 @frame.in_format
-def compare(run_a: Path, run_b: Path, output: str) -> int:
+def compare(
+    run_a: Path,
+    run_b: Path,
+    operators: bool,
+    ulp: int,
+    of_largest: bool,
+    steps: int | None,
+    output: str,
+) -> int:
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
 
-    Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared.
+    With --operators both are run again, in folders of their own, from the newest checkpoint that
+    they have in common.
+
+    Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared. With
+    --operators only operators count.
     """
     from csrun.records.run_comparison import compare_runs
 
     found = compare_runs(run_a, run_b)
-    if output == "json":
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(found)))
-    else:
+    is_table = output == "table"
+    if is_table:
         _show(found)
-    return 0 if found.is_equal else DIFFERENT
+    if not operators:
+        if not is_table:
+            _show_json(found)
+        return 0 if found.is_equal else DIFFERENT
+    from csrun.advice.operator_comparison import Tolerance, compare_operators
+
+    with frame.output_to_errors() if not is_table else nullcontext():
+        values = compare_operators(run_a, run_b, Tolerance(ulp, of_largest), steps, _report)
+    if is_table:
+        click.echo("\n".join(_of_operators(values)))
+    else:
+        _show_json({"runs": found, "operators": values})
+    return 0 if values.is_equal else DIFFERENT
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _show_json(found: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(found)))
 
 
 def _show(found: "RunComparison") -> None:
@@ -67,3 +125,57 @@ def _of_losses(found: "LossComparison") -> list[str]:
         f"largest difference: step {largest.step}: {largest.first:.9g} and {largest.second:.9g}"
         f" (relative {largest.relative:.2g})",
     ]
+
+
+def _of_operators(found: "OperatorComparison") -> list[str]:
+    start = "the first weights" if found.start is None else f"the checkpoint of step {found.start}"
+    steps = f"steps {found.first_step} to {found.last_step}"
+    within = f" within {found.tolerance_ulp} ulp" if found.tolerance_ulp else ""
+    rest = [
+        f"{count} {what}"
+        for count, what in (
+            (found.only_first, "of A alone"),
+            (found.only_second, "of B alone"),
+            (found.unlike, "not comparable"),
+        )
+        if count
+    ]
+    more = f" ({', '.join(rest)})" if rest else ""
+    if found.difference is None:
+        equal = "equal" if within else "identical in bits"
+        return [f"operators: {found.compared} values {equal}{within}, {steps} from {start}{more}"]
+    before = found.compared - 1
+    return [
+        f"operators: {before} values equal{within}, {steps} from {start}{more}",
+        *_of_difference(found.difference),
+    ]
+
+
+def _of_difference(found: "OperatorDifference") -> list[str]:
+    value, place = found.value, ", ".join(map(str, found.value.place))
+    kernels = " and ".join(dict.fromkeys(kernel for kernel in found.kernels if kernel))
+    rows = [
+        ("step", str(found.step)),
+        ("layer", found.layer),
+        ("operator", f"{found.operator} ({found.key}, {'x'.join(map(str, found.shape))})"),
+        ("kernel", kernels),
+        ("line", found.line),
+        ("largest", f"{value.largest_ulp:,} ulp at [{place}]: {value.first:.9g} and"
+                    f" {value.second:.9g}; {value.largest:.3g} in absolute terms"),
+        ("differing", f"{value.differing:,} of {value.elements:,} elements"),
+    ]  # fmt: skip
+    return [
+        "first difference of an operator:",
+        *(f"    {name:10}{text}" for name, text in rows if text),
+        *_of_histogram(value),
+    ]
+
+
+def _of_histogram(value: "ValueDifference") -> list[str]:
+    most = max(each.count for each in value.histogram)
+    lines = []
+    for each in value.histogram:
+        name = f"{each.first:,}" if each.first == each.last else f"{each.first:,}+"
+        bar = "#" * max(1, round(BAR * each.count / most))
+        lines.append(f"    {name:>14} ulp  {each.count:>12,}  {bar}")
+    return lines

@@ -17,6 +17,7 @@ from csrun.cirh.ops.half import NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import GRADIENT, INPUT, LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel
+from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import Combine, RecordedValue
 
 OUTPUT = "output/"
@@ -68,7 +69,7 @@ class WrittenValues:
             key=key,
             layer=self._graph.layer_of(source),
             operator=source.name.removeprefix("cirh."),
-            kernel=kernel.kind,
+            kernel=_name_of(kernel),
             line=line_of(source) or line_of(op),
             **_combined(self._dependences.get(result)),
         )
@@ -106,6 +107,14 @@ def line_of(operation: Operation) -> str:
         case FileLineColLoc(filename=file, line=line):
             return f"{file.data}:{line.data}"
     return ""
+
+
+def _name_of(kernel: Kernel) -> str:
+    """The kind of a kernel; of a generated one with its operators."""
+    if not isinstance(kernel, LoopKernel):
+        return kernel.kind
+    operators = (name.removeprefix("cirh.") for name in kernel.loop.operators)
+    return f"{kernel.kind} ({', '.join(operators)})"
 
 
 def _combined(dependence: Dependence | None) -> dict[str, Any]:

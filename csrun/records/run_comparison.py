@@ -33,8 +33,8 @@ class LossDifference(msgspec.Struct, frozen=True):
 class LossComparison(msgspec.Struct, frozen=True):
     """Losses of the steps that both runs logged.
 
-    common: their number. diverged: the first one whose bits differ. largest: by its relative
-    difference. only_first, only_second: steps that one run alone logged.
+    common: their number. last_common: the last of them. diverged: the first one whose bits differ.
+    largest: by its relative difference. only_first, only_second: steps that one run alone logged.
     """
 
     common: int
@@ -43,6 +43,7 @@ class LossComparison(msgspec.Struct, frozen=True):
     largest: LossDifference | None
     only_first: int
     only_second: int
+    last_common: int = 0
 
 
 class RunComparison(msgspec.Struct, frozen=True):
@@ -119,6 +120,7 @@ def compare_losses(first: Mapping[int, float], second: Mapping[int, float]) -> L
         max(found, key=lambda each: each.relative) if found else None,
         len(first) - len(common),
         len(second) - len(common),
+        common[-1] if common else 0,
     )
 
 

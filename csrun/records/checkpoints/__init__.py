@@ -26,7 +26,7 @@ from csrun.records.checkpoints.on_disk import (
     name_of,
 )
 from csrun.records.checkpoints.read import Checkpoint, latest, newest_good, open_checkpoint
-from csrun.records.checkpoints.write import Writer, write
+from csrun.records.checkpoints.write import Writer, copy, write
 
 __all__ = [
     "OPTIMIZER_STATE",
@@ -40,6 +40,7 @@ __all__ = [
     "Writer",
     "compare",
     "converted_identity",
+    "copy",
     "has_any",
     "index_problem",
     "is_there",

@@ -13,6 +13,7 @@ from csrun.base.errors import CsrunError
 from csrun.records import tensor_files
 from csrun.records.checkpoints import on_disk
 from csrun.records.checkpoints.on_disk import Array
+from csrun.records.checkpoints.read import Checkpoint
 from csrun.records.tensor_files import Blocks
 
 log = logging.getLogger("csrun")
@@ -129,6 +130,15 @@ def write(
 ) -> Path:
     """Write one checkpoint and keep the newest `keep`, as `Writer.write`."""
     return Writer(model_dir, identity, keep).write(step, tensors)
+
+
+def copy(checkpoint: Checkpoint, model_dir: Path) -> None:
+    """Copy a checkpoint to a model_dir that has none."""
+    for path_of in (on_disk.tensors_path, on_disk.manifest_path):
+        source = path_of(checkpoint.model_dir, checkpoint.name)
+        shutil.copyfile(source, path_of(model_dir, checkpoint.name))
+    index = on_disk.Index(checkpoint.name, (checkpoint.name,))
+    stored.write(model_dir / on_disk.INDEX_FILE, index)
 
 
 def _write_tensors(

@@ -1,0 +1,199 @@
+"""The first operator whose value differs between two trainings.
+
+Both run again from their newest common checkpoint. The steps are recorded in windows of 2, 4, 8 and
+so on, up to the first step whose logged losses differ: each window starts from the checkpoint.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from csrun.advice.operator_comparison.recorded_run import RecordedRun
+from csrun.advice.operator_comparison.recorded_step import RecordedStep, recorded_steps
+from csrun.advice.operator_comparison.value_difference import (
+    EXACT,
+    Tolerance,
+    ValueDifference,
+    difference_of,
+)
+from csrun.base.errors import CsrunError, UsageError
+from csrun.records import checkpoints
+from csrun.records.checkpoints import Checkpoint
+from csrun.records.run_comparison import compare_losses, losses_of
+
+FIRST_WINDOW = 2  # of two steps the second reads the weights that the first has updated
+Report = Callable[[str], None]
+
+
+class OperatorDifference(msgspec.Struct, frozen=True):
+    """The first value that differs; key: its name in both runs. line: the user's, of the first."""
+
+    step: int
+    layer: str
+    operator: str
+    kernels: tuple[str, str]
+    line: str
+    key: str
+    shape: tuple[int, ...]
+    value: ValueDifference
+
+
+class OperatorComparison(msgspec.Struct, frozen=True):
+    """Steps and values that were compared.
+
+    start: step of the common checkpoint, None for the first weights. only_first, only_second:
+    values of one run alone in a step. unlike: of several minibatches, or of other shapes, so that
+    they cannot be compared.
+    """
+
+    start: int | None
+    first_step: int
+    last_step: int
+    compared: int
+    only_first: int
+    only_second: int
+    unlike: int
+    tolerance_ulp: int
+    difference: OperatorDifference | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether all compared values are equal, within the tolerance."""
+        return self.difference is None
+
+
+def compare_operators(
+    first: Path,
+    second: Path,
+    tolerance: Tolerance = EXACT,
+    steps: int | None = None,
+    report: Report = lambda _: None,
+) -> OperatorComparison:
+    """Run two trainings again, and compare their values up to the first difference.
+
+    steps: number of steps to compare; None: up to the first loss that differs, 2 without one
+
+    Raises: UsageError where one cannot be run again, or they have no value in common
+    """
+    runs = RecordedRun.of(first), RecordedRun.of(second)
+    losses = compare_losses(losses_of(first), losses_of(second))
+    latest = losses.diverged.step if losses.diverged else losses.last_common
+    starts = next(_common_starts(first, second, latest), (None, None))
+    step = starts[0].step if starts[0] else 0
+    counted = _Count(tolerance)
+    first_step = step + 1
+    end = latest if losses.diverged else step + FIRST_WINDOW
+    end = end if steps is None else step + steps
+    for window in _windows(first_step, end):
+        with TemporaryDirectory(prefix="csrun-compare-") as folder:
+            places = [Path(folder, name) for name in "ab"]
+            for run, start, place in zip(runs, starts, places, strict=True):
+                report(f"{run.model_dir}: recording steps {window[0]} to {window[1]}")
+                run.record(start, window, place)
+            while step < window[1] and counted.difference is None:
+                both = [recorded_steps(place, step + 1) for place in places]
+                if not counted.add(step + 1, *both):
+                    end = step  # one of the runs is over
+                    break
+                step += 1
+        if counted.difference is not None or end == step:
+            break
+    if not counted.compared:
+        raise UsageError(
+            f"{first} and {second}: no value of step {first_step} was recorded by both: compare"
+            " trainings of one model"
+        )
+    at = counted.difference.step if counted.difference else step
+    return counted.result(starts[0], first_step, at)
+
+
+class _Count:
+    """Values compared so far."""
+
+    def __init__(self, tolerance: Tolerance) -> None:
+        self._tolerance = tolerance
+        self.compared = self._unlike = self._only_first = self._only_second = 0
+        self.difference: OperatorDifference | None = None
+
+    def add(self, step: int, a: Sequence[RecordedStep], b: Sequence[RecordedStep]) -> bool:
+        """Compare a step up to the first difference; return whether both runs have it."""
+        for one, other in zip(a, b, strict=False):
+            self._only_first = len(one.numbers.keys() - other.numbers.keys())
+            self._only_second = len(other.numbers.keys() - one.numbers.keys())
+            for key in one.numbers:
+                if key in other.numbers and self._differs(step, key, one, other):
+                    return True
+        return bool(a and b)
+
+    def _differs(self, step: int, key: str, one: RecordedStep, other: RecordedStep) -> bool:
+        x, y = one.value(key), other.value(key)
+        if x is None or y is None or x.array.shape != y.array.shape:
+            self._unlike += 1
+            return False
+        self.compared += 1
+        if self._tolerance.ulp:  # a sum of the loss has more digits than what it sums
+            x, y = x.in_precision(one.plan.precision), y.in_precision(other.plan.precision)
+        halves = [each.plan.storage for each in (one, other) if each.plan.storage is not None]
+        found = difference_of(x, y, self._tolerance, halves)
+        if found is None:
+            return False
+        described, kernel = one.described(key), other.described(key).kernel
+        self.difference = OperatorDifference(
+            step=step,
+            layer=described.layer,
+            operator=described.operator,
+            kernels=(described.kernel, kernel),
+            line=described.line,
+            key=key,
+            shape=x.array.shape,
+            value=found,
+        )
+        return True
+
+    def result(self, start: Checkpoint | None, first: int, last: int) -> OperatorComparison:
+        """The comparison of these steps."""
+        return OperatorComparison(
+            start=None if start is None else start.step,
+            first_step=first,
+            last_step=last,
+            compared=self.compared,
+            only_first=self._only_first,
+            only_second=self._only_second,
+            unlike=self._unlike,
+            tolerance_ulp=self._tolerance.ulp,
+            difference=self.difference,
+        )
+
+
+def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """First and last steps of the windows up to a step."""
+    size = FIRST_WINDOW
+    while first <= end:
+        yield first, min(first + size - 1, end)
+        first, size = first + size, 2 * size
+
+
+def _common_starts(
+    first: Path, second: Path, latest: int
+) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Checkpoints of both runs with equal weights and state, newest first, before a step."""
+    common = {*checkpoints.kept_steps(first)} & {*checkpoints.kept_steps(second)}
+    for step in sorted(common, reverse=True):
+        if step >= latest:
+            continue
+        name = checkpoints.name_of(step)
+        with suppress(CsrunError):  # a damaged one
+            pair = tuple(checkpoints.open_checkpoint(each / name) for each in (first, second))
+            if _is_equal(*pair):
+                yield pair[0], pair[1]
+
+
+def _is_equal(a: Checkpoint, b: Checkpoint) -> bool:
+    """Return whether weights, and the optimizer's state that both have, are equal."""
+    if {*a.weights} != {*b.weights}:
+        return False
+    x, y = a.manifest.tensors, b.manifest.tensors
+    return all(x[name] == y[name] for name in x.keys() & y.keys())

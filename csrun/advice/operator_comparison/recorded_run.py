@@ -1,0 +1,106 @@
+"""A second run of a training, in a folder of its own, in which values are recorded."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from csrun.base.errors import UsageError
+from csrun.base.run_command import RunCommand
+from csrun.context import Rerun
+from csrun.context.environment import inherited
+from csrun.executable.recorded_values import DONE, FOLDER
+from csrun.records import checkpoints
+from csrun.records.checkpoints import Checkpoint
+from csrun.records.model_dir import read_command
+
+LOOP_VALUES = "loop_values"
+LOG_FILE = "rerun.log"
+POLL_S = 0.05
+END_S = 60.0  # for a job to end once it is asked to
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A training of the past. model_dir: its folder, which is only read."""
+
+    model_dir: Path
+    command: RunCommand
+
+    @classmethod
+    def of(cls, model_dir: Path) -> "RecordedRun":
+        """The training in a model_dir.
+
+        Raises: UsageError where its command is not known
+        """
+        return cls(model_dir, read_command(model_dir))
+
+    def record(self, start: Checkpoint | None, steps: tuple[int, int], folder: Path) -> None:
+        """Run it again from a checkpoint of its own, or from the beginning, with these steps
+        recorded in `folder`; it is ended after them.
+
+        Raises: UsageError where the command fails
+        """
+        folder.mkdir(parents=True)
+        if start is not None:
+            checkpoints.copy(start, folder)
+            if (values := self.model_dir / LOOP_VALUES).is_file():
+                shutil.copyfile(values, folder / LOOP_VALUES)
+        again = Rerun(str(folder.absolute()), steps, resumes=start is not None)
+        with self._process(again, folder / LOG_FILE) as process:
+            while not _is_done(folder):
+                if (code := process.poll()) is not None:
+                    break
+                time.sleep(POLL_S)
+            else:
+                return
+        if code:
+            raise UsageError(
+                f"{self.model_dir}: cannot be run again: {' '.join(self.command.words)} ended with"
+                f" exit code {code}: {_last_line(folder / LOG_FILE)}"
+            )
+
+    @contextmanager
+    def _process(self, again: Rerun, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+        """The command as a process, which is ended if it still runs."""
+        with open(log, "wb") as file:
+            try:
+                process = subprocess.Popen(
+                    self.command.words,
+                    cwd=self.command.directory,
+                    env=inherited() | again.variables(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            except OSError as error:
+                raise UsageError(
+                    f"{self.model_dir}: cannot be run again: {self.command.words[0]} in"
+                    f" {self.command.directory}: {error.strerror}"
+                ) from error
+            try:
+                yield process
+            finally:
+                _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _is_done(folder: Path) -> bool:
+    return any(folder.glob(f"tfcs_*/{FOLDER}/{DONE}"))
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"

@@ -1,0 +1,79 @@
+"""Values of one step as a run has recorded them, put together from its minibatches and systems."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from csrun.advice.operator_comparison.value_difference import AnyArray, StoredArray
+from csrun.base.half_formats import WORD
+from csrun.executable import Combine, Plan, RecordedValue
+from csrun.executable.executable import PLAN_FILE
+from csrun.executable.recorded_values import ValueFile, value_files
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """One program's values in a step; files: of its minibatches, in their order."""
+
+    plan: Plan
+    files: list[ValueFile]
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of its values by key, in the order in which they were computed."""
+        assert self.plan.recording is not None, "it has recorded"
+        values = enumerate(self.plan.recording.values)
+        return {value.key: number for number, value in values if self._has(number)}
+
+    def described(self, key: str) -> RecordedValue:
+        """What is known of a value."""
+        assert self.plan.recording is not None, "it has recorded"
+        return self.plan.recording.values[self.numbers[key]]
+
+    def value(self, key: str) -> StoredArray | None:
+        """A value of the whole batch; None where those of minibatches do not make one."""
+        described = self.described(key)
+        parts = [file.read(self.numbers[key]) for file in self.files]
+        half = self.plan.storage if parts[0].dtype == WORD else None
+        if len(parts) == 1 or described.combine is Combine.FIRST:
+            return StoredArray(parts[0], half)
+        match described.combine:
+            case Combine.SAMPLES:
+                return StoredArray(_joined(parts, described), half)
+            case Combine.SUM:
+                numbers = [StoredArray(part, half).numbers for part in parts]
+                total = np.sum(np.stack(numbers), axis=0, dtype=np.float64)
+                return StoredArray(total.astype(numbers[0].dtype))
+            case _:
+                return None
+
+    def _has(self, number: int) -> bool:
+        return all(number in file.offsets for file in self.files)
+
+
+def _joined(parts: Sequence[AnyArray], value: RecordedValue) -> AnyArray:
+    """The samples of all parts one after the other, on an axis that may have them several times."""
+    axis, outer = value.axis, value.outer
+    apart = [
+        part.reshape(*part.shape[:axis], outer, part.shape[axis] // outer, *part.shape[axis + 1 :])
+        for part in parts
+    ]
+    joined = np.concatenate(apart, axis=axis + 1)
+    shape = parts[0].shape
+    return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+
+
+def recorded_steps(model_dir: Path, step: int) -> list[RecordedStep]:
+    """Programs that have recorded a step, in the order of their batches."""
+    found = list(_programs(model_dir, step))
+    return sorted(found, key=lambda each: (each.files[0].batch, each.files[0].first_sample))
+
+
+def _programs(model_dir: Path, step: int) -> Iterator[RecordedStep]:
+    for path in model_dir.glob(f"tfcs_*/{PLAN_FILE}"):
+        if files := value_files(path.parent, step):
+            yield RecordedStep(msgspec.json.decode(path.read_bytes(), type=Plan), files)
