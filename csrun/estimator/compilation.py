@@ -41,7 +41,6 @@ from csrun.context import (
     Rerun,
     cache_dir,
     debug_level,
-    own_command,
     rerun,
 )
 from csrun.data import Dataset
@@ -88,9 +87,6 @@ def compile_run(
             traced = _traced(run, options)
     if run.params is not None:
         model_dir.write_params(run.model_dir, run_mode, run.params)
-    command = own_command(is_task=run.context is not None and run.context.mode is not None)
-    if run_mode is RunMode.TRAIN and command is not None:
-        model_dir.write_command(run.model_dir, command)
     with compile_display(run.context) as begin:
         compiled = compile_fitting(tracing_of(run), traced, run.model_dir, options, begin)
     wanted = compiled.executable.plan.estimate.samples_per_sec

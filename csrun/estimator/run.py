@@ -13,12 +13,13 @@ from threadpoolctl import threadpool_info
 
 from csrun.base.precision_names import MIXED
 from csrun.base.run_config import CSRunConfig, RunSettings
-from csrun.context import TaskContext
+from csrun.context import TaskContext, own_command
 from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import Trace
 from csrun.executable import Plan
 from csrun.executable.threads import threads_of
+from csrun.records import model_dir
 from csrun.records.checkpoints import OPTIMIZER_STATE
 from csrun.runtime.cpus import cpus_of
 from csrun.runtime.wire.rendezvous import RunFolder
@@ -63,6 +64,12 @@ class EstimatorRun:
         """Name of this run for another run that waits for its model_dir."""
         job = f"job {self.context.job.job_id}, " if self.context else ""
         return f"{job}process {os.getpid()} on {socket.gethostname()}"
+
+    def keep_command(self) -> None:
+        """Write the command of a training to model_dir, to run it again."""
+        is_task = self.context is not None and self.context.mode is not None
+        if (command := own_command(is_task)) is not None:
+            model_dir.write_command(self.model_dir, command)
 
     def identity(self, plan: Plan) -> dict[str, str]:
         """Identity of the run in a checkpoint: everything that its bits depend on.

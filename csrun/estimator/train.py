@@ -31,6 +31,7 @@ def train(
     """Train from the given checkpoint, the newest one, or initial weights."""
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
+        run.keep_command()
         try:
             return _train(run, steps, max_steps, path)
         except (KeyboardInterrupt, Terminated, PeerLost):
