@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from csrun.base.choice import Choice
 from csrun.cli import frame
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ a_model_dir = click.Path(path_type=Path)
 
 @click.command("compare", context_settings=SETTINGS)
 @click.argument("run_a", type=a_model_dir)
-@click.argument("run_b", type=a_model_dir)
+@click.argument("run_b", type=a_model_dir, required=False)
 @click.option(
     "--operators", is_flag=True, help="Run both again, up to the first operator that differs."
+)
+@click.option(
+    "--against",
+    type=Choice(["torch"]),
+    help="Run A again, of a script with cerebras_torch, and compare its operators with PyTorch's.",
 )
 @click.option(
     "--ulp",
@@ -44,17 +50,18 @@ a_model_dir = click.Path(path_type=Path)
 @click.option(
     "--steps",
     type=frame.WholeNumber(min=1),
-    help="Steps whose operators are compared; else up to the first loss that differs.",
+    help="Steps whose operators are compared; else up to the first loss that differs, or 1 step "
+    "against torch.",
 )
 @frame.in_format
 def compare(
     run_a: Path,
-    run_b: Path,
+    run_b: Path | None,
     operators: bool,
-    ulp: int,
-    of_largest: bool,
+    against: str | None,
     steps: int | None,
     output: str,
+    **allowed: Any,
 ) -> int:
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
 
@@ -62,27 +69,38 @@ def compare(
     they have in common.
 
     Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared. With
-    --operators only operators count.
+    --operators or --against only operators count.
     """
     from csrun.records.run_comparison import compare_runs
 
-    found = compare_runs(run_a, run_b)
+    if (run_b is None) == (against is None):
+        raise click.UsageError("name two trainings, or one and --against torch")
+    found = None if run_b is None else compare_runs(run_a, run_b)
     is_table = output == "table"
-    if is_table:
+    if is_table and found is not None:
         _show(found)
-    if not operators:
+    if found is not None and not operators:
         if not is_table:
             _show_json(found)
         return 0 if found.is_equal else DIFFERENT
-    from csrun.advice.operator_comparison import Tolerance, compare_operators
-
     with frame.output_to_errors() if not is_table else nullcontext():
-        values = compare_operators(run_a, run_b, Tolerance(ulp, of_largest), steps, _report)
+        values = _compare_operators(run_a, run_b, steps, **allowed)
     if is_table:
         click.echo("\n".join(_of_operators(values)))
     else:
         _show_json({"runs": found, "operators": values})
     return 0 if values.is_equal else DIFFERENT
+
+
+def _compare_operators(
+    run_a: Path, run_b: Path | None, steps: int | None, ulp: int, of_largest: bool
+) -> "OperatorComparison":
+    from csrun.advice.operator_comparison import Tolerance, compare_operators, compare_with_torch
+
+    tolerance = Tolerance(ulp, of_largest)
+    if run_b is None:
+        return compare_with_torch(run_a, tolerance, steps or 1, _report)
+    return compare_operators(run_a, run_b, tolerance, steps, _report)
 
 
 def _report(line: str) -> None:
@@ -159,6 +177,7 @@ def _of_difference(found: "OperatorDifference") -> list[str]:
         ("layer", found.layer),
         ("operator", f"{found.operator} ({found.key}, {'x'.join(map(str, found.shape))})"),
         ("kernel", kernels),
+        ("PyTorch", found.recorded),
         ("line", found.line),
         ("largest", f"{value.largest_ulp:,} ulp at [{place}]: {value.first:.9g} and"
                     f" {value.second:.9g}; {value.largest:.3g} in absolute terms"),

@@ -46,7 +46,7 @@ from csrun.executable import (
     MinibatchVisit,
     Output,
     Plan,
-    Recording,
+    RecordedSteps,
     Region,
     Visit,
     machine_code,
@@ -143,7 +143,7 @@ def _back_end(
         placed.layout, placed.buffers, inputs, updates, checksum, plan.marks, recorder
     )
     if options.record_steps is not None and recorder is not None:
-        recording = Recording(*options.record_steps, recorder.values)
+        recording = RecordedSteps(*options.record_steps, recorder.values)
         plan = msgspec.structs.replace(plan, recording=recording)
     code = None
     if options.kernels == LLVM:

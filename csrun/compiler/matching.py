@@ -26,7 +26,7 @@ from csrun.compiler.lair.operators import changeable_operands
 from csrun.compiler.optimizers import Optimizer, optimizer_of
 from csrun.compiler.passes import NOBODY, Watch, run_passes
 from csrun.compiler.passes.pass_manager import MATCHING
-from csrun.compiler.recorded_values import WrittenValue, WrittenValues
+from csrun.compiler.written_values import WrittenValue, WrittenValues
 from csrun.executable.loss_scale import LossScaling
 
 

@@ -14,15 +14,17 @@ _RERUN = "CSRUN_RERUN"
 
 
 class Rerun(msgspec.Struct, frozen=True):
-    """What a second run does otherwise than its script says.
+    """Second run of a script, in which this differs from what the script says.
 
     model_dir: a folder of its own. record_steps: the first and the last step in which values are
-    recorded. resumes: whether it starts from a checkpoint in model_dir.
+    recorded. resumes: whether it starts from a checkpoint in model_dir. against_torch: PyTorch
+    computes the recorded steps, too.
     """
 
     model_dir: str
     record_steps: tuple[int, int]
     resumes: bool
+    against_torch: bool = False
 
     def checkpoint_path(self, asked: Path | None) -> Path | None:
         """The checkpoint that a training is to start from, None for the newest in model_dir."""
@@ -34,7 +36,7 @@ class Rerun(msgspec.Struct, frozen=True):
 
 
 def rerun() -> Rerun | None:
-    """Return what this process is to do otherwise, if it runs something again."""
+    """Return what differs in this process, if it runs something again."""
     text = os.environ.get(_RERUN)
     return msgspec.json.decode(text, type=Rerun) if text else None
 

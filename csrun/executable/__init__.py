@@ -34,6 +34,7 @@ from csrun.executable.executable import (
 from csrun.executable.learning_rate import SCHEDULES, Constant, Schedule, StepNumber
 from csrun.executable.plan import (
     MOST_STEPS,
+    RECORDED,
     AxisSlice,
     BatchSplit,
     Buffer,
@@ -51,8 +52,8 @@ from csrun.executable.plan import (
     Parameter,
     Plan,
     PlanOptions,
+    RecordedSteps,
     RecordedValue,
-    Recording,
     RunMode,
     Slot,
     StoreLayout,
@@ -69,6 +70,7 @@ from csrun.executable.program_functions import (
 __all__ = [
     "ALIGNMENT_BYTES",
     "MOST_STEPS",
+    "RECORDED",
     "SCHEDULES",
     "AxisSlice",
     "Batch",
@@ -94,8 +96,8 @@ __all__ = [
     "Parameter",
     "Plan",
     "PlanOptions",
+    "RecordedSteps",
     "RecordedValue",
-    "Recording",
     "Rectangle",
     "Region",
     "RunMode",

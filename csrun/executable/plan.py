@@ -257,11 +257,15 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
 
 
+RECORDED = "torch_"  # begins the names of values of a recorded PyTorch step, then their number
+
+
 class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A value that a program records: an operator's result, an input of the batch, or weights.
 
     key: equal in programs of one model. line: the user's. combine: how values of minibatches make
-    that of the batch, as of an output (None: in a way of its own).
+    that of the batch, as of an output (None: in a way of its own). recorded: the name of the value
+    in a recorded PyTorch step, if it is one.
     """
 
     key: str
@@ -273,9 +277,10 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     axis: int = 0
     rows: int = 1
     outer: int = 1
+    recorded: str = ""
 
 
-class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecordedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The steps, from 1 on, in which a program records its values, and these, by number."""
 
     first: int
@@ -416,7 +421,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     floor_plan: tuple[Region, ...]
     estimate: Estimate
     marks: tuple[str, ...] = ()
-    recording: Recording | None = None
+    recording: RecordedSteps | None = None
     machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()

@@ -4,9 +4,9 @@ A file is that of one minibatch in one step: a number of a value, then the value
 format has them, in the order in which they were computed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -15,11 +15,12 @@ from numpy.lib import format as npy
 
 if TYPE_CHECKING:
     from csrun.executable.bind import StepState
-    from csrun.executable.plan import Recording
+    from csrun.executable.plan import RecordedSteps
 
 AnyArray = npt.NDArray[Any]
 
 FOLDER = "values"  # in the compile directory
+OF_TORCH = "torch"  # in FOLDER: the same values as PyTorch computes them
 DONE = "done"  # a file that is there as soon as a step after the recorded ones begins
 
 
@@ -29,7 +30,7 @@ class ValueRecorder:
     Any number of these may write: a step of a minibatch has a file of its own.
     """
 
-    def __init__(self, directory: Path, recording: "Recording") -> None:
+    def __init__(self, directory: Path, recording: "RecordedSteps") -> None:
         self._folder = directory / FOLDER
         self._first, self._last = recording.first, recording.last
 
@@ -45,8 +46,19 @@ class ValueRecorder:
         name = f"{global_step}-{step.batch}-{step.first_sample}.values"
         # The first value of a step begins its file: the step may have run in an earlier attempt.
         with open(self._folder / name, "ab" if number else "wb") as file:
-            npy.write_array(file, np.array(number), allow_pickle=False)
-            npy.write_array(file, np.asarray(value), allow_pickle=False)
+            _write(file, number, value)
+
+
+def write_values(path: Path, values: Iterable[tuple[int, AnyArray]]) -> None:
+    """Write a file of values by number."""
+    with open(path, "wb") as file:
+        for number, value in values:
+            _write(file, number, value)
+
+
+def _write(file: BinaryIO, number: int, value: AnyArray) -> None:
+    npy.write_array(file, np.array(number), allow_pickle=False)
+    npy.write_array(file, np.asarray(value), allow_pickle=False)
 
 
 class ValueFile(msgspec.Struct, frozen=True):
@@ -65,10 +77,10 @@ class ValueFile(msgspec.Struct, frozen=True):
         return value
 
 
-def value_files(directory: Path, step: int) -> list[ValueFile]:
-    """Files of a step in a compile directory, in the order of batches and samples."""
+def value_files(folder: Path, step: int) -> list[ValueFile]:
+    """Files of a step in a folder, in the order of batches and samples."""
     found = []
-    for path in (directory / FOLDER).glob(f"{step}-*.values"):
+    for path in folder.glob(f"{step}-*.values"):
         _, batch, first_sample = map(int, path.stem.split("-"))
         found.append(ValueFile(path, batch, first_sample, dict(_offsets(path))))
     return sorted(found, key=lambda file: (file.batch, file.first_sample))

@@ -1,9 +1,10 @@
 """Comparison of two trainings operator by operator: both are run again with values recorded."""
 
-from csrun.advice.operator_comparison.comparing import (
+from csrun.advice.operator_comparison.first_difference import (
     OperatorComparison,
     OperatorDifference,
     compare_operators,
+    compare_with_torch,
 )
 from csrun.advice.operator_comparison.value_difference import Tolerance, ValueDifference
 
@@ -13,4 +14,5 @@ __all__ = [
     "Tolerance",
     "ValueDifference",
     "compare_operators",
+    "compare_with_torch",
 ]

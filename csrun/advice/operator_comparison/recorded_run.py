@@ -12,7 +12,7 @@ from csrun.base.errors import UsageError
 from csrun.base.run_command import RunCommand
 from csrun.context import Rerun
 from csrun.context.environment import inherited
-from csrun.executable.recorded_values import DONE, FOLDER
+from csrun.executable.recorded_values import DONE, FOLDER, OF_TORCH
 from csrun.records import checkpoints
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.model_dir import read_command
@@ -38,9 +38,16 @@ class RecordedRun:
         """
         return cls(model_dir, read_command(model_dir))
 
-    def record(self, start: Checkpoint | None, steps: tuple[int, int], folder: Path) -> None:
+    def record(
+        self,
+        start: Checkpoint | None,
+        steps: tuple[int, int],
+        folder: Path,
+        *,
+        against_torch: bool = False,
+    ) -> None:
         """Run it again from a checkpoint of its own, or from the beginning, with these steps
-        recorded in `folder`; it is ended after them.
+        recorded in `folder`; it is ended after them. against_torch: PyTorch computes them, too.
 
         Raises: UsageError where the command fails
         """
@@ -49,9 +56,9 @@ class RecordedRun:
             checkpoints.copy(start, folder)
             if (values := self.model_dir / LOOP_VALUES).is_file():
                 shutil.copyfile(values, folder / LOOP_VALUES)
-        again = Rerun(str(folder.absolute()), steps, resumes=start is not None)
+        again = Rerun(str(folder.absolute()), steps, start is not None, against_torch)
         with self._process(again, folder / LOG_FILE) as process:
-            while not _is_done(folder):
+            while not _is_done(folder, OF_TORCH if against_torch else ""):
                 if (code := process.poll()) is not None:
                     break
                 time.sleep(POLL_S)
@@ -97,8 +104,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _is_done(folder: Path) -> bool:
-    return any(folder.glob(f"tfcs_*/{FOLDER}/{DONE}"))
+def _is_done(folder: Path, source: str) -> bool:
+    return any(folder.glob(str(Path("tfcs_*", FOLDER, source, DONE))))
 
 
 def _last_line(log: Path) -> str:

@@ -6,7 +6,7 @@ Inputs and weights are recorded before the first kernel that reads them.
 from collections.abc import Mapping
 
 from csrun.compiler.graph.kernel import Kernel, Name
-from csrun.compiler.recorded_values import WrittenValue, read_values
+from csrun.compiler.written_values import WrittenValue, read_values
 from csrun.executable import RecordedValue
 
 RECORD = "record = runtime.record"

@@ -27,6 +27,7 @@ from csrun.cirh.ops.model import (
     Distribution,
     InitializerAttr,
     InputOp,
+    LeafOp,
     LossOp,
     OutputOp,
     ParameterOp,
@@ -34,6 +35,7 @@ from csrun.cirh.ops.model import (
     StoredOp,
 )
 from csrun.cirh.types import tensor_type
+from csrun.executable import RECORDED
 from csrun.executable.loss_scale import LossScaling
 from csrun.pytorch.errors import CaptureError, note_bug, user_line
 from csrun.pytorch.lower.clipping import clipping_of
@@ -69,18 +71,25 @@ def module_of(
     outputs: Sequence[Ref] = (),
     clipping: Clipping = UNLIMITED,
     scaling: LossScaling | None = None,
+    names_values: bool = False,
 ) -> ModuleOp:
     """Return the recorded step as a module: forward, loss, and in training backward and updates.
 
     algorithms: update of each parameter, by PyTorch's name; parameters without one, or without a
     gradient, are not updated. outputs: values that the host gets, each under its `output_name`.
     clipping: limits of the gradients, where the recording does not clip them. scaling: of the loss.
-    Parameters and buffers have the names of `stored_name`.
+    Parameters and buffers have the names of `stored_name`. names_values: values have the names of
+    `value_name`, which passes hand on to what takes their place.
 
     Raises: CaptureError, with the user's line, for an operator or option that is not supported
     """
-    importer = _Importer(recording, run_mode, scaling)
+    importer = _Importer(recording, run_mode, scaling, names_values)
     return importer.module_of(algorithms, outputs, clipping)
+
+
+def value_name(ref: Ref, operator: str) -> str:
+    """Return the name in CIRH of an operator's result."""
+    return f"{RECORDED}{ref.number}_{identifier(operator)}"
 
 
 def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
@@ -92,9 +101,14 @@ def masks_in(recording: Recording) -> Mapping[int, SSAValue]:
 
 class _Importer:
     def __init__(
-        self, recording: Recording, run_mode: RunMode, scaling: LossScaling | None = None
+        self,
+        recording: Recording,
+        run_mode: RunMode,
+        scaling: LossScaling | None = None,
+        names_values: bool = False,
     ) -> None:
         self._recording = recording
+        self._names_values = names_values
         self._run_mode = run_mode
         self._scaling = scaling if run_mode is RunMode.TRAIN else None
         precision = self._precision()
@@ -285,6 +299,8 @@ class _Importer:
             expected = tensor_type(kind.shape, SMALL_AS if is_view else name_of(kind.dtype))
             assert value.type == expected, f"{op.name} of {op.line}: {value.type}, not {expected}"
             self._values[ref] = value
+            if self._names_values and not isinstance(value.owner, LeafOp):
+                value.name_hint = value_name(ref, op.name)
 
     def _argument(self, argument: Any) -> Any:
         return self._value(argument) if isinstance(argument, Ref) else argument

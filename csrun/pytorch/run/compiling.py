@@ -9,6 +9,7 @@ from csrun.base.errors import UsageError
 from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
+from csrun.context import rerun
 from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.model_trace import share_of
@@ -17,6 +18,7 @@ from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.run.torch_reference import TorchReference
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.records.checkpoints import Checkpoint
@@ -71,6 +73,9 @@ class Compiling:
         variant.executable = compiled.executable
         if variant not in variant.batches.variants:
             variant.batches.variants.append(variant)
+        again = rerun()
+        if variant.trains and again is not None and again.against_torch:
+            TorchReference(variant.recording, compiled.executable, run.config.seed).start()
         if variant.trains:
             self.users.note_trained(variant.recording)
             self.trained = self.trained or variant

@@ -216,9 +216,15 @@ class StepVariant:
             _require_no_script_tensors(recording)
         algorithms = optimizer.algorithms(recording.gradients) if optimizer else {}
         scaled = optimizer.scaled if optimizer else None
-        limits = Clipping(scaled.clip_norm) if scaled else UNLIMITED
-        rule = scaled.rule if scaled else None
-        module = module_of(recording, algorithms, self.run_mode, self.outputs, limits, rule)
+        module = module_of(
+            recording,
+            algorithms,
+            self.run_mode,
+            self.outputs,
+            clipping=Clipping(scaled.clip_norm) if scaled else UNLIMITED,
+            scaling=scaled.rule if scaled else None,
+            names_values=options.record_steps is not None,
+        )
         if storage is not None:
             _require_float32(module)
             set_storage(module, storage)

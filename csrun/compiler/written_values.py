@@ -18,7 +18,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import GRADIENT, INPUT, LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.lair.loop_kernel import LoopKernel
-from csrun.executable import Combine, RecordedValue
+from csrun.executable import RECORDED, Combine, RecordedValue
 
 OUTPUT = "output/"
 _FORMATS = (NarrowHalfOp, RoundHalfOp, WidenHalfOp)
@@ -43,7 +43,7 @@ class WrittenValues:
             self._covered[place].append(op)
 
     def of(self, kernel: Kernel, place: int) -> tuple[WrittenValue, ...]:
-        """Those of a kernel, which stands at this place of the program."""
+        """Values of a kernel, which stands at this place of the program."""
         found: dict[Array, WrittenValue] = {}
         names = {array.name for array in kernel.writes}
         covered = set(self._covered[place])
@@ -71,6 +71,7 @@ class WrittenValues:
             operator=source.name.removeprefix("cirh."),
             kernel=_name_of(kernel),
             line=line_of(source) or line_of(op),
+            recorded=_recorded(result) or _recorded(source.results[0]),
             **_combined(self._dependences.get(result)),
         )
 
@@ -109,6 +110,12 @@ def line_of(operation: Operation) -> str:
     return ""
 
 
+def _recorded(value: SSAValue) -> str:
+    """The name of the value of a recorded PyTorch step that a value is; empty if of none."""
+    name = value.name_hint or ""
+    return name if name.startswith(RECORDED) else ""
+
+
 def _name_of(kernel: Kernel) -> str:
     """The kind of a kernel; of a generated one with its operators."""
     if not isinstance(kernel, LoopKernel):
@@ -118,7 +125,7 @@ def _name_of(kernel: Kernel) -> str:
 
 
 def _combined(dependence: Dependence | None) -> dict[str, Any]:
-    """How the values of minibatches make that of the batch."""
+    """Fields that say how the values of minibatches make that of the batch."""
     if dependence is None:
         return {"combine": None}
     if dependence.axis is not None:

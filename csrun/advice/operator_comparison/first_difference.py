@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from csrun.advice.operator_comparison.recorded_run import RecordedRun
-from csrun.advice.operator_comparison.recorded_step import RecordedStep, recorded_steps
+from csrun.advice.operator_comparison.step_values import StepValues, values_of_step
 from csrun.advice.operator_comparison.value_difference import (
     EXACT,
     Tolerance,
@@ -20,21 +20,28 @@ from csrun.advice.operator_comparison.value_difference import (
     difference_of,
 )
 from csrun.base.errors import CsrunError, UsageError
+from csrun.executable import RECORDED
+from csrun.executable.recorded_values import OF_TORCH
 from csrun.records import checkpoints
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.run_comparison import compare_losses, losses_of
 
 FIRST_WINDOW = 2  # of two steps the second reads the weights that the first has updated
 Report = Callable[[str], None]
+ValuesOfStep = Callable[[int], list[list[StepValues]]]  # programs of both runs
 
 
 class OperatorDifference(msgspec.Struct, frozen=True):
-    """The first value that differs; key: its name in both runs. line: the user's, of the first."""
+    """The first value that differs; key: its name in both runs. line: the user's, of the first.
+
+    recorded: the operator of a recorded PyTorch step whose result it is, if known
+    """
 
     step: int
     layer: str
     operator: str
     kernels: tuple[str, str]
+    recorded: str
     line: str
     key: str
     shape: tuple[int, ...]
@@ -93,21 +100,56 @@ def compare_operators(
             for run, start, place in zip(runs, starts, places, strict=True):
                 report(f"{run.model_dir}: recording steps {window[0]} to {window[1]}")
                 run.record(start, window, place)
-            while step < window[1] and counted.difference is None:
-                both = [recorded_steps(place, step + 1) for place in places]
-                if not counted.add(step + 1, *both):
-                    end = step  # one of the runs is over
-                    break
-                step += 1
-        if counted.difference is not None or end == step:
+            step = counted.add_steps(
+                window, lambda step, places=places: [values_of_step(each, step) for each in places]
+            )
+        if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
             break
     if not counted.compared:
         raise UsageError(
             f"{first} and {second}: no value of step {first_step} was recorded by both: compare"
             " trainings of one model"
         )
-    at = counted.difference.step if counted.difference else step
-    return counted.result(starts[0], first_step, at)
+    return counted.result(starts[0], first_step, step)
+
+
+def compare_with_torch(
+    model_dir: Path,
+    tolerance: Tolerance = EXACT,
+    steps: int = 1,
+    report: Report = lambda _: None,
+) -> OperatorComparison:
+    """Run a training of a PyTorch script again, and compare its values with PyTorch's own.
+
+    PyTorch gets the weights and the batch of each step that the program has, which is the first one
+    after the newest checkpoint.
+
+    Raises: UsageError where it cannot be run again, or has no value of a PyTorch operator
+    """
+    run, counted = RecordedRun.of(model_dir), _Count(tolerance)
+    start = _newest_before(model_dir, max(losses_of(model_dir)))
+    first = 1 + (start.step if start else 0)
+    window = first, first + steps - 1
+    with TemporaryDirectory(prefix="csrun-compare-") as folder:
+        place = Path(folder, "a")
+        report(f"{model_dir}: recording steps {window[0]} to {window[1]}")
+        run.record(start, window, place, against_torch=True)
+        step = counted.add_steps(
+            window, lambda step: [values_of_step(place, step, source) for source in ("", OF_TORCH)]
+        )
+    if not counted.compared:
+        raise UsageError(
+            f"{model_dir}: no value of step {first} is that of a PyTorch operator: --against torch"
+            " needs a script with cerebras_torch"
+        )
+    return counted.result(start, first, step)
+
+
+def _newest_before(model_dir: Path, step: int) -> Checkpoint | None:
+    steps = sorted(each for each in checkpoints.kept_steps(model_dir) if each < step)
+    return (
+        checkpoints.open_checkpoint(model_dir / checkpoints.name_of(steps[-1])) if steps else None
+    )
 
 
 class _Count:
@@ -118,7 +160,16 @@ class _Count:
         self.compared = self._unlike = self._only_first = self._only_second = 0
         self.difference: OperatorDifference | None = None
 
-    def add(self, step: int, a: Sequence[RecordedStep], b: Sequence[RecordedStep]) -> bool:
+    def add_steps(self, steps: tuple[int, int], values: ValuesOfStep) -> int:
+        """Compare steps up to the first difference; return the last one that both runs have."""
+        for step in range(steps[0], steps[1] + 1):
+            if not self._add(step, *values(step)):
+                return step - 1
+            if self.difference is not None:
+                return step
+        return steps[1]
+
+    def _add(self, step: int, a: Sequence[StepValues], b: Sequence[StepValues]) -> bool:
         """Compare a step up to the first difference; return whether both runs have it."""
         for one, other in zip(a, b, strict=False):
             self._only_first = len(one.numbers.keys() - other.numbers.keys())
@@ -128,7 +179,7 @@ class _Count:
                     return True
         return bool(a and b)
 
-    def _differs(self, step: int, key: str, one: RecordedStep, other: RecordedStep) -> bool:
+    def _differs(self, step: int, key: str, one: StepValues, other: StepValues) -> bool:
         x, y = one.value(key), other.value(key)
         if x is None or y is None or x.array.shape != y.array.shape:
             self._unlike += 1
@@ -146,6 +197,7 @@ class _Count:
             layer=described.layer,
             operator=described.operator,
             kernels=(described.kernel, kernel),
+            recorded=described.recorded.removeprefix(RECORDED).partition("_")[2],
             line=described.line,
             key=key,
             shape=x.array.shape,

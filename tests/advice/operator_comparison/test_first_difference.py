@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_found_by_name(train: Train) -> None:
     assert different is not None
     assert (found.start, different.step) == (0, 1)
     assert (different.layer, different.operator) == ("norm", "native_layer_norm")
-    assert different.kernels == ("layer_norm", "layer_norm")
+    assert different.kernels == ("norm", "norm")
     assert different.line.endswith(f"script.py:{LINE_OF_NORM}")
     assert (different.value.place, different.value.differing) == ((3, 5), 1)
     assert different.value.second == pytest.approx(1.25 * different.value.first)

@@ -12,11 +12,11 @@ from csrun.advice.operator_comparison.value_difference import AnyArray, StoredAr
 from csrun.base.half_formats import WORD
 from csrun.executable import Combine, Plan, RecordedValue
 from csrun.executable.executable import PLAN_FILE
-from csrun.executable.recorded_values import ValueFile, value_files
+from csrun.executable.recorded_values import FOLDER, ValueFile, value_files
 
 
 @dataclass(frozen=True)
-class RecordedStep:
+class StepValues:
     """One program's values in a step; files: of its minibatches, in their order."""
 
     plan: Plan
@@ -30,7 +30,7 @@ class RecordedStep:
         return {value.key: number for number, value in values if self._has(number)}
 
     def described(self, key: str) -> RecordedValue:
-        """What is known of a value."""
+        """Name, operator and place of a value."""
         assert self.plan.recording is not None, "it has recorded"
         return self.plan.recording.values[self.numbers[key]]
 
@@ -67,13 +67,16 @@ def _joined(parts: Sequence[AnyArray], value: RecordedValue) -> AnyArray:
     return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
 
-def recorded_steps(model_dir: Path, step: int) -> list[RecordedStep]:
-    """Programs that have recorded a step, in the order of their batches."""
-    found = list(_programs(model_dir, step))
+def values_of_step(model_dir: Path, step: int, source: str = "") -> list[StepValues]:
+    """Programs that have recorded a step, in the order of their batches.
+
+    source: OF_TORCH for the values that PyTorch has computed
+    """
+    found = list(_programs(model_dir, step, source))
     return sorted(found, key=lambda each: (each.files[0].batch, each.files[0].first_sample))
 
 
-def _programs(model_dir: Path, step: int) -> Iterator[RecordedStep]:
+def _programs(model_dir: Path, step: int, source: str) -> Iterator[StepValues]:
     for path in model_dir.glob(f"tfcs_*/{PLAN_FILE}"):
-        if files := value_files(path.parent, step):
-            yield RecordedStep(msgspec.json.decode(path.read_bytes(), type=Plan), files)
+        if files := value_files(path.parent / FOLDER / source, step):
+            yield StepValues(msgspec.json.decode(path.read_bytes(), type=Plan), files)

@@ -1,0 +1,97 @@
+"""Recorded steps of a variant as PyTorch computes them, from the same weights and batch.
+
+Weights and batch are those that the program has recorded. A thread waits for them: the loop goes
+on, and the order of its steps stays what it is.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from csrun.advice.operator_comparison.step_values import StepValues
+from csrun.advice.operator_comparison.value_difference import AnyArray
+from csrun.executable import RECORDED, Executable
+from csrun.executable.recorded_values import DONE, FOLDER, OF_TORCH, value_files, write_values
+from csrun.pytorch.lower.dropout_masks import MaskKey
+from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref
+from csrun.pytorch.record.torch_modes import onednn
+from csrun.records.torch_names import stored_name
+
+POLL_S = 0.02
+
+log = logging.getLogger("csrun")
+
+
+@dataclass
+class TorchReference:
+    """PyTorch's values of the steps that a compiled variant records."""
+
+    recording: Recording
+    executable: Executable
+    seed: int
+
+    def start(self) -> None:
+        """Compute them as soon as the steps are over, in a thread."""
+        threading.Thread(target=self._compute, name="torch-reference").start()
+
+    def _compute(self) -> None:
+        folder, recorded = self.executable.directory / FOLDER, self.executable.plan.recording
+        assert recorded is not None, "the program records"
+        main, over = threading.main_thread(), threading.Event()
+        while main.is_alive() and not (folder / DONE).exists():
+            over.wait(POLL_S)
+        of_torch = folder / OF_TORCH
+        try:
+            for step in range(recorded.first, recorded.last + 1):
+                if files := value_files(folder, step):
+                    of_torch.mkdir(exist_ok=True)
+                    values = self._values(StepValues(self.executable.plan, files), step)
+                    write_values(of_torch / f"{step}-0-0.values", values)
+        except Exception:
+            log.exception("PyTorch cannot compute the recorded step")
+        (folder / OF_TORCH).mkdir(parents=True, exist_ok=True)
+        (of_torch / DONE).touch()
+
+    def _values(self, found: StepValues, step: int) -> Iterator[tuple[int, AnyArray]]:
+        """Values that both compute, by their numbers in the plan."""
+        recorded = self.executable.plan.recording
+        assert recorded is not None, "the program records"
+        wanted = {
+            number: Ref.of(int(value.recorded.removeprefix(RECORDED).partition("_")[0]))
+            for number, value in enumerate(recorded.values)
+            if value.recorded
+        }
+        given = {
+            leaf.name: tensor
+            for leaf in self.recording.leaves
+            if (tensor := self._given(leaf, found)) is not None
+        }
+        draw = MaskKey(self.seed, step - 1, found.files[0].batch)
+        with onednn(True):
+            numbers = interpret(self.recording, wanted.values(), given, draw)
+        for number, ref in wanted.items():
+            yield number, numbers[ref].contiguous().numpy()
+
+    def _given(self, leaf: GraphLeaf, found: StepValues) -> torch.Tensor | None:
+        """A leaf as the program has read it; None where it has not."""
+        match leaf.source:
+            case LeafSource.INPUT:
+                key = f"input/{leaf.name}"
+            case LeafSource.SCRIPT:
+                key = f"input/script_{self.recording.script_leaves.index(leaf)}"
+            case LeafSource.PARAMETER | LeafSource.BUFFER:
+                key = f"weights/{stored_name(leaf.name)}"
+            case _:
+                return None
+        value = found.value(key) if key in found.numbers else None
+        if value is None:
+            return None
+        tensor = torch.from_numpy(value.numbers.copy())
+        shape = self.recording.kind(leaf.value).shape
+        if tensor.shape != shape and tensor.T.shape == shape:  # the store has its transpose
+            tensor = tensor.T
+        return tensor.to(leaf.tensor.dtype)
