@@ -100,9 +100,7 @@ def compare_operators(
             for run, start, place in zip(runs, starts, places, strict=True):
                 report(f"{run.model_dir}: recording steps {window[0]} to {window[1]}")
                 run.record(start, window, place)
-            step = counted.add_steps(
-                window, lambda step, places=places: [values_of_step(each, step) for each in places]
-            )
+            step = counted.add_steps(window, _reader((places[0], ""), (places[1], "")))
         if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
             break
     if not counted.compared:
@@ -134,15 +132,22 @@ def compare_with_torch(
         place = Path(folder, "a")
         report(f"{model_dir}: recording steps {window[0]} to {window[1]}")
         run.record(start, window, place, against_torch=True)
-        step = counted.add_steps(
-            window, lambda step: [values_of_step(place, step, source) for source in ("", OF_TORCH)]
-        )
+        step = counted.add_steps(window, _reader((place, ""), (place, OF_TORCH)))
     if not counted.compared:
         raise UsageError(
             f"{model_dir}: no value of step {first} is that of a PyTorch operator: --against torch"
             " needs a script with cerebras_torch"
         )
     return counted.result(start, first, step)
+
+
+def _reader(*sources: tuple[Path, str]) -> ValuesOfStep:
+    """Return what reads a step of two runs: of each its folder, and who has computed the values."""
+
+    def read(step: int) -> list[list[StepValues]]:
+        return [values_of_step(folder, step, source) for folder, source in sources]
+
+    return read
 
 
 def _newest_before(model_dir: Path, step: int) -> Checkpoint | None:
