@@ -31,7 +31,6 @@ def train(
     """Train from the given checkpoint, the newest one, or initial weights."""
     log.info(log_lines.saving_to(run.model_dir))
     with model_dir.opened(run.model_dir), model_dir.locked(run.model_dir, run.holder):
-        run.keep_command()
         try:
             return _train(run, steps, max_steps, path)
         except (KeyboardInterrupt, Terminated, PeerLost):
@@ -89,6 +88,7 @@ def _train(
             estimated_step_s=estimated_step_s(compiled.executable.directory),
             number_ranges=run.config.number_ranges,
         )
+        run.keep_command()
         results = Training(machine, options, compiled.traced.host, show).run()
         machine.close(results)
     return results

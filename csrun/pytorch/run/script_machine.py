@@ -160,6 +160,7 @@ class ScriptMachine:
                 estimated_step_s=self._estimated_step_s,
                 number_ranges=run.config.number_ranges,
             )
+            run.keep_command()
             self._training = Training(self.machine, options, None, self._show, taken)
         if not self._is_in_block:
             self._in_block.enter_context(self._training)

@@ -113,7 +113,6 @@ class ScriptRun:
             opened.enter_context(model_dir.opened(self.run.model_dir))
             if self.users.optimization is not None:
                 opened.enter_context(model_dir.locked(self.run.model_dir, self.run.holder))
-                self.run.keep_command()
                 opened.enter_context(self.replay.held())
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
