@@ -78,9 +78,6 @@ IN_FORWARD = {
 }
 #: What makes an optimizer of parameters.
 OPTIMIZERS = {
-    "`LBFGS`, `Rprop`, `ASGD`, `Adafactor`, `Muon`, `SparseAdam`, those of other packages": (
-        optim.Rprop
-    ),
     "`differentiable=True` of an optimizer": lambda p: optim.SGD(p, differentiable=True),
     "`eps=0` of an optimizer": lambda p: optim.Adam(p, eps=0.0),
 }
@@ -203,7 +200,7 @@ def edits_by_a_value(script, step, x, y):
 #: What a loop does with each batch.
 IN_LOOP = {
     "betas, eps, momentum that the loop changes": changes_momentum,
-    "`optimizer.step(closure)`": steps_with_a_closure,
+    "`optimizer.step(closure)` of one with a rule": steps_with_a_closure,
     "`load_state_dict` of the optimizer between steps": loads_the_optimizer,
     "two `backward()` for a batch": two_backwards,
     "`torch.autograd.grad` in the loop": gradients_of_the_loop,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from csrun.advice.operator_comparison.value_difference import AnyArray, StoredArray
+from csrun.advice.operator_comparison.value_difference import AnyArray, HeldArray
 from csrun.base.half_formats import WORD
 from csrun.executable import Combine, Plan, RecordedValue
 from csrun.executable.executable import PLAN_FILE
@@ -34,20 +34,20 @@ class StepValues:
         assert self.plan.recording is not None, "it has recorded"
         return self.plan.recording.values[self.numbers[key]]
 
-    def value(self, key: str) -> StoredArray | None:
+    def value(self, key: str) -> HeldArray | None:
         """A value of the whole batch; None where those of minibatches do not make one."""
         described = self.described(key)
         parts = [file.read(self.numbers[key]) for file in self.files]
         half = self.plan.storage if parts[0].dtype == WORD else None
         if len(parts) == 1 or described.combine is Combine.FIRST:
-            return StoredArray(parts[0], half)
+            return HeldArray(parts[0], half)
         match described.combine:
             case Combine.SAMPLES:
-                return StoredArray(_joined(parts, described), half)
+                return HeldArray(_joined(parts, described), half)
             case Combine.SUM:
-                numbers = [StoredArray(part, half).numbers for part in parts]
+                numbers = [HeldArray(part, half).numbers for part in parts]
                 total = np.sum(np.stack(numbers), axis=0, dtype=np.float64)
-                return StoredArray(total.astype(numbers[0].dtype))
+                return HeldArray(total.astype(numbers[0].dtype))
             case _:
                 return None
 

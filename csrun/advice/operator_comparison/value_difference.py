@@ -41,7 +41,7 @@ class ValueDifference(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class StoredArray:
+class HeldArray:
     """An array; half: the format of its elements, if they are words of one."""
 
     array: AnyArray
@@ -56,10 +56,10 @@ class StoredArray:
         self.half.widen(np.ascontiguousarray(self.array), found)
         return found
 
-    def in_precision(self, dtype: str) -> "StoredArray":
+    def in_precision(self, dtype: str) -> "HeldArray":
         """The same without digits that this floating-point type does not have."""
         is_wide = self.array.dtype.kind == "f" and self.array.itemsize > np.dtype(dtype).itemsize
-        return StoredArray(self.array.astype(dtype)) if is_wide else self
+        return HeldArray(self.array.astype(dtype)) if is_wide else self
 
     def words(self, half: HalfFormat) -> AnyArray:
         """Elements as words of a format."""
@@ -82,8 +82,8 @@ EXACT = Tolerance()
 
 
 def difference_of(
-    first: StoredArray,
-    second: StoredArray,
+    first: HeldArray,
+    second: HeldArray,
     tolerance: Tolerance = EXACT,
     halves: Sequence[HalfFormat] = (),
 ) -> ValueDifference | None:
@@ -93,7 +93,7 @@ def difference_of(
     """
     if halves and first.numbers.dtype.kind == "f" and second.numbers.dtype.kind == "f":
         half = min(halves, key=lambda each: each.mantissa_bits)
-        first, second = (StoredArray(each.words(half), half) for each in (first, second))
+        first, second = (HeldArray(each.words(half), half) for each in (first, second))
     distance = _distance(first, second, tolerance.of_largest)
     differing = int(np.count_nonzero(distance > tolerance.ulp))
     if not differing:
@@ -114,7 +114,7 @@ def difference_of(
     )
 
 
-def _distance(first: StoredArray, second: StoredArray, of_largest: bool) -> AnyArray:
+def _distance(first: HeldArray, second: HeldArray, of_largest: bool) -> AnyArray:
     """Ulp between elements, uint64."""
     halves = [each.half for each in (first, second) if each.half is not None]
     x, y = first.numbers, second.numbers

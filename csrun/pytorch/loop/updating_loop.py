@@ -42,7 +42,6 @@ class _UnscaledLoss(ScaledLoss):
                 "no rule in csrun, cannot be scaled: leave GradScaler out, with precision "
                 "mixed_bfloat16 or mixed_cbfloat16"
             )
-        super().scale(scaler)
 
 
 class UpdatingLoop(SessionLoop):
@@ -56,7 +55,7 @@ class UpdatingLoop(SessionLoop):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.scaled_loss = _UnscaledLoss(self._run, self._optimization)
+        self.scaled_loss = _UnscaledLoss(self._run, None)
         self._uncleared: set[int] = set()  # parameters with a gradient of an earlier step
 
     @property

@@ -331,7 +331,7 @@ def test_the_dialects_of_a_scaler():
 
 
 def test_a_step_with_its_own_updates_has_no_scale(tmp_path):
-    script = Script(cbtorch.amp.GradScaler)
+    script = Script(lambda: cbtorch.amp.GradScaler("dynamic"))
     script.optimizer = torch.optim.Rprop(script.model.parameters(), 1e-2)
     with pytest.raises(UsageError, match="cannot be scaled: leave GradScaler out, with precision"):
         script.train(tmp_path)
