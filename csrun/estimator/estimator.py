@@ -25,7 +25,7 @@ from csrun.context import (
 from csrun.data import Dataset, as_dataset
 from csrun.data.sharding import seeded
 from csrun.estimator import evaluate, prepare, roles, train
-from csrun.estimator.compilation import recorded
+from csrun.estimator.compile_options import recorded
 from csrun.estimator.input_report import InputReports
 from csrun.estimator.model_trace import ModelFunction, TracedModel, trace_model
 from csrun.estimator.run import EstimatorRun

@@ -19,7 +19,8 @@ from csrun.estimator.target import machine_for, target_of
 from csrun.executable import Plan, RunMode
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.records.run_estimate import estimated_step_s
-from csrun.runtime.chief.training import LoopOptions, Training
+from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.wire.messages import Results
 
 log = logging.getLogger("csrun")

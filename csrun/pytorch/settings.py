@@ -20,7 +20,7 @@ from csrun.context import (
     preparation,
     rerun,
 )
-from csrun.estimator.compilation import recorded
+from csrun.estimator.compile_options import recorded
 from csrun.pytorch.asked_scalers import note_torch_scalers
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.torch_version import warn_of_untested

@@ -30,7 +30,7 @@ from csrun.base.mode import BURST_S, ExecutionMode, RunMode
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
-from csrun.estimator.compilation import minibatches_in_flight
+from csrun.estimator.compile_options import minibatches_in_flight
 from csrun.estimator.model_trace import trace_model
 from csrun.executable import BatchSplit
 from csrun.records import checkpoints

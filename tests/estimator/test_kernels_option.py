@@ -4,7 +4,7 @@ import pytest
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
-from csrun.estimator.compilation import form_of_kernels
+from csrun.estimator.compile_options import form_of_kernels
 from csrun.executable import machine_code
 
 

@@ -10,7 +10,8 @@ from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.compiler import CompileOptions
 from csrun.context import rerun
-from csrun.estimator.compilation import Tracing, compile_fitting, compile_options
+from csrun.estimator.compilation import Tracing, compile_fitting
+from csrun.estimator.compile_options import compile_options
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.model_trace import share_of
 from csrun.estimator.progress import compile_display

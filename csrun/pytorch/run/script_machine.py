@@ -21,7 +21,8 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, Program
-from csrun.runtime.chief.training import LoopOptions, Training
+from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.wire.messages import Results
 
 
@@ -175,7 +176,7 @@ class ScriptMachine:
     @property
     def input_share(self) -> float:
         """Share of the training's time so far that its steps waited for batches."""
-        return self._training.input_share if self._training is not None else 0.0
+        return self._training.record.input_share if self._training is not None else 0.0
 
     @property
     def has_ended(self) -> bool:

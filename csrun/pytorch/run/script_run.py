@@ -495,10 +495,10 @@ class ScriptRun:
         assert machine is not None, "begun"
         keep_taken = self._orders.keep_taken
         training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
-        training.synchronizations = self.synchronizations
-        training.recorded_steps = self.recorded_steps
+        training.record.synchronizations = self.synchronizations
+        training.record.recorded_steps = self.recorded_steps
         for name, value in self._summaries:
-            training.summarize(name, value)
+            training.record.summarize(name, value, training.step)
         self._summaries = []
         return training
 
@@ -509,7 +509,8 @@ class ScriptRun:
         if self._machine is None or not self._machine.owner.trains:
             self._summaries.append((name, value))  # the training begins after it
             return
-        self._trainer().summarize(name, value)
+        training = self._trainer()
+        training.record.summarize(name, value, training.step)
 
     def times(self) -> RunTimes:
         """Return the run's times so far."""

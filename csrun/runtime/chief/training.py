@@ -1,12 +1,9 @@
 """A training: drives a machine's steps, and writes what a run leaves in model_dir."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from time import perf_counter, perf_counter_ns
+from contextlib import ExitStack, contextmanager
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
 
@@ -14,59 +11,25 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
-from csrun.context import Progress
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.executable.bind import Array
 from csrun.executable.loss_scale import ScaleState
-from csrun.records import checkpoints, events, ledger, log_lines, performance
-from csrun.records.ledger import LedgerRow, Row, StepTimes
-from csrun.records.run_estimate import EstimateCheck
+from csrun.records import checkpoints
+from csrun.records.ledger import Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
 from csrun.runtime.chief.range_reports import RangeReports, first_overflow
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
-from csrun.runtime.input_log import InputLog
-from csrun.runtime.step.results import HostCall, StepResult, Summary, write_summaries
+from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
+from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
 from csrun.runtime.step.trace import SpanKind
 from csrun.runtime.wire.messages import Gathering, Results, StepOrder, StepsDone
 
 log = logging.getLogger("csrun")
-
-SHOWN_WAIT = 0.05  # of the time so far; a smaller share is not worth a look
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """Options of a training loop.
-
-    first: the global step it starts from; last: the one it ends before, None for the data's end.
-    identity: what a checkpoint says of the run that wrote it. apart: each streamer has data of
-    its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
-    grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
-    the loss's, of the checkpoint that the run continues. number_ranges: steps between two reports
-    on the numbers' ranges.
-    """
-
-    model_dir: Path
-    first: int
-    last: int | None
-    log_steps: int
-    checkpoint_steps: int
-    checkpoints_kept: int
-    identity: Mapping[str, str]
-    compile_time_s: float
-    settings: RunSettings
-    summaries: tuple[Summary, ...] = ()
-    apart: bool = False
-    saves_initial: bool = True
-    grace_s: float | None = None
-    first_scale: ScaleState | None = None
-    estimated_step_s: float | None = None
-    number_ranges: int | None = None
 
 
 class Training:
@@ -76,8 +39,9 @@ class Training:
     may be left and entered again, as a script that trains in several blocks does; meanwhile signals
     act at once, and no file is open.
 
-    step: the global step that comes next. taken: called with steps (the first one, how many) before
-    anything is written of them; where a step takes several batches, of batches.
+    record: its measurements. step: the global step that comes next. taken: called with steps (the
+    first one, how many) before anything is written of them; where a step takes several batches, of
+    batches.
     """
 
     def __init__(
@@ -90,18 +54,13 @@ class Training:
     ) -> None:
         self._machine = machine
         self._options = options
-        self._host = host
         self._trace = ChiefTrace(
             machine, options.settings.trace_steps, options.model_dir, options.first
         )
-        self._show = show
+        self.record = TrainingRecord(machine, options, host, show)
         self._taken = taken
         self._loss = float("nan")
         self._loss_so_far = 0.0  # of a step of which not all batches are computed
-        self._samples = 0
-        self._input = InputLog(machine.feeding)
-        self.synchronizations: Counter[str] = Counter()  # by the script's line that waited
-        self.recorded_steps: Counter[str] = Counter()  # by the script's line that makes it so
         self._ending = DeferredEnding(machine.has_lost_peer, options.grace_s)
         folder = options.model_dir
         writer = checkpoints.Writer(folder, options.identity, options.checkpoints_kept)
@@ -120,23 +79,19 @@ class Training:
             log.warning("number_ranges has no effect: nothing is 16 bits wide in this run")
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
-        self._estimate = EstimateCheck(options.estimated_step_s)
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # when the last order was given
-        self._left_s: float | None = None  # when it was left the last time
         self._unwritten: Mapping[str, Array] = {}  # values that writes since the step have changed
         self.step = options.first
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            folder = self._options.model_dir
-            self._events = opened.enter_context(closing(events.EventWriter(folder)))
-            self._start_clocks()
+            is_first = opened.enter_context(self.record.opened())
             opened.enter_context(self._ending)  # also of the first checkpoint, which takes a while
             # After the ending is entered: a checkpoint is finished while signals are still
             # deferred.
             opened.push(self._leave)
-            if self._left_s is None and self.step == 0 and self._options.saves_initial:
+            if is_first and self.step == 0 and self._options.saves_initial:
                 self._save()
             self._open = opened.pop_all()
         return self
@@ -147,7 +102,7 @@ class Training:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._left_s = perf_counter()
+        self.record.rest()
         self._open.__exit__(kind, error, traceback)
 
     def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -155,19 +110,6 @@ class Training:
         self._saving.end(error)
         if isinstance(error, Exception):
             self._trace.break_off()
-
-    def _start_clocks(self) -> None:
-        """From here on its time counts."""
-        if self._left_s is None:
-            self._rates = performance.RateTracker()
-            self._ledger = ledger.Ledger()
-            self._started = perf_counter()
-            return
-        rested_s = perf_counter() - self._left_s
-        # Rates and times are of the training: what the script does between blocks is not its time.
-        self._started += rested_s
-        self._rates.rested(rested_s)
-        self._ledger.rested(rested_s)
 
     def run(self) -> Results:
         """Train to the end, and return the final step and loss.
@@ -178,10 +120,6 @@ class Training:
             while not self.is_over:
                 self.advance()
             return self.finish()
-
-    def summarize(self, name: str, value: float) -> None:
-        """Write a number into the events, at the step that was taken last."""
-        self._events.scalars({name: value}, self.step)
 
     def use(self, program: Program) -> None:
         """Take the next steps by another program over the machine's store."""
@@ -233,7 +171,7 @@ class Training:
         boundaries = [options.log_steps, options.checkpoint_steps]
         if self._ranges is not None:  # a step that has overflowed is the last one of its order
             boundaries.append(self._ranges.every if self._scale is None else 1)
-        self._ledger.mark(Row.SCRIPT)
+        self.record.mark(Row.SCRIPT)
         self._ordered_ns = perf_counter_ns()
         steps = StepOrder(self.step, most, keeps_all, gathering)
         return self._orders[self._program].begin(steps, tuple(boundaries))
@@ -246,7 +184,7 @@ class Training:
         self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
-        self._ledger.mark_steps(StepTimes(done.seconds, *waits), behind)
+        self.record.mark_steps(StepTimes(done.seconds, *waits), behind)
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
         exhausted, before = None, self.scale_state
         if self._scale is not None:
@@ -255,16 +193,14 @@ class Training:
         if steps:
             self._unwritten = {}
         self._taken(first, done.done)
-        self._samples += done.samples
-        self._input.add(done)
-        self._estimate.add(steps, done.seconds - waited_s)
+        self.record.add(done, steps, waited_s)
         self._is_at_end = done.finished
         if steps:
             began_ns = perf_counter_ns()
-            self._report(final=self.is_over)
+            self._report()
             self._report_ranges(before)
             self._traced(SpanKind.LOG, self.step - 1, began_ns)
-        self._ledger.mark(Row.CHIEF)
+        self.record.mark(Row.CHIEF)
         if done.bad_loss is not None:
             self._saving.wait()  # it is the last good one
             raise CsrunError(self._why_stopped(done))
@@ -276,18 +212,13 @@ class Training:
             self._save()
         if self._ending.asked is None:
             self._trace.look(self.step)
-        self._ledger.mark(Row.CHIEF)
+        self.record.mark(Row.CHIEF)
         if (asked := self._ending.asked) is not None:
             self._is_asked = True
             self._save_before_end(asked.name)
             self._trace.look(self.step, is_over=True)  # by processes that may be at work yet
             self._ending.__exit__()
         return done
-
-    @property
-    def input_share(self) -> float:
-        """Share of the time so far that steps waited for batches."""
-        return self._ledger.share(Row.INPUT)
 
     @property
     def scales(self) -> list[float]:
@@ -326,34 +257,20 @@ class Training:
         if self._saving.newest != self.step:
             self._save()
         self._saving.wait()
-        self._ledger.mark(Row.CHECKPOINT)
+        self.record.mark(Row.CHECKPOINT)
 
     def finish(self) -> Results:
         """Save where the last step has no checkpoint; the final step and loss so far.
 
         Raises: what a signal that told the run to end does.
         """
-        self._ledger.mark(Row.SCRIPT)
+        self.record.mark(Row.SCRIPT)
         if not self._is_asked:
             self._save_last()
         self._trace.look(self.step, is_over=True)
         self._ending.__exit__()
-        self._ledger.mark(Row.CHIEF)
-        seconds = perf_counter() - self._started
-        spent = self._ledger.rows()
-        try:
-            self._keep_performance(seconds, spent)
-        except CsrunError as error:  # the weights are there: that was what was asked for
-            log.warning(f"Training finished, but its performance record was not saved: {error}")
-        for line in ledger.lines(spent):
-            log.info(line)
-        if self.synchronizations:
-            log.info(log_lines.synchronizations(self.synchronizations))
-        if self.recorded_steps:
-            log.info(log_lines.recorded_steps(self.recorded_steps))
-        log.info(log_lines.training_finished(self._samples, seconds))
-        if self._samples:
-            log.info(log_lines.final_loss(self._loss))
+        self.record.mark(Row.CHIEF)
+        self.record.finish(self._loss)
         return {"global_step": float(self.step), "loss": self._loss}
 
     def _save_last(self) -> None:
@@ -389,30 +306,12 @@ class Training:
                 self._loss, self._loss_so_far = self._loss_so_far, 0.0
         return sum(ends)
 
-    def _report(self, final: bool) -> None:
-        step = self.step
-        self._rates.received(self._samples)
-        last, share = self._options.last or 0, self._ledger.share(Row.INPUT)
-        values = self._loss, share, self._input.straggler
-        self._show(Progress("training", step, last, self._status(), "steps", *values))
-        if step % self._options.log_steps and not final and step != 1:
-            return
-        rates = self._rates.log()
-        scalars = {"loss": self._loss, "local_samples_per_sec": rates.rate}
-        spent = self._ledger.since_report()
-        scalars |= {f"seconds/{row}": seconds for row, seconds in spent.items()}
-        scalars["avg_samples_per_sec"] = rates.global_rate
-        if (rate := self._learning_rate(step - 1)) is not None:
-            scalars["lr"] = rate
-        if self._scale is not None:
-            scalars |= self._scale.scalars
-        if self._host and self._result:
-            self._host.take(self._result)
-            scalars |= self._host.values()
-        self._events.scalars(scalars, step)
-        if self._result:
-            write_summaries(self._options.summaries, self._result, self._events, step)
-        log.info(log_lines.step(self._machine.device, step, self._loss, rates))
+    def _report(self) -> None:
+        """Show how far it is, and write what is due of the step that was taken last."""
+        more = {} if self._scale is None else dict(self._scale.scalars)
+        if (rate := self._learning_rate(self.step - 1)) is not None:
+            more = {"lr": rate, **more}
+        self.record.report(self.step, self._loss, self._result, more, is_last=self.is_over)
 
     def _first_overflow(self) -> str:
         return first_overflow(self._machine.plan, self._machine.gradients)
@@ -424,17 +323,7 @@ class Training:
             return
         is_halved = now is not None and before is not None and now.scale < before.scale
         if is_halved or self.step % ranges.every == 0:
-            ranges.report(self.step, None if now is None else now.scale, self._events)
-
-    def _status(self) -> str:
-        """The loss, and the wait that costs most where it costs much."""
-        wait = self._ledger.largest_wait()
-        waiting = (
-            f", waiting: {wait.row.replace('_', ' ')} {wait.share:.0%}"
-            if wait.share >= SHOWN_WAIT
-            else ""
-        )
-        return f"loss {self._loss:.5g}{waiting}"
+            ranges.report(self.step, None if now is None else now.scale, self.record.events)
 
     def _learning_rate(self, step: int) -> float | None:
         """Learning rate of a step just taken."""
@@ -445,13 +334,13 @@ class Training:
 
     def _save(self) -> None:
         step = self.step
-        self._ledger.mark(Row.CHIEF)
+        self.record.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
         more = {} if self._scale is None else self._scale.tensors
         with self._as_it_was():
             state = {**self._machine.state, **more}
             self._saving.begin(step, state, self._machine.hold_updates, more)
-        self._ledger.mark(Row.CHECKPOINT)
+        self.record.mark(Row.CHECKPOINT)
         self._traced(SpanKind.CHECKPOINT, step - 1, began_ns)
 
     @contextmanager
@@ -498,28 +387,6 @@ class Training:
             what, remedy = f"step {step + 1}: {uncounted}", "drop such batches in input_fn"
         return (
             f"{what}: training stopped before this update; {self._saving.last_good(step, remedy)}"
-        )
-
-    def _keep_performance(self, seconds: float, spent: tuple[LedgerRow, ...]) -> None:
-        plan, fed = self._machine.plan, self._input.finish()
-        performance.write(
-            self._options.model_dir,
-            performance.Performance(
-                compile_time=self._options.compile_time_s,
-                est_samples_per_sec=plan.estimate.samples_per_sec,
-                programming_time=self._machine.programming_time_s,
-                samples_per_sec=self._samples / seconds if seconds else 0.0,
-                suspected_input_bottleneck=fed.is_bottleneck,
-                total_samples=self._samples,
-                total_time=seconds,
-                step_time=self._estimate.step_s,
-                estimated_step_time=self._options.estimated_step_s,
-                input=fed,
-                ledger=spent,
-                num_csx=plan.systems,
-                synchronizations=dict(self.synchronizations.most_common()),
-                recorded_steps=dict(self.recorded_steps.most_common()),
-            ),
         )
 
 

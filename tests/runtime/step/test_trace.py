@@ -12,7 +12,8 @@ from csrun.base.errors import CsrunError
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.chief.tracing import ChiefTrace
-from csrun.runtime.chief.training import LoopOptions, Training
+from csrun.runtime.chief.training import Training
+from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.step import trace
 from csrun.runtime.step.trace import RING_BYTES, SpanKind, SpanRecorder, spans_in
 from csrun.runtime.wire.messages import StepOrder
