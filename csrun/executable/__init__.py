@@ -1,5 +1,6 @@
 """Executable: the output of a compile that a wafer loads; compiler and runtime meet only here."""
 
+from csrun.base.mode import RunMode
 from csrun.executable import learning_rate, machine_code
 from csrun.executable.bind import (
     ALIGNMENT_BYTES,
@@ -40,24 +41,15 @@ from csrun.executable.plan import (
     Buffer,
     Combine,
     Commit,
-    Group,
-    Initializer,
-    InitializerKind,
     InputSpec,
     LabelRange,
-    Layer,
     MinibatchVisit,
     NumberRange,
     Output,
-    Parameter,
     Plan,
     PlanOptions,
     RecordedSteps,
     RecordedValue,
-    RunMode,
-    Slot,
-    StoreLayout,
-    TensorShard,
     Visit,
 )
 from csrun.executable.program_functions import (
@@ -65,6 +57,16 @@ from csrun.executable.program_functions import (
     row_tiles,
     sums_of_squares,
     trust_ratio,
+)
+from csrun.executable.stored_groups import (
+    Group,
+    Initializer,
+    InitializerKind,
+    Layer,
+    Parameter,
+    Slot,
+    StoreLayout,
+    TensorShard,
 )
 
 __all__ = [

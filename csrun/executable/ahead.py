@@ -5,7 +5,7 @@ Both ends of a stream go by it, and the compile report: the wafer's slots, and t
 
 from collections.abc import Sequence
 
-from csrun.executable.plan import Group
+from csrun.executable.stored_groups import Group
 
 
 def lie_over(group: Group, other: Group) -> bool:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from csrun.base.half_formats import WORD
-from csrun.executable.plan import MOST_STEPS, Group, Parameter, Plan
+from csrun.executable.plan import MOST_STEPS, Plan
 from csrun.executable.shards import Own, StoreShards
+from csrun.executable.stored_groups import Group, Parameter
 
 # A cache line, and the widest vector register of a CPU.
 ALIGNMENT_BYTES = 64

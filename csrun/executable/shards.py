@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from csrun.base.errors import CsrunError
-from csrun.executable.plan import Group, Plan
+from csrun.executable.plan import Plan
+from csrun.executable.stored_groups import Group
 
 Own = Collection[int] | None  # a task's groups, by index; None for all
 

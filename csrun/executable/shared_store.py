@@ -21,8 +21,9 @@ from csrun.executable.bind import (
     nbytes_of,
     stored_tensors_of,
 )
-from csrun.executable.plan import Buffer, Group, Layer, Parameter, Plan, StoreLayout, Visit
+from csrun.executable.plan import Buffer, Plan, Visit
 from csrun.executable.shards import piece_starts
+from csrun.executable.stored_groups import Group, Layer, Parameter, StoreLayout
 
 
 def over_store_of(owner: Plan, plan: Plan) -> Plan:

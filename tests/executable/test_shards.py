@@ -10,8 +10,9 @@ from support.programs import Network
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import ExecutionMode, RunMode
-from csrun.executable.plan import Group, Plan, TensorShard
+from csrun.executable.plan import Plan
 from csrun.executable.shards import StoreShards
+from csrun.executable.stored_groups import Group, TensorShard
 
 SIZES = st.lists(st.integers(1, 40), max_size=8)
 

@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 from csrun.executable import Plan, StepState
 from csrun.executable.ahead import fetches, lie_over
 from csrun.executable.bind import Bytes, gradient_bytes
-from csrun.executable.plan import PREFETCH_BYTES, Group
+from csrun.executable.plan import PREFETCH_BYTES
 from csrun.executable.program_functions import total
+from csrun.executable.stored_groups import Group
 from csrun.runtime.step.scale_rows import ScaleRows
 from csrun.runtime.step.sent_weights import SentWeights
 from csrun.runtime.step.updates import Updates

@@ -14,8 +14,8 @@ from itertools import chain, zip_longest
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
 from csrun.executable.bind import gradient_bytes, gradients_offset, of_system
-from csrun.executable.plan import Group
 from csrun.executable.shards import Own, StoreShards, own_groups
+from csrun.executable.stored_groups import Group
 
 UPDATED_LOTS = 3  # groups whose state is there meanwhile: written back, updated, fetched ahead
 READ_LOTS = 2  # groups whose weights are there for the wafer: the one it copies, and the next
