@@ -1,0 +1,395 @@
+"""A queue of steps of a script's loops, and the machine that runs them in orders."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, groupby
+from typing import Any
+
+import torch
+
+from csrun.base.errors import CsrunError, UsageError
+from csrun.base.half_formats import SCALE_KEYS
+from csrun.estimator.run import EstimatorRun
+from csrun.estimator.start import load_weights, scale_in
+from csrun.estimator.target import target_of
+from csrun.executable import MOST_STEPS
+from csrun.executable.loss_scale import ScaleState
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.run.compiling import Compiling
+from csrun.pytorch.run.orders import EARLIEST, Evaluations, TrainingOrders
+from csrun.pytorch.run.replay import Replay
+from csrun.pytorch.run.script_machine import ScriptMachine
+from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork, in_a_row
+from csrun.pytorch.step.variant import Batches, KnownBatches, StepVariant
+from csrun.pytorch.user import ScriptBatches, SessionLoader
+from csrun.pytorch.weights.store_copies import (
+    names_of,
+    write_weights,
+)
+from csrun.pytorch.weights.sync import WeightSync
+from csrun.runtime.chief.machine import Program
+from csrun.runtime.chief.training import Training
+from csrun.runtime.wire.messages import Results
+from csrun.runtime.wire.rendezvous import RunFolder, announce_done
+
+log = logging.getLogger("csrun")
+
+Variants = dict[tuple[Any, ...], StepVariant]  # of a Session, by what tells them apart
+
+GOES_ON = "goes on"  # among the results of a run: the chief begins it again
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """Times of a run so far. estimate: samples a second, by the compiler.
+
+    input_share: of the time that steps waited for batches
+    """
+
+    compile_s: float
+    programming_s: float
+    estimate: float
+    input_share: float
+
+
+@dataclass
+class StepQueue:
+    """A queue of steps, in the loops' order, and the machine that runs them.
+
+    The wafer is leased by the first order. folder: returns where the job's tasks meet next. count:
+    of steps of all loops. updates: of `optimizer.step()` calls.
+    """
+
+    run: EstimatorRun
+    folder: Callable[[], RunFolder | None]
+    users: WeightSync
+    loaders: list[SessionLoader]
+    count: int = 0
+    updates: int = 0
+    _variants: dict[tuple[object, ...], Variants] = field(default_factory=dict)
+    _causes: dict[tuple[object, ...], dict[tuple[Any, ...], str]] = field(default_factory=dict)
+    synchronizations: Counter[str] = field(default_factory=Counter)  # by the line that waited
+    recorded_steps: Counter[str] = field(default_factory=Counter)  # by what makes it necessary
+    _queued: list[QueuedStep] = field(default_factory=list)
+    _machine: ScriptMachine | None = None
+    _evaluations: Evaluations = field(default_factory=Evaluations)
+    _summaries: list[tuple[str, float]] = field(default_factory=list)  # before the training
+    _broken_by: BaseException | None = None
+    _loaded: dict[str, torch.Tensor] = field(default_factory=dict)  # optimizer state of the script
+
+    def __post_init__(self) -> None:
+        self._target, self._batches = target_of(self.run), KnownBatches(self.loaders)
+        self._compiling = Compiling(self.users, self._target)
+        self.replay = Replay(self.run.model_dir, self.users)
+        self._orders = TrainingOrders(self.users, self.replay)
+
+    # Batches and programs.
+
+    def variants_of(self, session: tuple[object, ...], variants: Variants) -> Variants:
+        """Register a Session's variants; return those of the last Session like it."""
+        earlier, self._variants[session] = self._variants.get(session, {}), variants
+        if self._machine is not None:
+            self._machine.keep({*chain(*map(dict.values, (earlier, *self._variants.values())))})
+        return earlier
+
+    def recorded_parts(self, session: tuple[object, ...]) -> dict[tuple[Any, ...], str]:
+        """Return the parts of a Session's loop whose steps are all recorded, with the causes."""
+        return self._causes.setdefault(session, {})
+
+    def batches_of(self, loader: SessionLoader) -> Batches:
+        """Return a loader's batches.
+
+        Raises: UsageError in a job, for a loader that was made after the first Session's block
+        """
+        return self._batches.of(loader, is_job=self.run.folder is not None)
+
+    @cached_property
+    def script_batches(self) -> Batches:
+        """Batches of steps on tensors that the script makes itself."""
+        return Batches(ScriptBatches(), number=0, is_pushed=True)
+
+    def look_at_data(self) -> None:
+        """Take what the loop has changed of the loaders' data, between two passes.
+
+        Raises: UsageError for a change during a pass, or one that cannot be sent to streamers
+        """
+        for batches in self._batches.all():
+            batches.look(self.flush, sends=not self._makes_batches)
+
+    @contextmanager
+    def pass_open(self) -> Iterator[None]:
+        """Have a pass open; after it the loop may change the data of queued steps."""
+        try:
+            yield
+        finally:
+            if self._makes_batches:
+                self._keep_batches()
+
+    def _keep_batches(self) -> None:
+        """Make the batches of all steps that are queued or under way, where that is done here."""
+        numbers: dict[Batches, list[int]] = {batches: [] for batches in self._batches.all()}
+        for step in (*self._orders.steps, *self._queued):
+            if step.work is not QueuedWork.UPDATE and step.inputs is None:
+                numbers[step.variant.batches].append(step.batch)
+        for batches, wanted in numbers.items():
+            batches.loader.batches.keep(wanted)
+
+    @property
+    def _makes_batches(self) -> bool:
+        """True if this process makes the batches of steps, when they run."""
+        context = self.run.context
+        return self.run.folder is None or context is None or context.rank in context.streamers
+
+    def compile(self, variant: StepVariant) -> None:
+        """Compile a variant with the values that it is to return, and load it."""
+        is_known = self._machine is not None or variant.is_one_of_many
+        self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
+        if self._machine is not None and self._machine.takes(variant):
+            self._machine.load(variant)
+
+    @property
+    def accumulates(self) -> bool:
+        """True if a training step may take several batches."""
+        return self._compiling.accumulates
+
+    def accumulate(self) -> None:
+        """Allow training steps of several batches from here on.
+
+        What is trained so far goes into another store, which has memory for all gradients.
+        """
+        if self.accumulates:
+            return
+        self.flush()
+        self._compiling.accumulate()
+        self._batches.forget_trainings()
+        if self._machine is not None and self._machine.owner.trains:
+            self._machine.save()
+            self._restart_machine()
+
+    def give(self, variant: StepVariant, values: Iterable[Ref]) -> None:
+        """Have a variant return more values; what is queued of others runs before."""
+        variant.outputs = (*variant.outputs, *values)
+        if variant.executable is not None:
+            log.info("Compiling again: the loop reads a value that it did not read before")
+        self.compile(variant)
+
+    def _program(self, variant: StepVariant) -> Program:
+        if new := [ref for ref in variant.wanted if ref not in variant.outputs]:
+            self.give(variant, new)
+        if not self._compiling.is_current(variant):
+            self.compile(variant)
+        if self._machine is not None and not self._machine.takes(variant):
+            self._machine.require_successor(variant)
+            self._machine.save()
+            self._restart_machine()
+        machine = self._machine or self._begun(variant)
+        if variant.program is None:
+            machine.load(variant)
+        assert variant.program is not None, "loaded"
+        return variant.program
+
+    def _begun(self, variant: StepVariant) -> ScriptMachine:
+        """Lease the wafer; a training variant lays out its store, if one is known."""
+        trained, found = self._compiling.trained, self.replay.find()
+        owner = variant if variant.trains else trained or variant
+        owner = owner.batches.whole(owner)
+        machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
+        state, kept = machine.machine.state, found.manifest.tensors if found else {}
+        is_part = kept.keys() - set(SCALE_KEYS) < state.keys()
+        is_whole = owner.trains and not (owner.is_one_of_many and is_part)
+        plan = machine.machine.plan
+        load_weights(self.run, machine.machine, found if is_whole else None, None, {})
+        machine.first_scale = scale_in(found, plan) if found else self._first_scale()
+        if not is_whole and found is not None:
+            found.take({name: x for name, x in state.items() if name in kept})
+            missing = {name: x for name, x in state.items() if name not in kept}
+            write_weights(self.users.model, missing if owner.trains else {})
+        if self.users.are_current:
+            write_weights(self.users.model, state)
+        for name, value in self._loaded.items():
+            if name in state:
+                state[name][...] = value.numpy()
+        self._loaded = {}
+        self._machine = machine
+        return machine
+
+    # The loss's scale.
+
+    def _first_scale(self) -> ScaleState | None:
+        optimization = self.users.optimization
+        scaled = None if optimization is None else optimization.scaled
+        return None if scaled is None else scaled.first
+
+    def scale_state(self) -> ScaleState | None:
+        """Return the scale and its counters after the steps that the loops have made.
+
+        Raises: GoneError in a step of an earlier run, which has not read it
+        """
+        if self.replay.is_on:
+            return self.replay.scale() or self._first_scale()
+        self.flush_for_read()
+        found = None if self._machine is None else self._machine.scale_state
+        if found is None:
+            found = self.replay.found_scale() or self._first_scale()
+        if found is not None:
+            self.replay.keep_scale(found)
+        return found
+
+    # Steps.
+
+    def queue(self, step: QueuedStep) -> None:
+        """Queue a step. It runs when there are many, or when a value of it is read.
+
+        A step that an earlier run has taken gets its loss from the value log.
+        """
+        if self.replay.takes(step):
+            step.variant.batches.next = step.batch + 1
+            return
+        self._queued.append(step)
+        if self._orders.is_under_way or len(self._queued) > EARLIEST:
+            self._order_early(is_full=len(self._queued) >= MOST_STEPS)
+        if len(self._queued) >= MOST_STEPS:
+            self.flush()
+
+    def _order_early(self, *, is_full: bool) -> None:
+        """Order steps while the loop goes on. is_full: even if that has to wait."""
+        if self._orders.is_under_way and not (self._orders.is_done or is_full):
+            return
+        with self._breaking():
+            self._finish_order()
+            if (count := self._orders.ready(self._queued)) >= EARLIEST:
+                steps, self._queued = self._queued[:count], self._queued[count:]
+                self._orders.begin(self._trainer(), steps)
+
+    def _finish_order(self) -> None:
+        """Wait for the steps that are under way; those not taken go back into the queue."""
+        if self._orders.is_under_way:
+            self._queued[:0] = self._orders.finish(self._trainer())
+
+    def flush_for_read(self) -> None:
+        """Run what is queued, because the script's current line needs a value of it."""
+        if self._queued or self._orders.is_under_way:
+            self.synchronizations[user_line()] += 1
+        self.flush()
+
+    def flush(self) -> None:
+        """Run what is queued, in order.
+
+        Raises: the error of an earlier flush, if the loop has caught that: its steps are lost
+        """
+        if isinstance(self._broken_by, Exception):
+            raise self._broken_by
+        with self._breaking():
+            self._finish_order()
+            queued, self._queued = self._queued, []
+            for (variant, is_update), each in groupby(queued, _by_program):
+                (self._update if is_update else self._run)(variant, list(each))
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Remember an error and drop the queue."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken_by, self._queued = error, []
+            raise
+
+    def _run(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
+        """Run steps of one variant, in orders of batches that follow each other."""
+        while steps:
+            first, batches = steps[0].batch, variant.batches
+            count = in_a_row(steps)
+            is_next = first == batches.next
+            batches.next = first
+            has_begun = batches.fed is not None
+            for step in steps[:count]:
+                variant.wanted.update(step.outputs.wanted())
+            program = self._program(variant)
+            if steps[0].inputs is not None:
+                _push(program, steps[0])
+            elif has_begun and not is_next and batches.fed is not None:
+                batches.fed.begin(first, batches.last, batches.loader.encode())
+            if variant.trains:
+                self._orders.run(self._trainer(), variant, program, steps[:count], self.accumulates)
+            else:
+                self._evaluations.run(variant, program, steps[:count])
+            batches.next = first + count
+            steps = steps[count:]
+
+    def _update(self, variant: StepVariant, steps: list[QueuedStep]) -> None:
+        """Apply the updates of steps whose batches have all run."""
+        for step in steps:
+            self._orders.update(self._trainer(), variant, self._program(variant), step)
+
+    def _trainer(self) -> Training:
+        machine, names = self._machine, partial(names_of, self.users.model)
+        assert machine is not None, "begun"
+        keep_taken = self._orders.keep_taken
+        training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
+        training.record.synchronizations = self.synchronizations
+        training.record.recorded_steps = self.recorded_steps
+        for name, value in self._summaries:
+            training.record.summarize(name, value, training.step)
+        self._summaries = []
+        return training
+
+    def summarize(self, name: str, value: float) -> None:
+        """Write a number into the events at the training's step, unless it is replayed."""
+        if self.replay.is_on:
+            return
+        if self._machine is None or not self._machine.owner.trains:
+            self._summaries.append((name, value))  # the training begins after it
+            return
+        training = self._trainer()
+        training.record.summarize(name, value, training.step)
+
+    def times(self) -> RunTimes:
+        """Return the run's times so far."""
+        machine, compile_s = self._machine, self._compiling.seconds
+        if machine is None:
+            return RunTimes(compile_s, 0.0, 0.0, 0.0)
+        estimate = machine.machine.plan.estimate.samples_per_sec
+        programming_s = machine.machine.programming_time_s
+        return RunTimes(compile_s, programming_s, estimate, machine.input_share)
+
+    # The machine.
+
+    def _restart_machine(self) -> None:
+        """Close the machine; the next order begins another one."""
+        self._close_machine({GOES_ON: 1.0})
+        self._announce({GOES_ON: 1.0})
+        self.run = replace(self.run, folder=self.folder())
+
+    def _close_machine(self, results: Results | None) -> None:
+        machine, self._machine = self._machine, None
+        self._orders.forget()
+        if machine is not None:
+            machine.close(results)
+
+    def _announce(self, results: Results) -> None:
+        """Leave the results for tasks that come late."""
+        if self.run.folder is not None:
+            announce_done(self.run.folder, results)
+
+
+def _push(program: Program, step: QueuedStep) -> None:
+    """Push a step's batch, all of it.
+
+    Raises: UsageError, with the user's line, for a label or an index out of range
+    """
+    assert step.inputs is not None, "no loader gives them"
+    try:
+        program.push(tuple(tensor.numpy() for tensor in step.inputs))
+    except CsrunError as error:
+        said = step.variant.with_lines(str(error))
+        raise UsageError(f"step {step.outputs.number + 1}: {said}") from error
+
+
+def _by_program(step: QueuedStep) -> tuple[StepVariant, bool]:
+    """Key of queue entries that one order may have."""
+    return step.variant, step.work is QueuedWork.UPDATE
