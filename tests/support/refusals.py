@@ -32,11 +32,6 @@ def grid(x):
     return x * f.grid_sample(x.view(6, 1, 8, 5), places, align_corners=False).sum()
 
 
-def in_16_bits(x):
-    with torch.autocast("cpu", torch.float16):
-        return (x @ torch.ones(40, 40)).float()
-
-
 def spectrum(x):
     return torch.fft.rfft(x).abs() @ torch.ones(21, 40)
 
@@ -44,7 +39,6 @@ def spectrum(x):
 #: What forward makes of [6, 40].
 IN_FORWARD = {
     "`h[h > 0]`, `h.unique()` of what weights compute": lambda x: x[x > 0].sum() + x,
-    "a model in 16 bits": lambda x: in_16_bits(x),
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
     "a weight outside of the model": lambda x: x * OTHER,
     "a write into a weight, `nn.Embedding(max_norm=...)`": nn.Embedding(6, 40, max_norm=1.0),
@@ -128,6 +122,11 @@ def changes_momentum(script, step, x, y):
     plain(script, step, x, y)
 
 
+def in_16_bits(script, step, x, y):
+    with torch.autocast("cpu", torch.bfloat16):
+        plain(script, step, x, y)
+
+
 def steps_with_a_closure(script, step, x, y):
     script.loss(x, y).backward()
     script.optimizer.step(lambda: 1.0)
@@ -199,6 +198,7 @@ def edits_by_a_value(script, step, x, y):
 
 #: What a loop does with each batch.
 IN_LOOP = {
+    "autocast in a float32 run": in_16_bits,
     "betas, eps, momentum that the loop changes": changes_momentum,
     "`optimizer.step(closure)` of one with a rule": steps_with_a_closure,
     "`load_state_dict` of the optimizer between steps": loads_the_optimizer,

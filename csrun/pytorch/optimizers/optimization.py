@@ -48,6 +48,10 @@ class Optimization:
     Raises: UsageError, with the user's line, for an optimizer or option that is not supported
     """
 
+    scaler: object | None = None
+    is_scaling_known = False
+    scaled: LossScale | None = None
+
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
         self.optimizer = optimizer
         self._line = user_line()
@@ -57,9 +61,6 @@ class Optimization:
         if isinstance(self._rule, OwnClassRule):
             require_rule(optimizer, self._rule, self._line)
         self._counted: set[str] | None = None
-        self.scaler: object | None = None
-        self.is_scaling_known = False
-        self.scaled: LossScale | None = None
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
