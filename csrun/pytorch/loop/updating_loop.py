@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.amp.grad_scaler import GradScaler
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop import mismatch
 from csrun.pytorch.loop.host_updates import update_on_host
@@ -31,22 +30,11 @@ from csrun.pytorch.step.step_status import StepPhase
 from csrun.pytorch.step.tokens import Numbers
 
 
-class _UnscaledLoss(ScaledLoss):
-    """Refusal of scalers: recorded updates would take scaled gradients."""
-
-    def scale(self, scaler: GradScaler) -> None:
-        """Raises: UsageError in mixed precision"""
-        if self.half is not None and scaler.is_enabled():
-            raise UsageError(
-                f"{user_line()}: the loss of a step with several optimizers, or with one that has "
-                "no rule in csrun, cannot be scaled: leave GradScaler out, with precision "
-                "mixed_bfloat16 or mixed_cbfloat16"
-            )
-
-
 class UpdatingLoop(SessionLoop):
     """Shell of such a loop. A step ends with the next batch, or the first call after all updates
     where the loop makes the batches itself.
+
+    Raises: UsageError in mixed precision, which would round the optimizers' tensors
     """
 
     RECORDED: ClassVar[type[RecordedStep]] = UpdatingStep
@@ -55,7 +43,13 @@ class UpdatingLoop(SessionLoop):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.scaled_loss = _UnscaledLoss(self._run, None)
+        self.scaled_loss = ScaledLoss(self._run, None)  # in float32 it has no effect
+        if self.scaled_loss.half is not None:
+            raise UsageError(
+                f"{self._line}: a Session with several models or optimizers, or with an optimizer "
+                "that has no rule in csrun, updates in the precision of the step: leave precision "
+                f"{self._run.run.config.precision} out"
+            )
         self._uncleared: set[int] = set()  # parameters with a gradient of an earlier step
 
     @property
