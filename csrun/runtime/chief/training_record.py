@@ -1,4 +1,4 @@
-"""What a training measures of itself and writes: events, log lines, rates, performance.json."""
+"""Measurements of a training, and what is written of them: events, log lines, performance.json."""
 
 import logging
 from collections import Counter
