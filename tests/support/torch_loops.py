@@ -61,8 +61,7 @@ class Kit:
 def beside(loop, folder, *layers, settings=None, kit=Kit, rel=1e-10, **options):
     """Run a loop on csrun and in plain PyTorch: its numbers and the weights must be the same.
 
-    settings: of csrun's run; kit: makes what the loop is made of; rel: of the weights, and of the
-    numbers if it is above 1e-6
+    settings: of csrun's run; kit: makes what the loop is made of; rel: of the weights
     """
     ours, theirs = kit(*layers, **options), kit(*layers, **options)
     theirs.model.load_state_dict(ours.model.state_dict())
@@ -72,7 +71,7 @@ def beside(loop, folder, *layers, settings=None, kit=Kit, rel=1e-10, **options):
     torch.testing.assert_close(
         torch.tensor(found, dtype=torch.float64),
         torch.tensor(expected, dtype=torch.float64),
-        rtol=max(1e-6, rel),
+        rtol=1e-6,
         atol=1e-7,
     )
     assert expected, "the loop gives numbers"
