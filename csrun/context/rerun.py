@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,9 +42,13 @@ def rerun() -> Rerun | None:
     return msgspec.json.decode(text, type=Rerun) if text else None
 
 
-def keep_command(module: str) -> None:
-    """Have the tasks of this launcher know its command; module: that runs it."""
-    words = (sys.executable, "-m", module, *sys.argv[1:])
+def keep_command(module: str, arguments: Sequence[str] | None = None) -> None:
+    """Have the tasks of this launcher know its command; module: that runs it.
+
+    arguments: None for those of this process
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    words = (sys.executable, "-m", module, *given)
     adopt({_COMMAND: msgspec.json.encode(RunCommand(words, str(Path.cwd()))).decode()})
 
 

@@ -126,6 +126,9 @@ def with_model_dirs(
     return tuple(found)
 
 
+_OF_ARRAYS = ("--array", "--set")  # options that each have a value
+
+
 def request_of(request: JobRequest, element: ArrayElement, array_id: int) -> JobRequest:
     """The request of an element: its command, labels and output."""
     options = request.options
@@ -135,6 +138,19 @@ def request_of(request: JobRequest, element: ArrayElement, array_id: int) -> Job
         output = output.replace(INDEX, str(element.index)).replace(ARRAY, str(array_id))
     own = replace(options, labels={**options.labels, **labels}, output=output)
     return replace(request, command=element.command, options=own)
+
+
+def arguments_of(
+    element: ArrayElement, given: Sequence[str], command: Sequence[str]
+) -> tuple[str, ...]:
+    """Arguments of a launcher of this element alone. given: those of the array, with `command`."""
+    found, words = [], iter(given[: len(given) - len(command)])
+    for word in words:
+        if word in _OF_ARRAYS:
+            next(words, None)
+        elif word.partition("=")[0] not in _OF_ARRAYS:
+            found.append(word)
+    return (*found, *element.command)
 
 
 def require_own_outputs(output: str | None) -> None:

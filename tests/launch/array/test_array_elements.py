@@ -8,6 +8,7 @@ from csrun.base.errors import UsageError
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.array.array_elements import (
     ArrayElement,
+    arguments_of,
     elements_of,
     parse_settings,
     request_of,
@@ -31,6 +32,14 @@ def test_values_go_together_by_place_and_one_is_for_all() -> None:
         "python-ws", "run.py", "--params", "params_5.yaml",
         "--set", "a.b=2", "--set", "c=[3]", "--set", "d=x5",
     )  # fmt: skip
+
+
+def test_a_launcher_of_one_element_repeats_its_run() -> None:
+    element = ArrayElement(2, {"a": "1"}, ("python-ws", "run.py", "--set", "a=1"), None)
+    command = ("python-ws", "run.py", "--array", "x")
+    given = ("--array", "1-2", "--set=a=1,2", "--total-nodes", "3", "--array=1-2", *command)
+    found = arguments_of(element, given, command)
+    assert found == ("--total-nodes", "3", *element.command)
 
 
 @pytest.mark.parametrize(
