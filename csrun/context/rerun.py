@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -49,7 +50,8 @@ def keep_command(module: str, arguments: Sequence[str] | None = None) -> None:
     """
     given = sys.argv[1:] if arguments is None else arguments
     words = (sys.executable, "-m", module, *given)
-    adopt({_COMMAND: msgspec.json.encode(RunCommand(words, str(Path.cwd()))).decode()})
+    with suppress(FileNotFoundError):  # the folder is gone, of which the launcher tells
+        adopt({_COMMAND: msgspec.json.encode(RunCommand(words, str(Path.cwd()))).decode()})
 
 
 def own_command(is_task: bool) -> RunCommand | None:

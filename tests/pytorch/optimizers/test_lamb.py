@@ -9,7 +9,6 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
-from csrun.base.errors import UsageError  # noqa: E402
 
 STEPS = 50
 
@@ -83,17 +82,3 @@ def test_a_closure_gives_its_loss():
 def test_numbers_out_of_range_are_refused(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         cbtorch.optim.Lamb([nn.Parameter(torch.zeros(2))], **option)
-
-
-class Foreign(torch.optim.SGD):
-    """A Lamb of another package, whose rules may be others."""
-
-    __qualname__ = "Lamb"
-
-
-def test_another_packages_lamb_is_told_of_ours(tmp_path):
-    model, loader = of_seed()
-    cbtorch.initialize(model_dir=tmp_path)
-    cbtorch.dataloader(loader)
-    with pytest.raises(UsageError, match=r"or cbtorch\.optim\.Lamb, got .*test_lamb\.Lamb"):
-        cbtorch.Session(cbtorch.module(model), Foreign(model.parameters(), 0.1))
