@@ -20,6 +20,7 @@ from csrun.estimator.micro_batches import require_divides
 from csrun.executable import BatchSplit, RunMode
 from csrun.nn.summary import SummaryKind
 from csrun.nn.tracer import Tracer
+from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
 from csrun.runtime.step.results import HostCall, Summary
 
 ModelFunction = Callable[..., CSEstimatorSpec]
@@ -32,7 +33,8 @@ class TracedModel:
     """CIRH of a model, and the part that runs on the host.
 
     losses: terms of an evaluation's loss that are means over different labels. first_values: of
-    weights, where a training does not begin with those of their initializers
+    weights, where a training does not begin with those of their initializers. of_updates: numbers
+    of the updates that a training writes into its events
     """
 
     module: ModuleOp
@@ -40,6 +42,7 @@ class TracedModel:
     summaries: tuple[Summary, ...] = ()
     losses: HostCall | None = None
     first_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    of_updates: UpdateSummaries = NO_SUMMARIES
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """Placeholder array of each weight tensor by name, without memory or values."""
@@ -99,7 +102,9 @@ def trace_model(
         outputs += parts.outputs if parts else []
         module = tracer.finish(run_mode, spec.loss, spec.train_op, outputs)
     host = HostCall(function, names) if function else None
-    return TracedModel(module, host, tuple(summaries), parts.means if parts else None)
+    means = parts.means if parts else None
+    of_updates = spec.train_op.summaries if spec.train_op else NO_SUMMARIES
+    return TracedModel(module, host, tuple(summaries), means, of_updates=of_updates)
 
 
 def _require_arguments(batch: tuple[Any, ...], run_mode: RunMode) -> None:

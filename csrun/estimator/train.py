@@ -88,6 +88,7 @@ def _train(
             first_scale=scale,
             estimated_step_s=estimated_step_s(compiled.executable.directory),
             number_ranges=run.config.number_ranges,
+            of_updates=compiled.traced.of_updates,
         )
         run.keep_command()
         results = Training(machine, options, compiled.traced.host, show).run()

@@ -32,6 +32,7 @@ from csrun.executable.learning_rate import Constant, Schedule
 from csrun.executable.loss_scale import LossScaling, dynamic, misfit
 from csrun.nn.errors import TraceError, user_line
 from csrun.nn.tensor import Tensor, require_floats
+from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
 
 Rate = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -49,12 +50,16 @@ SCALING_OPTIONS = {
 
 @dataclass(frozen=True)
 class TrainOp:
-    """A loss, the algorithm that minimizes it, limits of gradients, and how the loss is scaled."""
+    """A loss, the algorithm that minimizes it, limits of gradients, and how the loss is scaled.
+
+    summaries: of its updates, for the events
+    """
 
     loss: Tensor
     algorithm: Algorithm
     clipping: Clipping = UNLIMITED
     loss_scaling: LossScaling | None = None
+    summaries: UpdateSummaries = NO_SUMMARIES
 
 
 class OptimizerError(TraceError, ValueError):
@@ -76,7 +81,32 @@ class Clipped(
     clip_norm: Length | None = None
 
 
-class Scaled(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Logged(Clipped, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Numbers of the updates in the events of each log step, by the original's keys.
+
+    log_summaries: the rate, and the norm of all gradients before clipping. With it, log_grads: of
+    each kernel's and bias's gradient the shares of zeros and of numbers below the normal range, and
+    the norm; log_hists: its log2 histogram, too; ws_summary: zeros of all gradients, and the norm
+    of all weights.
+    """
+
+    log_summaries: bool = False
+    log_grads: bool = False
+    log_hists: bool = False
+    ws_summary: bool = False
+
+    def summaries(self) -> UpdateSummaries:
+        """Numbers that are written.
+
+        Raises: TypeError for a key that is not true or false
+        """
+        flags = self.log_summaries, self.log_grads, self.log_hists, self.ws_summary
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise TypeError(f"log_* and ws_summary must be true or false, got {flags}")
+        return UpdateSummaries(*flags)
+
+
+class Scaled(Logged, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loss scaling, for mixed precision; the keys and defaults are the original's.
 
     loss_scaling_factor: a number, 1.0 for none, or `dynamic` or `tf_dynamic`; loss_scale is another
@@ -179,6 +209,7 @@ class Learning(
             self.algorithm()
             self.loss_scaling()
             self.clipping()
+            self.summaries()
         except OptimizerError:
             raise
         except VerifyException as error:
@@ -196,7 +227,9 @@ class Learning(
         Raises: TraceError for a loss that is not a scalar of the model
         """
         require_loss("minimize", loss)
-        return TrainOp(loss, self.algorithm(), self.clipping(), self.loss_scaling())
+        return TrainOp(
+            loss, self.algorithm(), self.clipping(), self.loss_scaling(), self.summaries()
+        )
 
 
 class SGD(Learning, frozen=True, forbid_unknown_fields=True, tag="sgd"):

@@ -13,6 +13,7 @@ from csrun.base.choice import Choice
 from csrun.base.errors import UsageError
 from csrun.base.mode import Mode
 from csrun.base.params_settings import Setting
+from csrun.params.original_keys import translate_original_keys
 
 
 def count(value: str) -> int:
@@ -79,6 +80,7 @@ def _convert(
     params_settings.apply(raw, settings)
     if overrides and isinstance(section := raw.setdefault("runconfig", {}), dict):
         section.update(overrides)
+    translate_original_keys(raw, schema, path)
     return typed_yaml.convert(raw, schema, path)
 
 

@@ -54,6 +54,14 @@ class RangeReports:
             yield ranges_of(name, "gradient", widened(gradient, self._half), self._half)
 
 
+def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeReports | None:
+    """The reports of a training; None where none are asked for, or nothing is 16 bits wide."""
+    half = machine.plan.storage
+    if every is not None and half is None:
+        log.warning("number_ranges has no effect: nothing is 16 bits wide in this run")
+    return None if every is None or half is None else RangeReports(machine, folder, every, half)
+
+
 def _thinned(powers: Mapping[int, int]) -> tuple[list[int], list[int]]:
     total = sum(powers.values())
     return list(powers), [-(-_POINTS * count // total) for count in powers.values()]

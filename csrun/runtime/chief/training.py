@@ -18,11 +18,12 @@ from csrun.executable.loss_scale import ScaleState
 from csrun.records import checkpoints
 from csrun.records.ledger import Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
-from csrun.runtime.chief.range_reports import RangeReports, first_overflow
+from csrun.runtime.chief.range_reports import first_overflow, range_reports
 from csrun.runtime.chief.saving import Saving, outcome
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
+from csrun.runtime.chief.update_reports import UpdateReports
 from csrun.runtime.step.results import HostCall, StepResult
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.step.step_numbers import StepNumbers
@@ -71,12 +72,8 @@ class Training:
         self.use(machine)
         self._numbers = StepNumbers(machine.numbers, machine.plan.store.numbers)
         self._scale = scale_tracker(machine.plan, machine.numbers, options.first_scale)
-        half, every = machine.plan.storage, options.number_ranges
-        self._ranges = None
-        if every is not None and half is not None:
-            self._ranges = RangeReports(machine, folder, every, half)
-        elif every is not None:
-            log.warning("number_ranges has no effect: nothing is 16 bits wide in this run")
+        self._ranges = range_reports(machine, folder, options.number_ranges)
+        self._updates = UpdateReports(machine, options.of_updates)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
         self._result: StepResult | None = None  # of the last step, if it took one batch
@@ -312,6 +309,8 @@ class Training:
         if (rate := self._learning_rate(self.step - 1)) is not None:
             more = {"lr": rate, **more}
         self.record.report(self.step, self._loss, self._result, more, is_last=self.is_over)
+        if self.record.is_due(self.step, is_last=self.is_over):
+            self._updates.write(self.step, rate, self.record.events)
 
     def _first_overflow(self) -> str:
         return first_overflow(self._machine.plan, self._machine.gradients)

@@ -15,6 +15,7 @@ from csrun.executable.loss_scale import ScaleState
 from csrun.records import events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
 from csrun.records.run_estimate import EstimateCheck
+from csrun.records.update_summaries import NO_SUMMARIES, UpdateSummaries
 from csrun.runtime.chief.machine import Machine
 from csrun.runtime.chief.step_orders import Show
 from csrun.runtime.input_log import InputLog
@@ -35,7 +36,7 @@ class LoopOptions:
     its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
     grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
     the loss's, of the checkpoint that the run continues. number_ranges: steps between two reports
-    on the numbers' ranges.
+    on the numbers' ranges. of_updates: numbers of the updates for the events.
     """
 
     model_dir: Path
@@ -54,6 +55,7 @@ class LoopOptions:
     first_scale: ScaleState | None = None
     estimated_step_s: float | None = None
     number_ranges: int | None = None
+    of_updates: UpdateSummaries = NO_SUMMARIES
 
 
 class TrainingRecord:
@@ -121,6 +123,10 @@ class TrainingRecord:
         """Write a number of a step into the events."""
         self.events.scalars({name: value}, step)
 
+    def is_due(self, step: int, *, is_last: bool) -> bool:
+        """Return whether a step has a log line."""
+        return step % self._options.log_steps == 0 or is_last or step == 1
+
     def report(
         self,
         step: int,
@@ -138,7 +144,7 @@ class TrainingRecord:
         last = self._options.last or 0
         values = loss, self.input_share, self._input.straggler
         self._show(Progress("training", step, last, self._status(loss), "steps", *values))
-        if step % self._options.log_steps and not is_last and step != 1:
+        if not self.is_due(step, is_last=is_last):
             return
         rates = self._rates.log()
         scalars = {"loss": loss, "local_samples_per_sec": rates.rate}
