@@ -57,21 +57,17 @@ class StorageChoice:
     """Choice of the 16-bit format of a graph.
 
     configured: the run's own, if any. follows: whether a script's policy selects one. cb16: whether
-    it is CB16. refusal: why it is float32 although a policy asks for 16 bits
+    it is CB16
     """
 
     configured: HalfFormat | None = None
     follows: bool = True
     cb16: bool = False
-    refusal: str | None = None
 
     def of(self, policy: str | None) -> HalfFormat | None:
         """Return the format, and log the choice of a policy."""
         if policy is None or not self.follows:
             return self.configured
-        if self.refusal is not None:
-            log.info(f"Keras's {policy} is float32 here: {self.refusal}")
-            return None
         found = storage_format(f"{MIXED}{CB16}" if self.cb16 else policy)
         if found is not None:
             log.info(f"Keras's {policy}: numbers are stored as {found.text}")

@@ -10,8 +10,6 @@ from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig as RunOptions
 from csrun.base.run_config import WarmStart
 from csrun.compiler import CompileOptions
-from csrun.context import current
-from csrun.context.job import Hosts
 from csrun.data import Dataset
 from csrun.estimator import CerebrasEstimator as NativeEstimator
 from csrun.estimator.model_trace import TracedModel
@@ -172,23 +170,20 @@ class CerebrasEstimator(NativeEstimator):
             config.seed,
             config.arithmetic,
             self._last,
-            self._storage(options),
+            self._storage(),
         )
         return trace_graph(asked, dataset, options)
 
-    def _storage(self, options: CompileOptions) -> "StorageChoice":
+    def _storage(self) -> "StorageChoice":
         """Choice of the 16-bit format: the run's precision, or else the script's policies."""
         from csrun.tensorflow.script_precision import StorageChoice
 
-        config, given, context = self._config, self._given_config, current()
+        config, given = self._config, self._given_config
         is_asked = isinstance(given, CSRunConfig) and given.precision is not None
-        is_remote = context is not None and context.job.hosts is Hosts.SEPARATE
-        refusal = "its loss cannot be scaled with MemoryX on another machine"
         return StorageChoice(
             storage_format(config.precision, config.cb16_exponent_bias),
             not is_asked and config.precision == "float32",
             bool(getattr(getattr(given, "cs_config", None), "use_cbfloat16", False)),
-            refusal if is_remote and options.is_streaming else None,
         )
 
 

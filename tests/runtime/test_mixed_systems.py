@@ -7,7 +7,6 @@ from support.running import copied
 from support.systems import compiled, machine_of
 
 from csrun import nn
-from csrun.base.errors import CsrunError
 from csrun.base.half_formats import FLOAT16
 from csrun.runtime.step.scale_rows import scale_tracker
 from csrun.runtime.wire.messages import StepOrder
@@ -47,6 +46,12 @@ def test_two_systems_add_what_two_micro_batches_do(tmp_path, servers):
         np.testing.assert_array_equal(others[name], value, name)
 
 
-def test_a_loss_is_not_scaled_with_memoryx_on_another_machine(tmp_path):
-    with pytest.raises(CsrunError, match="loss_scaling_factor: a loss is not scaled with MemoryX"):
-        trained(tmp_path, 1, wire="tcp")
+@pytest.mark.parametrize(("systems", "servers"), [(1, 1), (1, 2), (2, 2)])
+def test_memoryx_on_another_machine_has_the_bits_of_this_one(tmp_path, systems, servers):
+    (state, scale), (others, other) = (
+        trained(tmp_path / wire, systems, servers=servers, wire=wire) for wire in ("memory", "tcp")
+    )
+    assert scale == other
+    assert scale.scale < 2.0**24
+    for name, value in state.items():
+        assert others[name].tobytes() == value.tobytes(), name

@@ -1,7 +1,5 @@
 """Mixed precision as scripts ask for it: policies of Keras, loss scales of TensorFlow."""
 
-from types import SimpleNamespace
-
 import msgspec
 import pytest
 from support.tf_models import (
@@ -18,10 +16,8 @@ from support.tf_models import (
 
 import cerebras.tf.cs_estimator  # noqa: F401  puts names into TensorFlow
 from csrun import nn
-from csrun.context.job import Hosts
 from csrun.data import Dataset
 from csrun.records import checkpoints
-from csrun.tensorflow import tf_estimator
 from csrun.tensorflow.script_precision import HALF_POLICIES, LossScales, StorageChoice
 
 pytestmark = ignore_warnings
@@ -81,20 +77,6 @@ def test_a_configured_precision_overrules_a_policy(tmp_path):
 def test_cb16_is_selected_by_the_options_of_the_system():
     assert StorageChoice(cb16=True).of("mixed_float16").name == "cbfloat16"
     assert StorageChoice(cb16=True).of(None) is None
-
-
-def test_a_policy_without_a_way_to_scale_is_float32(caplog):
-    caplog.set_level("INFO", "csrun")
-    assert StorageChoice(refusal="MemoryX is elsewhere").of("mixed_float16") is None
-    assert "Keras's mixed_float16 is float32 here: MemoryX is elsewhere" in caplog.text
-
-
-def test_weights_streamed_between_machines_are_float32(tmp_path, monkeypatch):
-    job = SimpleNamespace(job=SimpleNamespace(hosts=Hosts.SEPARATE))
-    monkeypatch.setattr(tf_estimator, "current", lambda: job)
-    estimator = CerebrasEstimator(model_fn, tmp_path, params={})
-    choices = [estimator._storage(SimpleNamespace(is_streaming=each)) for each in (True, False)]
-    assert [choice.of("mixed_float16") is None for choice in choices] == [True, False]
 
 
 def test_a_loss_scale_becomes_options_of_the_optimizer():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from csrun.base import open_files
-from csrun.base.errors import PeerLost, UsageError
+from csrun.base.errors import PeerLost
 from csrun.base.run_config import RunSettings
 from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
@@ -275,20 +275,10 @@ class RunPeers:
         self._resources.enter_context(open_files.room_for((each + of_ring) * len(names)))
         self._memoryx = () if request.executable.plan.store_in_arena else request.memoryx
         self._peers.gather({*names, *wafers, *self._memoryx, *request.swarmx})
-        self._require_local_scale(request.executable.plan)
         self._request = request
         streamers = ChiefStreamers(self._peers, request.feeding, request.settings, readers)
         self._streamers = self._resources.enter_context(closing(streamers))
         self._require_whole_batches = streamers.require_whole
-
-    def _require_local_scale(self, plan: Plan) -> None:
-        """Raises: UsageError for a scaled loss whose scale is on another machine than the wafer"""
-        are_remote = any(isinstance(self._peers[server], TcpChannel) for server in self._memoryx)
-        if plan.loss_scaling is not None and are_remote:
-            raise UsageError(
-                "loss_scaling_factor: a loss is not scaled with MemoryX on another machine: set it "
-                "to 1.0, or use one machine"
-            )
 
     def _lanes(self, request: RunRequest, wafers: Sequence[str]) -> list[Lanes]:
         """The connections of several systems to SwarmX, where MemoryX is on other machines."""

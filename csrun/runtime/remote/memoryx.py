@@ -175,6 +175,8 @@ class _RemoteStore:
                 loss = self._order(NUMBER)
                 self._is_applied = isfinite(*NUMBER.unpack(loss))
                 self._answer(memoryview(loss))
+            case StoreRequest.SCALE:
+                self._answer(memoryview(NUMBER.pack(turn.updates.loss_scale(step))))
             case StoreRequest.SETTLE:
                 self._answer(raw(SETTLED))
             case StoreRequest.TURN:

@@ -46,6 +46,7 @@ class StoreRequest(IntEnum):
     SQUARES = 4  # send those of the step's gradients
     TOTAL = 5  # the sum of all tasks' squares follows: update all groups
     LOSS = 6  # the step's follows, of all wafers: whether it is applied; send it back
+    SCALE = 7  # send the loss's scale for the step, of which the one before it is done
 
 
 class StoreLink:
@@ -79,9 +80,11 @@ class StoreLink:
         """The groups of what follows are those of a program, by its number."""
         self._send_order(ORDER.pack(StoreRequest.TURN, program, 0, 0))
 
-    def ask(self, order: StoreRequest, group: int, answer: Array, number: bytes = b"") -> None:
+    def ask(
+        self, order: StoreRequest, group: int, answer: Array, number: bytes = b"", step: int = 0
+    ) -> None:
         """Give an order whose answer comes in its turn; a number may go with it."""
-        self._send_order(ORDER.pack(order, group, 0, answer.nbytes + NUMBER.size), number)
+        self._send_order(ORDER.pack(order, group, step, answer.nbytes + NUMBER.size), number)
         self._incoming.put(raw(answer))
 
     def send_total(self, squares: float) -> None:

@@ -62,9 +62,15 @@ class RemoteEnd:
         self._answer = np.empty_like(SETTLED)
         self._told_s = self._waited_s = 0.0  # held back by then, and waited since
 
-    def ask(self, order: StoreRequest, answer: Array | None = None, number: bytes = b"") -> None:
+    def ask(
+        self,
+        order: StoreRequest,
+        answer: Array | None = None,
+        number: bytes = b"",
+        step: int = 0,
+    ) -> None:
         """Give an order that has an answer, which comes in its turn."""
-        self.link.ask(order, 0, self._answer if answer is None else answer, number)
+        self.link.ask(order, 0, self._answer if answer is None else answer, number, step)
         self.coming.append(None)
 
     def take(self) -> tuple[int | None, float]:
@@ -143,6 +149,7 @@ class RemoteWeights:
         self._ahead = Ahead(plan)
         self._places = Places(plan)
         self._is_settled = True
+        self._scale = np.ones(1, ">f8")
         self.ballot = RemoteBallot(ends)
         self.held_s = 0.0
 
@@ -177,8 +184,11 @@ class RemoteWeights:
                 self._fetch(first)
 
     def loss_scale(self, step: int) -> float:
-        """Losses are not scaled with a MemoryX on another machine."""
-        return 1.0
+        """Factor of the loss of a step: MemoryX answers after the update of the one before."""
+        end = self._end_of[self._plan.deliveries[0]]
+        end.ask(StoreRequest.SCALE, self._scale, step=step)
+        self._take_all(end)
+        return float(self._scale[0])
 
     def settle(self) -> None:
         """Wait until MemoryX has applied all gradients."""

@@ -192,11 +192,11 @@ def test_bytes_on_the_wire(tmp_path, monkeypatch, storage, size):
     ask, send = StoreLink.ask, StoreLink.send_gradients
     times, nbytes = Counter(), Counter()
 
-    def counted(link, order, group, answer, number=b""):
+    def counted(link, order, group, answer, *more):
         if order is StoreRequest.FETCH:
             times["come", group] += 1
             nbytes["come", group] += answer.nbytes
-        ask(link, order, group, answer, number)
+        ask(link, order, group, answer, *more)
 
     def left(link, group, step, gradients, sent):
         times["left", group] += 1
