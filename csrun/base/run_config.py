@@ -100,7 +100,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     run. With mixed_float16, mixed_bfloat16 or mixed_cbfloat16 weights, gradients and activations
     are stored in 16 bits; arithmetic, master weights and the optimizer's state are float32.
     cb16_exponent_bias: of mixed_cbfloat16. number_ranges: in mixed precision, steps between two
-    reports on the ranges of weights and gradients; with a scaled loss also where the scale halves.
+    reports on the ranges of weights, gradients and activations; with a scaled loss also where the
+    scale halves.
     kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
     host can run it. products: of machine code; `own` has the same bits with any number of threads,
     `blas` leaves matrix products to NumPy's BLAS.

@@ -43,10 +43,12 @@ from csrun.executable import (
     Executable,
     InputSpec,
     Layer,
+    MeasuredSteps,
     MinibatchVisit,
     Output,
     Plan,
     RecordedSteps,
+    RecordedValue,
     Region,
     Visit,
     machine_code,
@@ -100,7 +102,7 @@ def compile_model(
     passes = passes_for(options.part_bytes)
     stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
     watch.begin(MATCHING)
-    model = match_kernels(module, records=options.record_steps is not None)
+    model = match_kernels(module, records=_reads_values(module, options))
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
     reads_words = has_half_gradients(model, options)
@@ -138,13 +140,12 @@ def _back_end(
         raise _with_whole(error, module, options) from error
     watch.begin(GENERATING)
     plan = _plan(module, model, placed, inputs, options, checksum)
-    recorder = None if options.record_steps is None else RecordingCode(model.written)
+    recorder = RecordingCode(model.written) if _reads_values(module, options) else None
     program = generate(
         placed.layout, placed.buffers, inputs, updates, checksum, plan.marks, recorder
     )
-    if options.record_steps is not None and recorder is not None:
-        recording = RecordedSteps(*options.record_steps, recorder.values)
-        plan = msgspec.structs.replace(plan, recording=recording)
+    if recorder is not None:
+        plan = _with_values(plan, options, recorder.values)
     code = None
     if options.kernels == LLVM:
         code = program.kernels.kernel_files(options.products == "own")
@@ -244,6 +245,22 @@ def inputs_of(model: MatchedModel, half: HalfFormat | None = None) -> tuple[Inpu
             half if dtype_of(type_of(op.out)) == "float32" else None,
         )
         for op in model.inputs
+    )
+
+
+def _reads_values(module: ModuleOp, options: CompileOptions) -> bool:
+    """Return whether the program records or measures the values that kernels leave."""
+    measures = options.number_ranges is not None and storage_of(module) is not None
+    return measures or options.record_steps is not None
+
+
+def _with_values(plan: Plan, options: CompileOptions, values: tuple[RecordedValue, ...]) -> Plan:
+    """The plan of a program that records or measures its values."""
+    steps, every = options.record_steps, options.number_ranges
+    return msgspec.structs.replace(
+        plan,
+        recording=None if steps is None else RecordedSteps(*steps, values),
+        measuring=None if every is None else MeasuredSteps(every, values),
     )
 
 

@@ -20,7 +20,8 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     `max_group_bytes` comes in parts, in whatever mode; without it in weight streaming alone, where
     it takes more than its share of the wafer. With `mark_layers` the program says where each layer
     begins and ends, for a trace. record_steps: the first and the last step in which it records the
-    value of each operator.
+    value of each operator. number_ranges: in mixed precision, steps between two in which it
+    measures these values.
     recompute: where activations do not fit, make them again before the backward pass.
     """
 
@@ -29,6 +30,7 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     max_group_bytes: Positive | None = None
     mark_layers: bool = False
     record_steps: tuple[int, int] | None = None
+    number_ranges: Positive | None = None
     recompute: bool = False
 
     @property

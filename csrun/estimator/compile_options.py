@@ -35,6 +35,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         minibatches_in_flight=minibatches_in_flight(config, target.mode),
         mark_layers=config.trace_layers and run_mode is RunMode.TRAIN,
         record_steps=config.record_steps if run_mode is RunMode.TRAIN else None,
+        number_ranges=config.number_ranges if run_mode is RunMode.TRAIN else None,
         systems=len(target.systems),
         kernels=form_of_kernels(config),
         products=config.products,
@@ -45,7 +46,7 @@ def recorded(config: CSRunConfig, again: Rerun | None) -> CSRunConfig:
     """Return the configuration with the steps that a second run records, and without a trace."""
     if again is None:
         return config
-    others = {"trace_steps": None, "trace_layers": False}
+    others = {"trace_steps": None, "trace_layers": False, "number_ranges": None}
     return msgspec.structs.replace(config, record_steps=again.record_steps, **others)
 
 

@@ -422,18 +422,22 @@ def _unrecorded(step: StepState, number: int, value: Array) -> None:
     """Values are recorded by programs with a recording only."""
 
 
+Record = Callable[[StepState, int, Array], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """Runtime arguments of a program: the run's seed, for random draws.
 
     mark: called by a program with marks with the layer that begins, or NO_LAYER. threads: as many
-    as compute its machine code. record: called by a program with a recording, with each value.
+    as compute its machine code. record: called by a program that records or measures its values,
+    with each.
     """
 
     seed: int
     mark: Callable[[int], None] = _unmarked
     threads: int = 1
-    record: Callable[[StepState, int, Array], None] = _unrecorded
+    record: Record = _unrecorded
 
 
 BindWafer = Callable[[Mapping[str, Array], Runtime], WaferProgram]

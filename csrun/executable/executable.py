@@ -18,10 +18,13 @@ from csrun.base.files import read_up_to
 from csrun.executable import machine_code
 from csrun.executable.bind import (
     AnyStore,
+    Array,
     BindUpdate,
     BindWafer,
     Bytes,
+    Record,
     Runtime,
+    StepState,
     UpdateProgram,
     WaferProgram,
     flat_views,
@@ -30,6 +33,7 @@ from csrun.executable.bind import (
 )
 from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
 from csrun.executable.kernel_signature import KernelManifest
+from csrun.executable.measured_values import ValueMeasurer
 from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import over_store_of
@@ -77,8 +81,8 @@ class Executable:
         is_added: its gradients are to be added to those of earlier micro-batches.
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
-        if self.plan.recording is not None:
-            runtime = replace(runtime, record=ValueRecorder(self.directory, self.plan.recording))
+        if recorders := self._recorders():
+            runtime = replace(runtime, record=_each_of(recorders))
         bind: BindWafer = self._namespace(runtime.threads)["bind_wafer"]
         return bind(wafer_views(self.plan, arena, store, minibatch, is_added), runtime)
 
@@ -94,6 +98,15 @@ class Executable:
     def of_system(self, system: int) -> "Executable":
         """This one with the gradients where the system of this number has its own."""
         return replace(self, plan=of_system(self.plan, system))
+
+    def _recorders(self) -> list[Record]:
+        """Receivers of the values that the program records or measures."""
+        plan, found = self.plan, list[Record]()
+        if plan.recording is not None:
+            found.append(ValueRecorder(self.directory, plan.recording))
+        if plan.measuring is not None and plan.storage is not None:
+            found.append(ValueMeasurer(self.directory, plan.measuring, plan.storage))
+        return found
 
     def _namespace(self, threads: int = 1) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)
@@ -111,6 +124,17 @@ class Executable:
         if self.kernels is not None:
             self.kernels.replace_functions(namespace, self.directory, threads)
         return namespace
+
+
+def _each_of(recorders: list[Record]) -> Record:
+    if len(recorders) == 1:
+        return recorders[0]
+
+    def record(step: StepState, number: int, value: Array) -> None:
+        for each in recorders:
+            each(step, number, value)
+
+    return record
 
 
 class CompileManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

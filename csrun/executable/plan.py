@@ -103,6 +103,7 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
 
 
+_GRADIENT = "gradient/"  # begins the keys of gradients of weights
 RECORDED = "torch_"  # begins the names of values of a recorded PyTorch step, then their number
 
 
@@ -125,12 +126,33 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
     recorded: str = ""
 
+    @property
+    def is_activation(self) -> bool:
+        """Return whether it is a result of the model's, not an input, weight or gradient of one."""
+        return self.operator not in ("input", "weights") and not self.key.startswith(_GRADIENT)
+
+    @property
+    def place(self) -> str:
+        """Its layer, kernel and operator, and the user's line."""
+        name = self.key.removeprefix(_GRADIENT)
+        of = f", in the gradient of {name}" if name != self.key else ""
+        line = f", {self.line}" if self.line else ""
+        kernel = f" ({self.kernel})" if self.kernel else ""
+        return f"layer {self.layer}{kernel}, operator {self.operator}{line}{of}"
+
 
 class RecordedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The steps, from 1 on, in which a program records its values, and these, by number."""
 
     first: int
     last: int
+    values: tuple[RecordedValue, ...]
+
+
+class MeasuredSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Steps whose values a program measures: multiples of `every`; values: these, by number."""
+
+    every: int
     values: tuple[RecordedValue, ...]
 
 
@@ -223,7 +245,8 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     would count: such batches are refused (None: they count nowhere).
 
     One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
-    numbers. `recording`: values that the program writes to files. `machine_code_share`: of the
+    numbers. `recording`, `measuring`: values that the program writes to
+    files, or the ranges of. `machine_code_share`: of the
     FLOPs, what machine code computes.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
@@ -268,6 +291,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     estimate: Estimate
     marks: tuple[str, ...] = ()
     recording: RecordedSteps | None = None
+    measuring: MeasuredSteps | None = None
     machine_code_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from csrun.base.files import write_whole, writing
 from csrun.base.half_formats import HalfFormat
+from csrun.base.half_ranges import RangeCounts, range_counts
 
 FILE = "number_ranges.html"
 _MARGIN = 6  # powers of two that a picture shows beside the format's
@@ -33,7 +34,7 @@ rect.bar{fill:#33669a}
 
 @dataclass(frozen=True)
 class NumberRanges:
-    """Range of one tensor's numbers, as shares of all. kind: weight or gradient.
+    """Range of one tensor's numbers, as shares of all. kind: weight, gradient or activation.
 
     zeros: exact ones. flushed: others that are rounded to zero. overflows: what is rounded to
     infinity, and what is no finite number already. powers: finite numbers by their binary exponent.
@@ -46,6 +47,20 @@ class NumberRanges:
     subnormals: float
     overflows: float
     powers: Mapping[int, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(name: str, kind: str, counts: RangeCounts) -> "NumberRanges":
+        """Shares of a tensor's counts."""
+        count = max(counts.count, 1)
+        return NumberRanges(
+            name,
+            kind,
+            zeros=counts.zeros / count,
+            flushed=counts.flushed / count,
+            subnormals=counts.subnormals / count,
+            overflows=counts.overflows / count,
+            powers=counts.powers,
+        )
 
     @property
     def damage(self) -> tuple[float, float, float]:
@@ -62,26 +77,8 @@ class NumberRanges:
 def ranges_of(
     name: str, kind: str, values: npt.NDArray[np.generic], half: HalfFormat
 ) -> NumberRanges:
-    """Measure one tensor, any shape."""
-    magnitude = np.abs(np.asarray(values, np.float32).reshape(-1))
-    count = max(magnitude.size, 1)
-    is_small = magnitude < half.overflows_from  # false for NaN
-    finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
-    rounded = np.empty_like(magnitude)
-    half.round(magnitude, rounded)
-    is_zero = rounded == 0
-    zeros = int(np.count_nonzero(magnitude == 0))
-    subnormals = np.count_nonzero((rounded < half.smallest_normal) & ~is_zero)
-    exponents, counts = np.unique(np.frexp(finite)[1] - 1, return_counts=True)
-    return NumberRanges(
-        name,
-        kind,
-        zeros=zeros / count,
-        flushed=(int(np.count_nonzero(is_zero)) - zeros) / count,
-        subnormals=int(subnormals) / count,
-        overflows=int(np.count_nonzero(~is_small)) / count,
-        powers=dict(zip(exponents.tolist(), counts.tolist(), strict=True)),
-    )
+    """Measure one tensor, any shape; float32, or words of the format."""
+    return NumberRanges.of(name, kind, range_counts(values, half))
 
 
 def write_page(

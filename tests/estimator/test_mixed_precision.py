@@ -93,7 +93,10 @@ def test_ranges_are_reported_every_so_often_and_where_the_scale_halves(tmp_path,
     lines = [line for line in caplog.messages if line.startswith("Loss scale ")]
     halved = {int(line.split("global step ")[1].split(",")[0]) for line in lines if "skip" in line}
     assert halved
-    named = re.compile(r"skipped.*, first in layer (out|hidden) \(.+\), in the gradient of \1/")
+    place = (
+        r"first in layer (out|hidden|model) \(.+\), operator \w+, .*test_mixed_precision\.py:\d+"
+    )
+    named = re.compile(rf"skipped.*, {place}(, in the gradient of \1/\w+)?$")
     assert all(named.search(line) for line in lines if "skipped" in line)
     for tag in RANGES:
         assert {step for step, name in events if name == tag} == {8, 16} | halved
@@ -110,9 +113,12 @@ def test_without_gradients_in_the_store_weights_are_measured(tmp_path, caplog):
     config = CSRunConfig(precision="mixed_bfloat16", number_ranges=4, log_steps=100)
     model = CerebrasEstimator(model_fn, tmp_path, config, {})
     model.train(train_input, max_steps=4)
-    assert any("only weights are measured" in line for line in caplog.messages)
+    assert any("only weights and activations are measured" in line for line in caplog.messages)
     tags = {name for step, name in summaries(tmp_path) if step == 4}
-    assert {name.split("/")[1] for name in tags if name.startswith("ranges/")} == {"weight"}
+    assert {name.split("/")[1] for name in tags if name.startswith("ranges/")} == {
+        "weight",
+        "activation",
+    }
 
 
 def test_the_end_of_the_scale_names_the_layer(tmp_path):

@@ -1,17 +1,21 @@
-"""Reports on the ranges of weights and gradients, and the layer whose gradient overflows first."""
+"""Reports on the ranges of weights, gradients and activations, and the operator that overflows."""
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from csrun.base.half_formats import WORD, HalfFormat
+from csrun.base.half_formats import HalfFormat
+from csrun.base.half_ranges import widened
 from csrun.executable import Plan
 from csrun.executable.bind import Array, tensors_of
+from csrun.executable.loss_scale import ScaleState
 from csrun.records.events import EventWriter
 from csrun.records.number_ranges import NumberRanges, ranges_of, write_page
 from csrun.runtime.chief.machine import Machine
+from csrun.runtime.chief.step_measurements import StepMeasurements
 
 log = logging.getLogger("csrun")
 
@@ -27,31 +31,53 @@ class RangeReports:
     def __init__(self, machine: Machine, folder: Path, every: int, half: HalfFormat) -> None:
         self._machine, self._folder, self._half = machine, folder, half
         self.every = every
+        self._measurements = StepMeasurements(machine, folder)
+        self._activations: list[NumberRanges] = []  # of the last step in which they were measured
         if not machine.gradients:
             log.info(
-                "number_ranges: only weights are measured; gradients need a scaled loss or "
-                "clip_norm, one CS system and a store in this machine's memory"
+                "number_ranges: only weights and activations are measured; gradients need a scaled "
+                "loss or clip_norm, one CS system and a store in this machine's memory"
             )
 
-    def report(self, step: int, scale: float | None, events: EventWriter) -> None:
+    def after_step(
+        self, step: int, before: ScaleState | None, now: ScaleState | None, events: EventWriter
+    ) -> None:
+        """Report where that is due: every so many steps, and where the scale has halved.
+
+        before, now: the loss's scale
+        """
+        is_halved = now is not None and before is not None and now.scale < before.scale
+        if is_halved or step % self.every == 0:
+            self._report(step, None if now is None else now.scale, events)
+
+    def _report(self, step: int, scale: float | None, events: EventWriter) -> None:
         """Measure all tensors after a step, and write them."""
-        found = list(self._measured(scale))
+        found = [*self._of_store(), *self._measurements.activations(step)]
         scalars = {name: share for each in found for name, share in each.scalars().items()}
         events.scalars(scalars, step)
         for each in found:
             if each.powers:
                 powers = np.repeat(*_thinned(each.powers))
                 events.histogram(f"ranges/{each.kind}/{each.name}/log2", powers, step)
+        if step % self.every == 0:
+            earlier = f"activation, step {step}"
+            self._activations = [replace(e, kind=earlier) for e in found if e.kind == "activation"]
+        else:
+            found += self._activations
         write_page(self._folder, found, self._half, step, scale)
 
-    def _measured(self, scale: float | None) -> Iterator[NumberRanges]:
+    def first_overflow(self, step: int) -> str:
+        """Name the operator whose result is the first one of a step that is not finite."""
+        return self._measurements.first_overflow(step)
+
+    def _of_store(self) -> Iterator[NumberRanges]:
         state = self._machine.state
         for tensor in tensors_of(self._machine.plan):
             if not tensor.is_state:
                 weight = np.asarray(state[tensor.name])
                 yield ranges_of(tensor.name, "weight", weight, self._half)
         for name, gradient in self._machine.gradients.items():
-            yield ranges_of(name, "gradient", widened(gradient, self._half), self._half)
+            yield ranges_of(name, "gradient", gradient, self._half)
 
 
 def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeReports | None:
@@ -65,15 +91,6 @@ def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeRep
 def _thinned(powers: Mapping[int, int]) -> tuple[list[int], list[int]]:
     total = sum(powers.values())
     return list(powers), [-(-_POINTS * count // total) for count in powers.values()]
-
-
-def widened(gradient: Array, half: HalfFormat) -> Array:
-    """A gradient of the store as float32."""
-    if gradient.dtype != np.dtype(WORD):
-        return gradient
-    found = np.empty(gradient.shape, np.float32)
-    half.widen(np.ascontiguousarray(gradient), found)
-    return found
 
 
 def first_overflow(plan: Plan, gradients: Mapping[str, Array]) -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Self
@@ -185,7 +186,8 @@ class Training:
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
         exhausted, before = None, self.scale_state
         if self._scale is not None:
-            exhausted = self._scale.finish(first, steps, self._first_overflow)
+            overflow = partial(self._first_overflow, first + steps)
+            exhausted = self._scale.finish(first, steps, overflow)
         self.step += steps
         if steps:
             self._unwritten = {}
@@ -195,7 +197,8 @@ class Training:
         if steps:
             began_ns = perf_counter_ns()
             self._report()
-            self._report_ranges(before)
+            if self._ranges is not None:
+                self._ranges.after_step(self.step, before, self.scale_state, self.record.events)
             self._traced(SpanKind.LOG, self.step - 1, began_ns)
         self.record.mark(Row.CHIEF)
         if done.bad_loss is not None:
@@ -312,17 +315,10 @@ class Training:
         if self.record.is_due(self.step, is_last=self.is_over):
             self._updates.write(self.step, rate, self.record.events)
 
-    def _first_overflow(self) -> str:
-        return first_overflow(self._machine.plan, self._machine.gradients)
-
-    def _report_ranges(self, before: ScaleState | None) -> None:
-        """Report the numbers' ranges where that is due: every so often, and at a smaller scale."""
-        ranges, now = self._ranges, self.scale_state
-        if ranges is None:
-            return
-        is_halved = now is not None and before is not None and now.scale < before.scale
-        if is_halved or self.step % ranges.every == 0:
-            ranges.report(self.step, None if now is None else now.scale, self.record.events)
+    def _first_overflow(self, step: int) -> str:
+        """Name the first operator of a step whose result is not finite, or else the layer."""
+        operator = self._ranges.first_overflow(step) if self._ranges else ""
+        return operator or first_overflow(self._machine.plan, self._machine.gradients)
 
     def _learning_rate(self, step: int) -> float | None:
         """Learning rate of a step just taken."""
@@ -381,6 +377,8 @@ class Training:
         """Why there is no update after `step`, and where to go on."""
         step = self.step
         what, remedy = f"loss is {done.bad_loss} at step {step + 1}", ""
+        if self._ranges and (where := self._ranges.first_overflow(step + 1)):
+            what += f", {where}"
         if done.uncounted is not None:
             uncounted = nothing_counts(self._machine.plan, done.uncounted)
             what, remedy = f"step {step + 1}: {uncounted}", "drop such batches in input_fn"

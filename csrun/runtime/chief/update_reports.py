@@ -5,6 +5,7 @@ from math import isfinite
 
 import numpy as np
 
+from csrun.base.half_ranges import widened
 from csrun.executable.bind import Array, tensors_of
 from csrun.records.events import EventWriter
 from csrun.records.update_summaries import (
@@ -15,7 +16,6 @@ from csrun.records.update_summaries import (
     powers_of,
 )
 from csrun.runtime.chief.machine import Machine
-from csrun.runtime.chief.range_reports import widened
 
 log = logging.getLogger("csrun")
 

@@ -1,0 +1,61 @@
+"""Measurements of the values of a step, of all programs and minibatches that have computed it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from csrun.base.half_ranges import RangeCounts
+from csrun.executable import MeasuredSteps, RecordedValue
+from csrun.executable.measured_values import (
+    RANGES_FOLDER,
+    MeasuredValue,
+    measured_values,
+    remove_measured,
+)
+from csrun.records.number_ranges import NumberRanges
+from csrun.runtime.chief.machine import Machine
+
+
+class StepMeasurements:
+    """The measurements in a model_dir's compile directories, which are removed as steps are read.
+
+    folder: model_dir
+    """
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self._machine, self._folder = machine, folder
+        for ranges, _ in self._places():  # of an earlier run
+            remove_measured(ranges)
+
+    def activations(self, step: int) -> list[NumberRanges]:
+        """Ranges of a step's stored activations; none where it was not measured."""
+        found: dict[str, RangeCounts] = {}
+        for value, measured in self._values(step):
+            if (counts := measured.counts) is not None:
+                before = found.get(value.key)
+                found[value.key] = counts if before is None else before + counts
+        self._remove(step)
+        return [NumberRanges.of(name, "activation", counts) for name, counts in found.items()]
+
+    def first_overflow(self, step: int) -> str:
+        """Place of the first value of a step that is not finite; empty if none is known."""
+        found = [
+            (measured.overflow, measured.number, value.place)
+            for value, measured in self._values(step)
+            if measured.overflow is not None
+        ]
+        return f"first in {min(found)[-1]}" if found else ""
+
+    def _remove(self, step: int) -> None:
+        for ranges, _ in self._places():
+            remove_measured(ranges, step)
+
+    def _values(self, step: int) -> Iterator[tuple[RecordedValue, MeasuredValue]]:
+        for ranges, measuring in self._places():
+            for measured in measured_values(ranges, step):
+                yield measuring.values[measured.number], measured
+
+    def _places(self) -> Iterator[tuple[Path, MeasuredSteps]]:
+        plans = {f"tfcs_{plan.checksum}": plan.measuring for plan in self._machine.plans}
+        for path in sorted(self._folder.glob(f"tfcs_*/{RANGES_FOLDER}")):
+            if (measuring := plans.get(path.parent.name)) is not None:
+                yield path, measuring
