@@ -7,7 +7,7 @@ how much it is an overflow.
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -50,7 +50,7 @@ class ValueMeasurer:
     def __init__(self, directory: Path, measured: "MeasuredSteps", half: HalfFormat) -> None:
         self._folder, self._every, self._half = directory / RANGES_FOLDER, measured.every, half
         self._is_stored = [value.is_activation for value in measured.values]
-        self._name = ""  # of the newest file
+        self._step, self._files = 0, list[Path]()  # of the newest step
 
     def __call__(self, step: "StepState", number: int, value: AnyArray) -> None:
         """Measure a value, as it is now."""
@@ -60,12 +60,23 @@ class ValueMeasurer:
         overflow = overflow_of(value, self._half)
         if counts is None and overflow is None:
             return
+        measured = MeasuredValue(number, counts, overflow)
+        with self._opened(step) as file:
+            file.write(msgspec.json.encode(measured) + b"\n")
+
+    def _opened(self, step: "StepState") -> BinaryIO:
+        """Open the step's file; a step's before, which was not due, is not needed any more."""
+        index = step.index + 1
+        if index != self._step:
+            for path in self._files if self._step % self._every else ():
+                path.unlink(missing_ok=True)
+            self._step, self._files = index, []
+        path = self._folder / f"{index}-{step.batch}-{step.first_sample}{_SUFFIX}"
+        if path in self._files:
+            return open(path, "ab")
+        self._files.append(path)
         self._folder.mkdir(exist_ok=True)
-        name = f"{step.index + 1}-{step.batch}-{step.first_sample}{_SUFFIX}"
-        # The first value of a step begins its file: the step may have run in an earlier attempt.
-        with open(self._folder / name, "ab" if name == self._name else "wb") as file:
-            file.write(msgspec.json.encode(MeasuredValue(number, counts, overflow)) + b"\n")
-        self._name = name
+        return open(path, "wb")  # the step may have run in an earlier attempt
 
 
 def overflow_of(value: AnyArray, half: HalfFormat) -> Overflow | None:

@@ -4,12 +4,13 @@ A GPT trains by AdamW, or GPT-J by SGD, in a job of three nodes, from its first 
 checkpoint after its steps; GPT-J by AdamW without one, as both need 150 GB. What is told is the
 most that all processes of the job have taken together, by their proportional shares; of a store on
 disk, too, how much of the run the disk would have been at work at the rate of direct reads and
-writes. The model's run_torch.py in plain PyTorch is beside it, with the same sizes. GPT-3 XL is
-measured where its name is given, or the machine has the memory; GPT-J 6B where its name is given
-and the disk has 60 GB, 75 for "GPT-J 6B AdamW". How much time it takes is beside pipelined runs
-(overlap.py).
+writes. The model's run_torch.py in plain PyTorch is beside it, with the same sizes. With
+mixed_bfloat16 the same store on disk, whose wafer reads 16-bit words, is beside that of float32.
+GPT-3 XL is measured where its name is given, or the machine has the memory; GPT-J 6B where its name
+is given and the disk has 60 GB, 75 for "GPT-J 6B AdamW". How much time it takes is beside pipelined
+runs (overlap.py).
 
-    streaming.py [WORKLOAD...] [memory|disk|PyTorch...]
+    streaming.py [WORKLOAD...] [memory|disk|PyTorch|mixed_bfloat16...]
 """
 
 import json
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,8 @@ WATCH_S = 0.25
 GIB = 1 << 30
 IN_STEPS = ("compute", "input", "weights", "first_group")  # rows of the ledger
 EAGER = "PyTorch"
-SIDES = ("memory", "disk", EAGER)
+HALVES = "mixed_bfloat16"
+SIDES = ("memory", "disk", EAGER, HALVES)
 JOB = ("csrun.cli.csrun_wse", "--total-nodes", "3", "--tasks-per-node", "1",
        "--cpus-per-task", "1", "python-ws")  # fmt: skip
 DRAWN, TENSORS, THREADS, ROUNDS = 1 << 22, 8, 2, 5
@@ -65,6 +67,7 @@ class Workload:
     vocabulary: int = 50257
     optimizer: dict[str, Any] = field(default_factory=lambda: {**ADAMW})
     is_saved: bool = True
+    precision: str = "float32"
 
     model = "gpt2"
 
@@ -182,6 +185,28 @@ def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
     ).print()  # fmt: skip
 
 
+def bench_halves(name: str) -> None:
+    """Print the time of a step and the disk's traffic with 16-bit weights, beside float32."""
+    workload = replace(WORKLOADS[name], is_saved=False)
+    runs = {}
+    for precision in ("float32", HALVES):
+        with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+            runs[precision] = _trained(Path(folder), replace(workload, precision=precision), "disk")
+    whole, halves = runs.values()
+    what = f"{name}, store on disk, {workload.steps} steps"
+    rows = (
+        ("s a step", whole.step_s, halves.step_s, 1 / 1.3),
+        ("GB read", whole.read / 1e9, halves.read / 1e9, None),
+        ("GB written", whole.written / 1e9, halves.written / 1e9, None),
+    )
+    for unit, of_whole, of_halves, most in rows:
+        baseline = f"float32, {of_whole:.3g} {unit}"
+        ratio = of_halves / of_whole if of_whole else 1.0
+        Result(
+            "streaming", what, HALVES, unit, of_halves, baseline, ratio, 1, at_most=most
+        ).print()  # fmt: skip
+
+
 def _trained(folder: Path, workload: Workload, store: str) -> Trained:
     _prepare(folder, workload, _params(workload, store, folder))
     script = [str(MODELS / workload.model / "run.py")]
@@ -240,6 +265,7 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, Any]:
             "save_initial_checkpoint": False,
             "keep_checkpoint_max": 1,
             "log_steps": 1,
+            "precision": workload.precision,
             **options,
         },
     }
@@ -312,6 +338,8 @@ if __name__ == "__main__":
         has_room = workload.memory_gib is not None and workload.memory_gib * GIB < 0.8 * available
         if name in given or (not given and has_room):
             bench_memory(name, stores)
+            if HALVES in stores:
+                bench_halves(name)
     for fits in FIT_BOTH:
         if fits.name in given or not given:
             bench_overlap(fits)
