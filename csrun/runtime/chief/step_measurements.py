@@ -8,6 +8,7 @@ from csrun.executable import MeasuredSteps, RecordedValue
 from csrun.executable.measured_values import (
     RANGES_FOLDER,
     MeasuredValue,
+    Overflow,
     measured_values,
     remove_measured,
 )
@@ -37,12 +38,15 @@ class StepMeasurements:
         return [NumberRanges.of(name, "activation", counts) for name, counts in found.items()]
 
     def first_overflow(self, step: int) -> str:
-        """Place of the first value of a step that is not finite; empty if none is known."""
-        found = [
-            (measured.overflow, measured.number, value.place)
-            for value, measured in self._values(step)
-            if measured.overflow is not None
-        ]
+        """Place of the first value of a step that is not finite; empty if none is known.
+
+        Minus infinity in an activation is a mask's, if it makes no other infinity and no NaN.
+        """
+        found = []
+        for value, measured in self._values(step):
+            if (overflow := measured.overflow) is not None:
+                is_mask = overflow is Overflow.POSSIBLE and value.is_activation
+                found.append((overflow, is_mask, measured.number, value.place))
         return f"first in {min(found)[-1]}" if found else ""
 
     def _remove(self, step: int) -> None:
