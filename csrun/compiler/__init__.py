@@ -1,6 +1,6 @@
 """CIRH to an Executable: passes, kernel matching, layers, memory plan, code generation."""
 
-from csrun.compiler.batch_parts import rebatch
+from csrun.compiler.batch_parts import in_parts, rebatch
 from csrun.compiler.compile import CompileResult, compile_model
 from csrun.compiler.compile_directory import chosen_before, is_compiled, question_of, questions_of
 from csrun.compiler.errors import CompileError, TooLargeError
@@ -23,6 +23,7 @@ __all__ = [
     "choose_replicas",
     "chosen_before",
     "compile_model",
+    "in_parts",
     "is_compiled",
     "question_of",
     "questions_of",

@@ -23,7 +23,7 @@ def rebatch(module: ModuleOp, options: CompileOptions, samples: int) -> None:
     if options.parts == 1:
         return
     assert samples % options.parts == 0, "checked by the caller"
-    part = Rebatching(samples // options.parts, _in_parts(options))
+    part = Rebatching(samples // options.parts, in_parts(options))
     passes = (Canonicalization(), ConstantFolding(), DeadCode(), part, DeadCode())
     run_passes(module, passes, Watch(verify=Verification.NONE))
     # Once, after all passes: after each of them it would cost as much as they do.
@@ -43,11 +43,11 @@ def check_dependence(model: MatchedModel, options: CompileOptions) -> None:
     if mixed:
         raise _refused_for(
             model.mixing,
-            f"{mixed[0]} must be per sample or a sum over samples to run " + _in_parts(options),
+            f"{mixed[0]} must be per sample or a sum over samples to run " + in_parts(options),
         )
 
 
-def _in_parts(options: CompileOptions) -> str:
+def in_parts(options: CompileOptions) -> str:
     """Return how a batch is to be computed, and the option to remove from the configuration."""
     if options.systems > 1:
         return f"on {options.systems} systems: set num_csx to 1"

@@ -34,7 +34,8 @@ class TracedModel:
 
     losses: terms of an evaluation's loss that are means over different labels. first_values: of
     weights, where a training does not begin with those of their initializers. of_updates: numbers
-    of the updates that a training writes into its events
+    of the updates that a training writes into its events. optimizer_folders: what begins the names
+    of states that are an optimizer's
     """
 
     module: ModuleOp
@@ -43,6 +44,7 @@ class TracedModel:
     losses: HostCall | None = None
     first_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     of_updates: UpdateSummaries = NO_SUMMARIES
+    optimizer_folders: tuple[str, ...] = ()
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """Placeholder array of each weight tensor by name, without memory or values."""

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,12 @@ class EstimatorRun:
         if (command := own_command(is_task)) is not None:
             model_dir.write_command(self.model_dir, command)
 
-    def identity(self, plan: Plan) -> dict[str, str]:
+    def identity(self, plan: Plan, optimizer_folders: Sequence[str] = ()) -> dict[str, str]:
         """Identity of the run in a checkpoint: everything that its bits depend on.
 
         Another BLAS core or number of BLAS's threads sums in another order, so the same command
         gives different last digits (OPENBLAS_CORETYPE selects the core), and so do kernels in
-        machine code. Also names the optimizer's tensors.
+        machine code. Also names the optimizer's tensors. optimizer_folders: as of `TracedModel`.
         """
         return {
             "seed": str(self.config.seed),
@@ -87,7 +87,7 @@ class EstimatorRun:
             "kernels": f"llvm, products {plan.products}" if plan.kernels == "llvm" else "numpy",
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
-            OPTIMIZER_STATE: " ".join(slot.name for slot in plan.store.slots),
+            OPTIMIZER_STATE: " ".join([*(s.name for s in plan.store.slots), *optimizer_folders]),
         }
 
 

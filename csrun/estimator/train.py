@@ -69,6 +69,7 @@ def _train(
     _note_unscaled(compiled.executable.plan)
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
+    folders = compiled.traced.optimizer_folders
     with machine_for(run, compiled.executable, target, first, last) as (machine, show):
         scale = load_weights(run, machine, found, warm, compiled.traced.first_values)
         options = LoopOptions(
@@ -78,7 +79,7 @@ def _train(
             run.config.log_steps,
             run.config.save_checkpoints_steps,
             run.config.keep_checkpoint_max,
-            {**run.identity(machine.plan), **split.identity()},
+            {**run.identity(machine.plan, folders), **split.identity()},
             compiled.seconds,
             run.settings,
             compiled.traced.summaries,

@@ -25,6 +25,7 @@ from csrun.executable.learning_rate import (
 )
 from csrun.executable.loss_scale import LossScaling
 from csrun.keras.model_precision import unscaled
+from csrun.keras.optimizer_step import OptimizerStep
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name
 from csrun.nn.optimizer import schedule_attribute
@@ -32,30 +33,36 @@ from csrun.nn.optimizer import schedule_attribute
 
 @dataclass(frozen=True)
 class KerasLearning:
-    """Algorithms by the torch names of parameters, limits of gradients, and the loss's scale."""
+    """Algorithms by the torch names of parameters, limits of gradients, and the loss's scale.
+
+    step: the optimizer's own update, which is recorded where there is no rule for it
+    """
 
     algorithms: Mapping[str, Algorithm]
     clipping: Clipping = UNLIMITED
     scaling: LossScaling | None = None
+    step: OptimizerStep | None = None
 
 
-def learning_of(model: KerasModel) -> KerasLearning:
+def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
     """The updates of a model's optimizer.
 
-    Raises: UsageError for an optimizer, an option or a schedule that is not supported
+    Raises: UsageError for a learning rate that is a function, or in mixed precision for an update
+    without a rule
     """
     optimizer, scaling = unscaled(model.keras.optimizer)
-    name = type(optimizer).__name__
-    # A backend has classes of its own, below those of keras.optimizers; so may the user.
-    is_own = type(optimizer).__module__.split(".")[0] == "keras"
-    make = next((make for kind, make in _ALGORITHMS.items() if isinstance(optimizer, kind)), None)
-    if make is None or not is_own:
-        known = ", ".join(sorted(kind.__name__ for kind in _ALGORITHMS))
-        raise UsageError(f"optimizer {name} is not supported: use one of {known}")
-    for option in _NOT_SUPPORTED:
-        if getattr(optimizer, option, None):
-            raise UsageError(f"{name}: {option} is not supported: leave it out")
-    rate = _rate(name, optimizer._learning_rate)
+    name, rate = type(optimizer).__name__, _rate(optimizer._learning_rate)
+    make = _rule_of(optimizer)
+    if what := _without_rule(model, optimizer):
+        if is_mixed:
+            known = ", ".join(sorted(kind.__name__ for kind in _ALGORITHMS))
+            raise UsageError(
+                f"optimizer {name}: {what} is only supported in float32: leave out the 16-bit "
+                f"policy or runconfig.precision, or use one of {known} without it"
+            )
+        return KerasLearning({}, step=OptimizerStep(model, optimizer))
+    assert make is not None, "else it has no rule"
+    assert rate is not None, "else it has no rule"
     algorithms = {
         stored_name(variable).replace("/", "."): make(optimizer, rate, variable)
         for variable in model.trained
@@ -72,11 +79,31 @@ def learning_of(model: KerasModel) -> KerasLearning:
 _LIMITS = {"clip_norm": "global_clipnorm", "clip_each": "clipnorm", "clip_value": "clipvalue"}
 
 
-#: Options of every Keras optimizer that change an update in a way that csrun does not have.
-_NOT_SUPPORTED = (
-    "use_ema",
-    "gradient_accumulation_steps",
-)
+def _rule_of(optimizer: Any) -> "Rule | None":
+    # A backend has classes of its own, below those of keras.optimizers; so may the user.
+    if type(optimizer).__module__.split(".")[0] != "keras":
+        return None
+    return next((rule for kind, rule in _ALGORITHMS.items() if isinstance(optimizer, kind)), None)
+
+
+def _without_rule(model: KerasModel, optimizer: Any) -> str:
+    """Return the part of an update that no rule has; empty where one has all of it."""
+    for option in ("use_ema", "gradient_accumulation_steps"):
+        if getattr(optimizer, option):
+            return option
+    if (rule := _rule_of(optimizer)) is None:
+        return "its update"
+    if optimizer.weight_decay and rule not in _DECAYING and not _is_plain_descent(optimizer):
+        return "weight_decay"
+    if _rate(optimizer._learning_rate) is None:
+        return f"the schedule {type(optimizer._learning_rate).__name__} with its options"
+    limited = next((v.path for v in model.trained if v.constraint is not None), None)
+    return f"the constraint of {limited}" if limited else ""
+
+
+def _is_plain_descent(optimizer: Any) -> bool:
+    """True for SGD without momentum, where a decay may as well be a part of the gradient."""
+    return isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
 
 
 def _decay(optimizer: Any, variable: Any) -> float:
@@ -113,23 +140,21 @@ def _nadam(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 def _sgd(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     """Source: keras.optimizers.SGD: the velocity has the learning rates of its steps."""
-    _require_no_decay(optimizer)
     return SgdAttr.of(
         schedule_attribute(rate),
         optimizer.momentum,
         optimizer.nesterov,
+        _decay(optimizer, variable),
         rate_inside=_has_rates(optimizer, rate),
     )
 
 
 def _adadelta(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
-    _require_no_decay(optimizer)
     return AdadeltaAttr.of(schedule_attribute(rate), optimizer.rho, optimizer.epsilon)
 
 
 def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     """Source: keras.optimizers.RMSprop: epsilon is below the root."""
-    _require_no_decay(optimizer)
     return RmsPropAttr.of(
         schedule_attribute(rate),
         optimizer.rho,
@@ -143,7 +168,6 @@ def _rmsprop(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
 
 def _adagrad(optimizer: Any, rate: Schedule, variable: Any) -> Algorithm:
     """Source: keras.optimizers.Adagrad: epsilon is below the root."""
-    _require_no_decay(optimizer)
     return AdagradAttr.of(
         schedule_attribute(rate),
         initial_accumulator=optimizer.initial_accumulator_value,
@@ -157,14 +181,8 @@ def _has_rates(optimizer: Any, rate: Schedule) -> bool:
     return bool(optimizer.momentum) and not isinstance(rate, Constant)
 
 
-def _require_no_decay(optimizer: Any) -> None:
-    if optimizer.weight_decay:
-        raise UsageError(
-            f"{type(optimizer).__name__}: weight_decay is not supported: leave it out, or use AdamW"
-        )
-
-
-_ALGORITHMS: dict[type, Callable[[Any, Schedule, Any], Algorithm]] = {
+Rule = Callable[[Any, Schedule, Any], Algorithm]
+_ALGORITHMS: dict[type, Rule] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.AdamW: _adam,
     keras.optimizers.Adam: _adam,
@@ -173,14 +191,15 @@ _ALGORITHMS: dict[type, Callable[[Any, Schedule, Any], Algorithm]] = {
     keras.optimizers.Adagrad: _adagrad,
     keras.optimizers.RMSprop: _rmsprop,
 }
+_DECAYING = (_adam, _nadam)
 
 
-def _rate(name: str, rate: Any) -> Schedule:
-    """The schedule of a learning rate."""
+def _rate(rate: Any) -> Schedule | None:
+    """The schedule of a learning rate; None for one that csrun does not have."""
     schedules = keras.optimizers.schedules
-    if not isinstance(rate, schedules.LearningRateSchedule):
-        return Constant(learning_rate=float(rate))
     match rate:
+        case keras.Variable():
+            return Constant(learning_rate=float(rate))
         case schedules.PiecewiseConstantDecay():
             # Keras changes the rate after the boundary's step.
             boundaries = tuple(int(step) + 1 for step in rate.boundaries)
@@ -204,8 +223,4 @@ def _rate(name: str, rate: Any) -> Schedule:
                 steps=rate.decay_steps,
                 end_learning_rate=rate.initial_learning_rate * rate.alpha,
             )
-    raise UsageError(
-        f"{name}: the schedule {type(rate).__name__} is not supported: use PiecewiseConstantDecay, "
-        "ExponentialDecay without staircase, PolynomialDecay without cycle, or CosineDecay without "
-        "warm-up"
-    )
+    return None

@@ -14,15 +14,16 @@ from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.model import OutputOp
-from csrun.compiler import CompileOptions, rebatch
+from csrun.compiler import CompileError, CompileOptions, in_parts, rebatch
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
 from csrun.keras.host_metrics import KerasMetrics
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
+from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
 from csrun.keras.torch_backend import keras
-from csrun.keras.variables_module import KerasModel
+from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.lower.to_cirh import module_of, output_name
 from csrun.pytorch.record.recorder import StepRecorder
@@ -47,8 +48,14 @@ def trace_keras(
     mode = options.run_mode
     specs = dataset.element_spec()
     names = dataset.names(len(specs))
-    learning = learning_of(model) if mode is RunMode.TRAIN else KerasLearning({})
-    step = _KerasStep(model, mode)
+    is_mixed, trains = storage is not None, mode is RunMode.TRAIN
+    learning = learning_of(model, is_mixed) if trains else KerasLearning({})
+    if learning.step is not None and options.parts > 1:
+        raise CompileError(
+            f"optimizer {learning.step.name}: its update, which is recorded with the step, cannot "
+            f"run {in_parts(options)}"
+        )
+    step = _KerasStep(model, mode, learning.step)
     recording = _with_names(step.record(dataset), names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
     wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
@@ -62,7 +69,8 @@ def trace_keras(
     elif mode is RunMode.PREDICT:
         _name_outputs(module, dict(zip(map(output_name, wanted), step.names, strict=True)))
     rebatch(module, options, specs[0].shape[0])
-    return TracedModel(module, metrics, first_values=model.values())
+    folders = (OPTIMIZER_FOLDER,) if learning.step else ()
+    return TracedModel(module, metrics, first_values=model.values(), optimizer_folders=folders)
 
 
 def example_of(dataset: Dataset) -> tuple[Any, ...]:
@@ -72,12 +80,17 @@ def example_of(dataset: Dataset) -> tuple[Any, ...]:
 
 
 class _KerasStep:
-    """A step of a Keras model on traced tensors. batch, outputs: as the model has them."""
+    """A step of a Keras model on traced tensors. batch, outputs: as the model has them.
 
-    def __init__(self, model: KerasModel, mode: RunMode) -> None:
-        self._model = model
-        self._mode = mode
-        self._recorder = StepRecorder(model.module)
+    update: that of the optimizer, if it is recorded
+    """
+
+    def __init__(
+        self, model: KerasModel, mode: RunMode, update: OptimizerStep | None = None
+    ) -> None:
+        self._model, self._mode, self._update = model, mode, update
+        self._module = model.module if update is None else update.module
+        self._recorder = StepRecorder(self._module)
         self._recorder.may_draw = True
         read_batch(self._recorder)
         layers = {layer: layer.path for layer in model.keras._flatten_layers(include_self=False)}
@@ -86,18 +99,20 @@ class _KerasStep:
     def record(self, dataset: Dataset) -> Recording:
         """Record the step."""
         recorder, trains = self._recorder, self._mode is RunMode.TRAIN
-        self._model.module.train(trains)
+        self._module.train(trains)
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
             loss = recorder.call_model(self._forward, self.batch, {})
             if loss is not None:
                 loss.backward()
+            if self._update is not None:
+                self._update.record(recorder)
         return recorder.finish()
 
     def _forward(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """The loss; None in a prediction."""
         model, trains = self._model, self._mode is RunMode.TRAIN
-        tensors = [(variable, model.module.tensor(variable)) for variable in model.variables]
+        tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
         with keras.StatelessScope(state_mapping=tensors) as scope:
             self.outputs = model.keras(x, training=trains)
             if self._mode is RunMode.PREDICT:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -19,6 +20,7 @@ class KerasModel:
     """A compiled Keras model. trained: its trainable variables; kept: float ones that layers write.
 
     Other variables, as the state of a dropout's seed, keep their values: csrun draws masks itself.
+    state: variables of its optimizer, by their names in a checkpoint, where the step writes them.
     """
 
     def __init__(self, model: Any) -> None:
@@ -26,8 +28,10 @@ class KerasModel:
         self.trained = list(model.trainable_variables)
         others = [v for v in model.non_trainable_variables if "float" in str(v.dtype)]
         self.kept = others
-        self.module = _VariablesModule(self)
+        self.state: dict[str, Any] = {}
         _require_distinct(self.variables)
+        self.module = torch.nn.Module()
+        self.hold_variables(self.module)
 
     @classmethod
     def of(cls, source: Any, params: Any, features: Any = None) -> "KerasModel":
@@ -66,14 +70,32 @@ class KerasModel:
         """Trained and kept variables."""
         return [*self.trained, *self.kept]
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """All that a training has, by the names in a checkpoint."""
+        return {stored_name(v): v for v in self.variables} | self.state
+
+    def hold_variables(self, module: torch.nn.Module) -> None:
+        """Have copies of the variables in a module, at their places."""
+        for variable in self.trained:
+            value = torch.nn.Parameter(variable.value.detach().cpu().clone())
+            parent, name = place_of(module, stored_name(variable))
+            parent.register_parameter(name, value)
+        for variable in self.kept:
+            parent, name = place_of(module, stored_name(variable))
+            parent.register_buffer(name, variable.value.detach().cpu().clone())
+
     def values(self) -> dict[str, Array]:
         """Values of the variables by their names in a checkpoint."""
-        return {stored_name(v): v.value.detach().cpu().numpy().copy() for v in self.variables}
+        found = {name: v.value.detach().cpu().numpy().copy() for name, v in self.named.items()}
+        return {n: v if v.dtype.kind == "f" else v.astype(np.float32) for n, v in found.items()}
 
     def assign(self, values: Mapping[str, Array]) -> None:
-        """Set the variables."""
-        for variable in self.variables:
-            variable.assign(values[stored_name(variable)])
+        """Set the variables, as at the end of a training: those of `use_ema` to their averages."""
+        for name, variable in self.named.items():
+            variable.assign(values[name])
+        if self.state:
+            self.keras.optimizer.finalize_variable_values(self.trained)
 
 
 def stored_name(variable: Any) -> str:
@@ -82,33 +104,24 @@ def stored_name(variable: Any) -> str:
     return path if "/" in path else f"model/{path}"
 
 
-class _VariablesModule(torch.nn.Module):
-    """Variables as parameters and buffers of modules that are nested as their paths are."""
+def tensor_at(module: torch.nn.Module, name: str) -> torch.Tensor:
+    """The parameter or buffer that a module has by a name in a checkpoint."""
+    parent, last = place_of(module, name)
+    found: torch.Tensor = getattr(parent, last)
+    return found
 
-    def __init__(self, model: KerasModel) -> None:
-        super().__init__()
-        for variable in model.trained:
-            parent, name = self._place(stored_name(variable))
-            value = variable.value.detach().cpu().clone()
-            parent.register_parameter(name, torch.nn.Parameter(value))
-        for variable in model.kept:
-            parent, name = self._place(stored_name(variable))
-            parent.register_buffer(name, variable.value.detach().cpu().clone())
 
-    def tensor(self, variable: Any) -> torch.Tensor:
-        """The parameter or buffer of a variable."""
-        parent, name = self._place(stored_name(variable))
-        found: torch.Tensor = getattr(parent, name)
-        return found
+def place_of(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    """The module that has the tensor of a name in a checkpoint, and the tensor's name there.
 
-    def _place(self, path: str) -> tuple[torch.nn.Module, str]:
-        *parts, name = path.split("/")
-        place: torch.nn.Module = self
-        for part in parts:
-            if part not in place._modules:
-                place.add_module(part, torch.nn.Module())
-            place = place.get_submodule(part)
-        return place, name
+    Modules are nested as the paths of variables are.
+    """
+    *parts, last = name.split("/")
+    for part in parts:
+        if part not in module._modules:
+            module.add_module(part, torch.nn.Module())
+        module = module.get_submodule(part)
+    return module, last
 
 
 def _require_distinct(variables: list[Any]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import STEPS, batches, keras, mlp
+from support.keras_models import CLASSES, STEPS, L, batches, compiled, keras, mlp
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
@@ -15,8 +15,18 @@ from csrun.keras import KerasModelToCerebrasEstimator
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 OPTIMIZERS, SCHEDULES = keras.optimizers, keras.optimizers.schedules
+
+
+class OwnSgd(OPTIMIZERS.SGD):
+    """An optimizer of the user's, whose step csrun does not know."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Half of the step."""
+        super().update_step(gradient, variable, learning_rate / 2)
+
+
 MADE = {
-    "sgd": lambda: OPTIMIZERS.SGD(0.1),
+    "sgd": lambda: OPTIMIZERS.SGD(0.1, weight_decay=0.1),
     "sgd nesterov": lambda: OPTIMIZERS.SGD(0.05, momentum=0.9, nesterov=True),
     "adam": lambda: OPTIMIZERS.Adam(0.01, epsilon=1e-3),
     "adam decayed": lambda: OPTIMIZERS.Adam(0.01, weight_decay=0.1),
@@ -30,6 +40,20 @@ MADE = {
     "clipped": lambda: OPTIMIZERS.SGD(0.1, global_clipnorm=0.1),
     "each clipped": lambda: OPTIMIZERS.Adam(0.01, epsilon=1e-3, clipnorm=0.03),
     "clipped by value": lambda: OPTIMIZERS.SGD(0.1, momentum=0.9, clipvalue=0.002),
+    "adamax": lambda: OPTIMIZERS.Adamax(0.01, weight_decay=0.1, clipnorm=0.03),
+    "lion": lambda: OPTIMIZERS.Lion(
+        0.001, weight_decay=0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "ftrl": lambda: OPTIMIZERS.Ftrl(
+        SCHEDULES.ExponentialDecay(0.1, 2, 0.5, staircase=True), beta=0.1
+    ),
+    "adafactor": lambda: OPTIMIZERS.Adafactor(0.01),
+    "a class of the script's": lambda: OwnSgd(0.1, momentum=0.9),
+    "momentum decayed": lambda: OPTIMIZERS.SGD(
+        SCHEDULES.CosineDecay(0.0, 4, warmup_target=0.1, warmup_steps=2),
+        momentum=0.9,
+        weight_decay=0.1,
+    ),
     "piecewise": lambda: OPTIMIZERS.SGD(SCHEDULES.PiecewiseConstantDecay([1, 3], [0.1, 0.05, 0.2])),
     "polynomial": lambda: OPTIMIZERS.SGD(SCHEDULES.PolynomialDecay(0.1, 4, 0.01, power=2.0)),
     "exponential": lambda: OPTIMIZERS.SGD(SCHEDULES.ExponentialDecay(0.1, 2, 0.5)),
@@ -43,19 +67,30 @@ MADE = {
 }
 
 
+def trained(make, sample, folder):
+    """The estimator of a model after a training."""
+    estimator = KerasModelToCerebrasEstimator(make, folder, CSRunConfig(log_steps=STEPS))
+    estimator.train(lambda params: Dataset.from_batches(sample))
+    return estimator
+
+
+def assert_as_in_keras(ours, make, sample, name=""):
+    """A model's weights are those of Keras's own training; the same model in Keras."""
+    model = make()
+    for x, y in sample:
+        model.train_on_batch(x, y)
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    for found, own in zip(ours.variables, model.variables, strict=True):
+        found, own = (v.value.detach().cpu().numpy() for v in (found, own))
+        np.testing.assert_allclose(found, own, rtol=1e-5, atol=2e-6, err_msg=name)
+    return model
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_weights_are_those_of_keras(tmp_path, name):
     sample = batches("mlp")
-    estimator = KerasModelToCerebrasEstimator(
-        lambda: mlp(MADE[name]()), tmp_path, CSRunConfig(log_steps=STEPS)
-    )
-    estimator.train(lambda params: Dataset.from_batches(sample))
-    model = mlp(MADE[name]())
-    for x, y in sample:
-        model.train_on_batch(x, y)
-    for ours, own in zip(estimator.keras_model.variables, model.variables, strict=True):
-        ours, own = (v.value.detach().cpu().numpy() for v in (ours, own))
-        np.testing.assert_allclose(ours, own, rtol=2e-5, atol=2e-6, err_msg=name)
+    make = lambda: mlp(MADE[name]())  # noqa: E731
+    assert_as_in_keras(trained(make, sample, tmp_path).keras_model, make, sample, name)
 
 
 def test_a_variable_that_keras_does_not_decay_is_not_decayed(tmp_path):
@@ -65,42 +100,78 @@ def test_a_variable_that_keras_does_not_decay_is_not_decayed(tmp_path):
         return mlp(optimizer)
 
     sample = batches("mlp", 2)
-    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
-    estimator.train(lambda params: Dataset.from_batches(sample))
+    assert_as_in_keras(trained(build, sample, tmp_path).keras_model, build, sample)
+
+
+def test_a_run_resumes_between_batches_whose_gradients_are_accumulated(tmp_path):
+    """Averages are the model's weights after a training, as after fit(), not a checkpoint's."""
+
+    def build():
+        rate = SCHEDULES.ExponentialDecay(0.01, 2, 0.5)
+        options = {"use_ema": True, "ema_momentum": 0.5, "clipnorm": 0.03}
+        return mlp(OPTIMIZERS.Adam(rate, gradient_accumulation_steps=2, **options))
+
+    sample = batches("mlp", 5)
+    trained(build, sample[:3], tmp_path)
+    resumed = trained(build, sample, tmp_path)
+    assert_as_in_keras(resumed.keras_model, build, sample)
+    (*_, last) = resumed.keras_model.optimizer.variables
+    assert int(resumed.keras_model.optimizer._iterations.value) == 5
+    assert last.value.abs().sum() > 0  # a moment of Adam's
+    evaluated = resumed.evaluate(lambda params: Dataset.from_batches(sample))
     model = build()
     for x, y in sample:
         model.train_on_batch(x, y)
-    for ours, own in zip(estimator.keras_model.variables, model.variables, strict=True):
-        ours, own = (v.value.detach().cpu().numpy() for v in (ours, own))
-        np.testing.assert_allclose(ours, own, rtol=2e-5, atol=2e-6)
+    own = np.mean([model.evaluate(x, y, verbose=0)[0] for x, y in sample])
+    assert evaluated["loss"] == pytest.approx(own, rel=1e-5)
 
 
-class OwnSgd(OPTIMIZERS.SGD):
-    """An optimizer of the user's, whose step csrun does not know."""
+def test_weights_with_a_constraint_keep_to_it(tmp_path):
+    def build():
+        keras.utils.set_random_seed(1)
+        limit = keras.constraints.MaxNorm(0.5)
+        layers = [keras.Input((20,)), L.Dense(CLASSES, kernel_constraint=limit)]
+        return compiled(keras.Sequential(layers), OPTIMIZERS.SGD(0.1))
+
+    sample = batches("mlp", 2)
+    assert_as_in_keras(trained(build, sample, tmp_path).keras_model, build, sample)
+
+
+class ReadingSgd(OPTIMIZERS.SGD):
+    """An optimizer that decides by the value of a gradient."""
 
     def update_step(self, gradient, variable, learning_rate):
-        """Half of the step."""
-        super().update_step(gradient, variable, learning_rate / 2)
+        """No step by a small gradient."""
+        if gradient.abs().sum() > 1e-3:
+            super().update_step(gradient, variable, learning_rate)
 
 
 REFUSED = {
-    "optimizer Ftrl is not supported: use one of Adadelta, Adagrad": lambda: OPTIMIZERS.Ftrl(),
-    "optimizer OwnSgd is not supported": lambda: OwnSgd(0.1),
-    "Adam: use_ema is not supported": lambda: OPTIMIZERS.Adam(0.1, use_ema=True),
-    "Adam: gradient_accumulation_steps is not supported": lambda: OPTIMIZERS.Adam(
-        gradient_accumulation_steps=2
-    ),
-    "SGD: weight_decay is not supported": lambda: OPTIMIZERS.SGD(0.1, weight_decay=0.1),
-    "SGD: the schedule ExponentialDecay is not supported: use": lambda: OPTIMIZERS.SGD(
-        SCHEDULES.ExponentialDecay(0.1, 4, 0.5, staircase=True)
-    ),
+    "optimizer ReadingSgd: csrun cannot record its update: .* is read": lambda: ReadingSgd(0.1),
+    "Adam: learning_rate is a function": lambda: OPTIMIZERS.Adam(lambda: 0.1),
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_is_not_supported_is_refused_by_name(tmp_path, message):
-    estimator = KerasModelToCerebrasEstimator(lambda: mlp(REFUSED[message]()), tmp_path)
-    sample = batches("mlp", 1)
     with pytest.raises(UsageError, match="^" + message):
-        estimator.train(lambda params: Dataset.from_batches(sample))
+        trained(lambda: mlp(REFUSED[message]()), batches("mlp", 1), tmp_path)
     assert not list(tmp_path.glob("model-ckpt*"))
+
+
+NEEDS_A_RULE = {
+    "optimizer Adam: use_ema is only supported in float32": {"precision": "mixed_bfloat16"},
+    "optimizer Adam: its update, .*, cannot run in 2 micro-batches: remove": {
+        "micro_batch_size": 8
+    },
+}
+
+
+@pytest.mark.parametrize("message", NEEDS_A_RULE)
+def test_where_an_update_needs_a_rule_another_is_refused(tmp_path, message):
+    config = CSRunConfig(**NEEDS_A_RULE[message])
+    make = lambda: mlp(OPTIMIZERS.Adam(0.1, use_ema=True))  # noqa: E731
+    with pytest.raises(UsageError, match="^" + message):
+        KerasModelToCerebrasEstimator(make, tmp_path, config).train(
+            lambda params: Dataset.from_batches(batches("mlp", 1))
+        )

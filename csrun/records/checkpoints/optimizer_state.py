@@ -1,7 +1,8 @@
 """Classification of a checkpoint's tensors as optimizer state or weights.
 
 A slot's tensor is named `slot/weight`. Weights may be named alike: `att/out/kernel` is no state of
-`out/kernel`. So the names of the slots decide, and the manifest has them.
+`out/kernel`. So the names of the slots decide, and the manifest has them. A name there that ends
+with a slash begins those of all tensors of an optimizer whose own update is a part of the step.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,8 +28,9 @@ def slot_tensors(names: Iterable[str], slots: Collection[str]) -> frozenset[str]
     `a`, and `m/m/a` is the weight.
     """
     weights, found = set[str](), set[str]()
+    folders = tuple(slot for slot in slots if slot.endswith("/"))
     for name in sorted(names, key=len):
         slot, _, weight = name.partition("/")
-        is_state = slot in slots and weight in weights
+        is_state = (slot in slots and weight in weights) or name.startswith(folders)
         (found if is_state else weights).add(name)
     return frozenset(found)

@@ -1,0 +1,148 @@
+"""The own update of a Keras optimizer, as operators of the step that it is recorded with."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain, count
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._pytree import tree_map
+
+from csrun.base.errors import UsageError
+from csrun.keras.torch_backend import keras
+from csrun.keras.variables_module import KerasModel, place_of, stored_name, tensor_at
+from csrun.pytorch.errors import CaptureError
+from csrun.pytorch.record.model_group import ModelGroup
+from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.traced import TracedTensor
+
+OPTIMIZER_FOLDER = "optimizer/"  # begins the names of its variables in a checkpoint
+#: Methods that the PyTorch backend has for all variables at once, by operators of lists.
+_OF_LISTS = (
+    "_apply_weight_decay",
+    "_backend_update_step",
+    "_backend_reset_gradient_accumulators",
+    "_backend_increment_gradient_accumulators",
+)
+
+
+class OptimizerStep:
+    """A compiled model's optimizer, with `use_ema`, accumulation, decay and schedule of its own.
+
+    Its variables are states of the program. The count of its steps is one of them, as float32. The
+    learning rate, if it is a variable, stays what it is.
+
+    name: of its class. module: the model's variables and the optimizer's, which the step writes.
+
+    Raises: UsageError for a learning rate that is a function
+    """
+
+    def __init__(self, model: KerasModel, optimizer: Any) -> None:
+        self._model, self._optimizer = model, optimizer
+        self.name = type(optimizer).__name__
+        rate = optimizer._learning_rate
+        if not isinstance(rate, keras.Variable | keras.optimizers.schedules.LearningRateSchedule):
+            raise UsageError(
+                f"{self.name}: learning_rate is a function, which csrun cannot call in each step: "
+                "use a number or a subclass of LearningRateSchedule"
+            )
+        if not optimizer.built:
+            optimizer.build(model.trained)
+        state = [variable for variable in optimizer.variables if variable is not rate]
+        model.state = _named(state)
+        self.module = ModelGroup((), ())
+        model.hold_variables(self.module)
+        for name, variable in model.state.items():
+            parent, last = place_of(self.module, name)
+            parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
+
+    def record(self, recorder: StepRecorder) -> None:
+        """Record the update by the gradients of the trained variables.
+
+        Raises: UsageError for an update that csrun cannot record
+        """
+        model = self._model
+        tensors = [(v, tensor_at(self.module, name)) for name, v in model.named.items()]
+        trained = [tensor_at(self.module, stored_name(v)) for v in model.trained]
+        branches = _Branches(recorder, [tensor for _, tensor in tensors])
+        with torch.no_grad(), _WrittenScope(tensors), self._as_recorded(branches):
+            try:
+                self._optimizer.apply([tensor.grad for tensor in trained], model.trained)
+            except CaptureError as error:
+                raise UsageError(
+                    f"optimizer {self.name}: csrun cannot record its update: {error}"
+                ) from error
+        for tensor in trained:
+            tensor.grad = None
+
+    @contextmanager
+    def _as_recorded(self, branches: "_Branches") -> Iterator[None]:
+        """Have the optimizer call operators that csrun records, on a loss that is not scaled."""
+        from keras.src import ops
+        from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+        kind = type(self._optimizer)
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(ops, "cond", branches.select))
+            stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
+            for name in _OF_LISTS:
+                if getattr(kind, name).__module__.startswith("keras.src.backend."):
+                    stack.enter_context(patch.object(kind, name, getattr(BaseOptimizer, name)))
+            yield
+
+
+def _named(variables: Sequence[Any]) -> dict[str, Any]:
+    """Variables by their names in a checkpoint, with a number where Keras has a name again."""
+    found: dict[str, Any] = {}
+    for variable in variables:
+        name = f"{OPTIMIZER_FOLDER}{variable.path.rpartition('/')[2]}"
+        numbered = (f"{name}_{number}" for number in count(2))
+        found[next(each for each in chain([name], numbered) if each not in found)] = variable
+    return found
+
+
+class _WrittenScope(keras.StatelessScope):
+    """A scope in which variables are these tensors, which assignments write."""
+
+    def __init__(self, tensors: Sequence[tuple[Any, torch.Tensor]]) -> None:
+        super().__init__()
+        self.state_mapping = {id(variable): tensor for variable, tensor in tensors}
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Keras assigns a value to a variable."""
+        variable, value = update
+        self.state_mapping[id(variable)].copy_(value)
+
+
+class _Branches:
+    """Branches by a number of the step: both are recorded, and each tensor takes one's value."""
+
+    def __init__(self, recorder: StepRecorder, tensors: Sequence[torch.Tensor]) -> None:
+        self._recorder = recorder
+        self._tensors = [recorder.traced(tensor) for tensor in tensors]
+
+    def select(
+        self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]
+    ) -> Any:
+        """Source: keras.ops.cond"""
+        if not isinstance(condition, TracedTensor):
+            return if_true() if condition else if_false()
+        before = self._values
+        first = if_true()
+        taken = self._values
+        for tensor, value in zip(self._tensors, before, strict=True):
+            tensor.value = value
+        second = if_false()
+        for tensor, value in zip(self._tensors, taken, strict=True):
+            if tensor.value != value:
+                chosen = torch.where(condition, self._recorder.trace_ref(value), tensor)
+                tensor.value = self._recorder.traced(chosen).value
+        if first is None:
+            return None
+        return tree_map(lambda x, y: torch.where(condition, x, y), first, second)
+
+    @property
+    def _values(self) -> list[Ref]:
+        return [tensor.value for tensor in self._tensors]
