@@ -7,8 +7,10 @@ from typing import Any
 
 from csrun import nn
 from csrun.cirh.algorithms import Algorithm, RmsPropAttr
+from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.executable.learning_rate import Constant
-from csrun.nn.optimizer import Learning, schedule_attribute
+from csrun.nn import Tensor
+from csrun.nn.optimizer import Learning, TrainOp, schedule_attribute
 from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.gradient_clipping import clipping_of, refuse_edited
 from csrun.tensorflow.graph_folding import value_of
@@ -19,10 +21,18 @@ from csrun.tensorflow.rate_schedules import Rate, RateReader
 
 @dataclass(frozen=True)
 class GraphLearning:
-    """Learning of a graph. optimizer: csrun's. trained: names of the variables' operators."""
+    """Learning of a graph.
+
+    optimizer: csrun's. trained: names of the variables' operators. clipping: limits of gradients
+    """
 
     optimizer: Learning
     trained: frozenset[str]
+    clipping: Clipping = UNLIMITED
+
+    def minimize(self, loss: Tensor) -> TrainOp:
+        """Return the train_op of csrun's tracer."""
+        return replace(self.optimizer.minimize(loss), clipping=self.clipping)
 
 
 def learning_of(
@@ -34,7 +44,8 @@ def learning_of(
     """
     ops = ancestors([getattr(train_op, "op", train_op)], by_control=True)
     if (found := own.learning(ops, asked, rates)) is not None:
-        return GraphLearning(found[0], frozenset(found[1]))
+        optimizer, names, clipping = found
+        return GraphLearning(optimizer, frozenset(names), clipping)
     applied = [op for op in ops if op.type in _RULES]
     _require_known(ops, asked)
     if not applied:
@@ -45,8 +56,12 @@ def learning_of(
     reader = _ApplyReader(asked, rates)
     read = [reader.read(op) for op in applied]
     for op, each in zip(applied, read, strict=True):
-        if each.optimizer != read[0].optimizer:
-            raise refused(op, "all variables must have one optimizer with equal options")
+        if (each.optimizer, each.clipping) != (read[0].optimizer, read[0].clipping):
+            raise refused(
+                op,
+                "its options or its gradient's limits differ from those of other variables: train "
+                "all of them by one optimizer with equal options and limits",
+            )
     return replace(read[0], trained=frozenset().union(*(each.trained for each in read)))
 
 
@@ -64,16 +79,9 @@ class _ApplyReader:
         clipped, variable = clipping_of(gradient, self._asked.variables), inputs["var"].op.name
         if clipped is None or self._asked.variables[clipped[1]] != variable:
             raise refuse_edited(gradient.op, variable)
-        limits = {
-            "clip_norm": clipped[0].clip_norm,
-            "max_gradient_value": clipped[0].clip_value,
-        }
-        make = _RULES[op.type]
-        options = make(
-            _ApplyNumbers(op, inputs), self._rates.of(inputs.get("lr", inputs.get("alpha")))
-        )
-        kind, values = options
-        return GraphLearning(kind(**limits, **values), frozenset({variable}))
+        rate = self._rates.of(inputs.get("lr", inputs.get("alpha")))
+        kind, values = _RULES[op.type](_ApplyNumbers(op, inputs), rate)
+        return GraphLearning(kind(**values), frozenset({variable}), clipped[0])
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class _ApplyNumbers:
         """
         value = value_of(self.inputs[name])
         if value is None:
-            raise refused(self.op, f"{name} must be the same in each step")
+            raise refused(self.op, f"{name} changes with the steps: give the optimizer a number")
         return float(value)
 
     def flag(self, name: str) -> bool:
@@ -101,7 +109,7 @@ class _ApplyNumbers:
         variable = variables_by_operator(self.op.graph)[self.inputs[name].op.name]
         found = value_of(variable.initial_value)
         if found is None or (found != found.flat[0]).any():
-            raise refused(self.op, f"slot {name} must begin with one number")
+            raise refused(self.op, f"slot {name} must begin with one number: leave its value out")
         return float(found.flat[0])
 
 
@@ -122,7 +130,9 @@ def _momentum(given: _ApplyNumbers, rate: Rate) -> Options:
 def _adam(given: _ApplyNumbers, rate: Rate) -> Options:
     """Source: tf.raw_ops.ResourceApplyAdam: epsilon is added before the bias correction."""
     if given.flag("use_nesterov"):
-        raise refused(given.op, "Nesterov momentum is not supported")
+        raise refused(
+            given.op, "Nesterov momentum is not supported in Adam: leave use_nesterov out"
+        )
     names = ("beta1", "beta2", "epsilon")
     numbers = {name: given.number(name) for name in names}
     return nn.Adam, {"learning_rate": rate, "epsilon_hat": True, **numbers}

@@ -1,4 +1,4 @@
-"""tf.clip_by_global_norm and tf.clip_by_value, found by their operators."""
+"""tf.clip_by_global_norm, clip_by_norm and clip_by_value, found by their operators."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.tensorflow.errors import GraphError, refused
 from csrun.tensorflow.graph_folding import value_of
+from csrun.tensorflow.graph_gradients import ancestors
 
 #: Limits of a gradient, and its placeholder.
 Clipped = tuple[Clipping, str]
@@ -24,6 +25,8 @@ def clipping_of(gradient: Any, known: Mapping[str, str]) -> Clipped | None:
             return _by_norm(op, known)
         case "Maximum":
             return _by_value(op, known)
+        case "RealDiv":
+            return _by_own_norm(op, known)
         case _:
             return None
 
@@ -54,19 +57,34 @@ def _by_value(op: Any, known: Mapping[str, str]) -> Clipped | None:
     return Clipping(clip_value=float(most)), source.name
 
 
+def _by_own_norm(op: Any, known: Mapping[str, str]) -> Clipped | None:
+    """Source: tf.clip_by_norm: g * c / max(norm of g, c)"""
+    product, longer = _plain(op.inputs[0].op), _plain(op.inputs[1].op)
+    if product.type != "Mul" or longer.type != "Maximum":
+        return None
+    source, length = _plain(product.inputs[0].op), value_of(product.inputs[1])
+    if source.name not in known or length is None or value_of(longer.inputs[1]) != length:
+        return None
+    below = ancestors([longer.inputs[0].op])
+    is_of_all = all(t.shape.num_elements() == 1 for t in longer.inputs)
+    is_norm = is_of_all and {"Sqrt", "Sum", "Mul"} <= {each.type for each in below}
+    if not is_norm or {each.name for each in below} & known.keys() != {source.name}:
+        return None
+    return Clipping(clip_each=float(length)), source.name
+
+
 def refuse_edited(op: Any, variable: str) -> GraphError:
     """The error of a gradient that is changed before an optimizer takes it."""
     return refused(
         op,
         f"the gradient of {variable} is changed in a way that is not supported: use it as it is, "
-        "tf.clip_by_global_norm of all gradients, or tf.clip_by_value between -v and v",
+        "tf.clip_by_global_norm of all gradients, tf.clip_by_norm, or tf.clip_by_value between -v "
+        "and v",
     )
 
 
 def _is_norm_of_all(minimum: Any, known: Mapping[str, str]) -> bool:
     """True where the norm is that of all gradients."""
-    from csrun.tensorflow.graph_gradients import ancestors
-
     ops = ancestors([minimum.op])
     squared = {_plain(op.inputs[0].op).name for op in ops if op.type == "L2Loss"}
     return squared == set(known) and any(op.type == "Sqrt" for op in ops)

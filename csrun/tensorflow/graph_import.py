@@ -1,6 +1,6 @@
 """Import of a graph's forward pass: each operator that the wanted tensors depend on, as CIRH."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,7 @@ class GraphImporter:
         self._inputs = inputs
         self._trained = trained
         self._values: dict[str, Value] = {}
+        self.assigned: list[str] = []  # variables, by their operators' names
         self.variables: dict[str, Any] = {}  # those imported, by their operators' names
 
     def tensors(self, wanted: Sequence[Any]) -> list[Tensor]:
@@ -64,6 +65,19 @@ class GraphImporter:
             if op.name in patterns:
                 self._import(op, patterns[op.name])
         return [self._emission.tensor(self._value(tensor)) for tensor in wanted]
+
+    def assign(self, op: Any, next_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Import an assignment. next_of: the variable's next value, from its old one and a value.
+
+        Raises: GraphError as `tensors`; for a variable that is assigned twice
+        """
+        variable, value = self.tensors(op.inputs[:2])
+        name = op.inputs[0].op.name
+        if name in self.assigned:
+            raise refused(op, f"{name} is assigned twice in a step: use another layer there")
+        self.assigned.append(name)
+        with self._located(op):
+            self._tracer.assign(variable, next_of(variable, value))
 
     def _fold_wanted(self, wanted: Sequence[Any]) -> None:
         """Fold wanted tensors that are constants themselves."""
@@ -123,7 +137,10 @@ class GraphImporter:
     def _variable(self, op: Any) -> Value:
         variable = variables_by_operator(op.graph).get(op.name)
         if variable is None or not variable.dtype.is_floating:
-            raise UnsupportedOperator("the loss reads a variable that is not a weight of floats")
+            raise UnsupportedOperator(
+                "the loss reads a variable that is not a weight of floats: make it a float32 "
+                "variable, or a constant"
+            )
         is_trained = variable.trainable if self._trained is None else op.name in self._trained
         scope, _, name = stored_name(op.name).rpartition("/")
         declare = self._tracer.parameter if is_trained else self._tracer.state

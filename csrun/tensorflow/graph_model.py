@@ -24,6 +24,7 @@ from csrun.tensorflow.graph_gradients import AskedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_metrics import GraphMetrics
 from csrun.tensorflow.half_floats import HALVES, without_halves
+from csrun.tensorflow.moving_statistics import import_statistics
 from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import RateReader
 from csrun.tensorflow.script_precision import LossScales, StorageChoice, policies
@@ -41,7 +42,8 @@ Array = npt.NDArray[Any]
 class GraphRequest:
     """Request of a trace. call: the user's model_fn. precision: type of arithmetic.
 
-    last: last step of a training, if known. storage: choice of the 16-bit format
+    last: last step of a training, if known. storage: choice of the 16-bit format. has_joined: a
+    training's batches are each several of the input_fn
     """
 
     call: Callable[..., Any]
@@ -51,6 +53,7 @@ class GraphRequest:
     precision: str
     last: int | None = None
     storage: StorageChoice = field(default_factory=StorageChoice)
+    has_joined: bool = False
 
 
 def trace_graph(asked: GraphRequest, dataset: Dataset, options: CompileOptions) -> TracedModel:
@@ -105,7 +108,7 @@ class _GraphModel:
                 _require_one_loss(spec.loss, gradients)
                 if storage is not None:
                     learning = replace(learning, optimizer=scales.applied(learning.optimizer))
-            return self._imported(spec, learning)
+            return self._imported(spec, learning, gradients)
 
     def _set_storage(self) -> HalfFormat | None:
         """Have the traced module store numbers in the format that is chosen."""
@@ -140,7 +143,9 @@ class _GraphModel:
         spec: CSEstimatorSpec = found
         return spec
 
-    def _imported(self, spec: CSEstimatorSpec, learning: GraphLearning | None) -> NativeSpec:
+    def _imported(
+        self, spec: CSEstimatorSpec, learning: GraphLearning | None, gradients: AskedGradients
+    ) -> NativeSpec:
         tracer = next(iter(self.inputs.values())).tracer
         trained = set(learning.trained) if learning else None
         is_padded = _has_padded_labels(self.asked.params)
@@ -157,8 +162,16 @@ class _GraphModel:
         call = (dict, others) if metrics else None
         if learning is None:
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
+        batch = self.inputs.keys()
+        import_statistics(importer, self.graph, spec.train_op, batch, gradients.variables.keys())
+        if importer.assigned and self.asked.has_joined:
+            raise GraphError(
+                f"model_fn: {importer.assigned[0]} is a statistic of each batch, and with "
+                "grad_accum_steps csrun joins several: set optimizer.grad_accum_steps to 1, or "
+                "use layer normalization"
+            )
         self._summarize(spec.loss)
-        return NativeSpec(mode=self.mode, loss=loss, train_op=learning.optimizer.minimize(loss))
+        return NativeSpec(mode=self.mode, loss=loss, train_op=learning.minimize(loss))
 
     def _predicted(self, spec: CSEstimatorSpec) -> NativeSpec:
         found = spec.predictions

@@ -26,7 +26,8 @@ from csrun.tensorflow.tf_version import tf
 
 Array = npt.NDArray[Any]
 _OPTIONS = ("learning_rate", "weight_decay_rate", "beta1", "beta2", "epsilon")
-_CLIPS = re.compile(r"(.*/)?clip_by_(global_norm|value)(_\d+)?")  # scopes of their operators
+_CLIPS = re.compile(r"(.*/)?clip_by_(global_norm|norm|value)(_\d+)?")  # scopes of their operators
+_SCALES = ("Mul", "RealDiv", "Minimum", "Maximum", "Identity")
 _MOST_PROVEN = 4  # weights, the smallest ones
 _STEP = 1000  # at which no schedule is still 0
 TOLERANCE, ROUNDING = 1e-5, 2.0**-22  # of the step, and of weights in float32
@@ -57,8 +58,10 @@ class OwnOptimizers:
 
     def learning(
         self, ops: list[Any], asked: AskedGradients, rates: RateReader
-    ) -> tuple[Learning, set[str]] | None:
-        """Return the optimizer of these operators and its variables; None where there is no own.
+    ) -> tuple[Learning, set[str], Clipping] | None:
+        """Return the optimizer of these operators, its variables and limits of their gradients.
+
+        None where no optimizer is of the script's own.
 
         Raises: GraphError for one that is not known, or that computes another step
         """
@@ -75,11 +78,15 @@ class OwnOptimizers:
         used = [(gradient, v) for gradient, v in pairs if gradient is not None]
         limits = {_checked_limits(gradient, v, asked) for gradient, v in used}
         if len(limits) > 1:
-            raise GraphError("all gradients must be clipped by equal limits, or none of them")
-        learning = _adamw(optimizer, rates, next(iter(limits), UNLIMITED))
+            raise GraphError(
+                f"optimizer {type(optimizer).__name__}: some gradients are clipped by other limits "
+                "than others: clip all of them by one limit, or none"
+            )
+        learning = _adamw(optimizer, rates)
         step = _STEP if rates.last is None else min(_STEP, rates.last - 1)
         _StepProof(learning, optimizer, step).run([v for _, v in used], asked, ops)
-        return learning, {operator_of(v).name for _, v in used}
+        names = {operator_of(v).name for _, v in used}
+        return learning, names, next(iter(limits), UNLIMITED)
 
 
 def _checked_limits(gradient: Any, variable: Any, asked: AskedGradients) -> Clipping:
@@ -89,7 +96,7 @@ def _checked_limits(gradient: Any, variable: Any, asked: AskedGradients) -> Clip
     return found[0]
 
 
-def _adamw(optimizer: Any, rates: RateReader, limits: Clipping) -> nn.AdamW:
+def _adamw(optimizer: Any, rates: RateReader) -> nn.AdamW:
     rate = optimizer.learning_rate
     return nn.AdamW(
         learning_rate=rates.of(rate) if hasattr(rate, "op") else float(rate),
@@ -100,8 +107,6 @@ def _adamw(optimizer: Any, rates: RateReader, limits: Clipping) -> nn.AdamW:
         epsilon_hat=True,
         bias_correction=bool(getattr(optimizer, "use_bias_correction", False)),
         exclude_from_weight_decay=tuple(optimizer.exclude_from_weight_decay or ()),
-        clip_norm=limits.clip_norm,
-        max_gradient_value=limits.clip_value,
     )
 
 
@@ -166,10 +171,14 @@ def _after_clipping(source: Any, update: Any) -> Any:
     while True:
         users = [op for op in tensor.consumers() if op.name in inside]
         clips = [op for op in users if _CLIPS.fullmatch(op.name.rpartition("/")[0])]
-        scaled = [op for op in clips if op.type in ("Mul", "Minimum", "Maximum", "Identity")]
+        scaled = [op for op in clips if op.type in _SCALES and not _is_square(op)]
         if not scaled:
             return tensor
         tensor = scaled[0].outputs[0]
+
+
+def _is_square(op: Any) -> bool:
+    return op.type == "Mul" and op.inputs[0] is op.inputs[1]
 
 
 def _stepped(learning: nn.AdamW, name: str, step: int, numbers: list[Array]) -> Array:

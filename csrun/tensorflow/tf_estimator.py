@@ -16,6 +16,7 @@ from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
 from csrun.runtime.wire.messages import Results
+from csrun.tensorflow.joined_batches import KEY, batches_of_step, joined, without_accumulation
 from csrun.tensorflow.tf_input import input_of
 from csrun.tensorflow.tf_run_config import CSRunConfig
 
@@ -151,7 +152,12 @@ class CerebrasEstimator(NativeEstimator):
         return super()._run(self._input(input_fn, mode), mode, lead)
 
     def _input(self, input_fn: Callable[..., Any], mode: RunMode) -> Callable[[Any], Any]:
-        return input_of(input_fn, mode, self._config.seed)
+        made = input_of(input_fn, mode, self._config.seed)
+        count = batches_of_step(self._params) if mode is RunMode.TRAIN else 1
+        if count == 1:
+            return made
+        log.info(f"{KEY} {count}: a step takes {count} batches, joined to one")
+        return joined(made, count)
 
     def _newest_step(self) -> int:
         return int(max(self._kept().values(), default=0.0))
@@ -165,12 +171,13 @@ class CerebrasEstimator(NativeEstimator):
         config = self._config
         asked = GraphRequest(
             self._model_fn,
-            self._params,
+            without_accumulation(self._params),
             self._given_config,
             config.seed,
             config.arithmetic,
             self._last,
             self._storage(),
+            batches_of_step(self._params) > 1,
         )
         return trace_graph(asked, dataset, options)
 

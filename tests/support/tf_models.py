@@ -82,16 +82,25 @@ def weights(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 
 def in_session(
-    model_fn: ModelFunction, first: dict[str, np.ndarray], data: list[Batch], params: Any = None
+    model_fn: ModelFunction,
+    first: dict[str, np.ndarray],
+    data: list[Batch],
+    params: Any = None,
+    are_all: bool = False,
 ) -> tuple[list[float], dict[str, np.ndarray]]:
-    """Losses and final weights of a Session's training from these weights."""
+    """Losses and final weights of a Session's training from these weights.
+
+    are_all: moving statistics are among them
+    """
     with tf.Graph().as_default(), v1.Session() as session:
         x, y = (tf.nest.map_structure(_placeholder, part) for part in data[0])
         spec = model_fn(x, y, "train", params)
         session.run(v1.global_variables_initializer())
         from csrun.tensorflow.graph_import import stored_name  # imports TensorFlow
 
-        variables = {stored_name(v.op.name): v for v in v1.trainable_variables()}
+        kept = v1.global_variables() if are_all else []
+        kept = [v for v in kept if "moving_" in v.op.name]
+        variables = {stored_name(v.op.name): v for v in [*v1.trainable_variables(), *kept]}
         for name, variable in variables.items():
             variable.load(first[name], session)
         losses = []
@@ -101,6 +110,16 @@ def in_session(
             loss, _ = session.run([spec.loss, spec.train_op], {t: feeds[t.ref()] for t in given})
             losses.append(float(loss))
         return losses, session.run(variables)
+
+
+def evaluated(model_fn: ModelFunction, values: dict[str, np.ndarray], batch: Batch) -> float:
+    """Loss of an evaluation in a Session with these weights."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x, y = map(_placeholder, batch)
+        spec = model_fn(x, y, "eval", None)
+        for variable in v1.global_variables():
+            variable.load(values[variable.op.name], session)
+        return float(session.run(spec.loss, {x: batch[0], y: batch[1]}))
 
 
 def _placeholder(array: np.ndarray) -> Any:

@@ -6,10 +6,17 @@ from support.tf_models import (
     BATCH,
     CSEstimatorSpec,
     assert_as_in_session,
+    distance,
+    evaluated,
     ignore_warnings,
+    in_session,
     tf,
+    trained,
     v1,
+    weights,
 )
+
+from csrun.base.errors import UsageError
 
 pytestmark = ignore_warnings
 SIDE, CHANNELS = 7, 4
@@ -102,9 +109,60 @@ def test_training_is_that_of_a_session(name, tmp_path):
     assert_as_in_session(model_fn, tmp_path, [(each, np.zeros(BATCH, np.int32)) for each in x])
 
 
-def test_an_einsum_that_repeats_a_label_is_refused(tmp_path):
-    from csrun.base.errors import UsageError
+def normalized(features, labels, mode, params):
+    """Images and vectors that are normalized, with statistics that move fast."""
+    options = {"training": mode == "train", "momentum": 0.8}
+    images = v1.layers.batch_normalization(features * weight("scale", [CHANNELS]), **options)
+    vectors = tf.reshape(tf.tanh(images), [-1, SIDE * SIDE * CHANNELS])
+    vectors = v1.layers.batch_normalization(v1.layers.dense(vectors, 5), **options)
+    logits = v1.layers.dense(tf.tanh(vectors), 10)
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    )
+    train_op = None
+    if mode == "train":
+        with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
+            train_op = v1.train.MomentumOptimizer(0.2, 0.9).minimize(loss)
+    return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
 
+
+def test_batch_normalization_and_its_statistics_are_those_of_a_session(tmp_path):
+    rng = np.random.default_rng(3)
+    x = 2 * rng.standard_normal((4, BATCH, SIDE, SIDE, CHANNELS)).astype(np.float32) + 1
+    data = [(each, rng.integers(0, 10, BATCH).astype(np.int32)) for each in x]
+    estimator = trained(normalized, tmp_path, data)
+    first, last = weights(tmp_path, 0), weights(tmp_path, len(data))
+    _, wanted = in_session(normalized, first, data, are_all=True)
+    names = [name for name in wanted if "batch_normalization" in name]
+    assert len(names) == 8
+    assert {name for name in names if "moving" in name} <= last.keys()
+    assert distance(last, wanted) <= 2e-6
+    for name in names:
+        np.testing.assert_allclose(last[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
+    found = estimator.evaluate(lambda: data[:1])["loss"]
+    assert found == pytest.approx(evaluated(normalized, wanted, data[0]), rel=1e-5)
+
+
+def test_update_ops_that_do_not_run_are_named(tmp_path):
+    def model_fn(features, labels, mode, params):
+        images = v1.layers.batch_normalization(features * weight("scale", [1]), training=True)
+        loss = tf.reduce_mean(tf.square(images))
+        train_op = v1.train.GradientDescentOptimizer(0.5).minimize(loss)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x = np.ones((BATCH, SIDE, SIDE, CHANNELS), np.float32)
+    with pytest.raises(UsageError, match=r"train_op does not run batch_norm.* of UPDATE_OPS"):
+        trained(model_fn, tmp_path, [(x, np.zeros(BATCH, np.int32))])
+
+
+def test_batch_statistics_of_joined_batches_are_refused(tmp_path):
+    x = np.ones((BATCH, SIDE, SIDE, CHANNELS), np.float32)
+    data = [(x, np.zeros(BATCH, np.int32))] * 2
+    with pytest.raises(UsageError, match="moving_mean is a statistic of each batch, and with grad"):
+        trained(normalized, tmp_path, data, params={"optimizer": {"grad_accum_steps": 2}})
+
+
+def test_an_einsum_that_repeats_a_label_is_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         loss = tf.reduce_mean(tf.einsum("bhhc->b", features) * weight("scale", [1]))
         train_op = v1.train.GradientDescentOptimizer(0.5).minimize(loss)

@@ -4,16 +4,23 @@ import numpy as np
 import pytest
 from support.tf_models import (
     CLASSES,
+    CerebrasEstimator,
     CSEstimatorSpec,
+    CSRunConfig,
     assert_as_in_session,
     batches,
     classifier,
     cross_entropy,
+    distance,
     ignore_warnings,
+    in_session,
     tf,
     trained,
     v1,
+    weights,
 )
+
+from csrun.base.errors import UsageError
 
 pytestmark = ignore_warnings
 
@@ -36,6 +43,7 @@ def clipped(clip):
 
 CLIPS = {
     "norm": lambda gradients: tf.clip_by_global_norm(gradients, 0.7)[0],
+    "each norm": lambda gradients: [tf.clip_by_norm(each, 0.2) for each in gradients],
     "value": lambda gradients: [tf.clip_by_value(each, -0.02, 0.02) for each in gradients],
 }
 
@@ -89,6 +97,52 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_learning_rates_are_those_of_the_graph(name, tmp_path):
     assert_as_in_session(decayed(SCHEDULES[name]), tmp_path, batches())
+
+
+def accumulating(features, labels, mode, params):
+    """A model of the Model Zoo's params; outside of csrun it accumulates as TensorFlow can."""
+    count = params["optimizer"]["grad_accum_steps"]
+    logits = v1.layers.dense(v1.layers.dense(features["x"], 32, activation=tf.nn.tanh), CLASSES)
+    loss = cross_entropy(logits, labels)
+    if mode == "eval":
+        return CSEstimatorSpec(mode, loss=loss)
+    optimizer, variables = v1.train.AdamOptimizer(1e-2), v1.trainable_variables()
+    step = v1.train.get_or_create_global_step()
+    if count == 1:
+        return CSEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
+    sums = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+    gradients = zip(sums, tf.gradients(loss, variables), strict=True)
+    added = [s.assign_add(g / count) for s, g in gradients]
+    number = tf.Variable(0, trainable=False).assign_add(1)
+
+    def update():
+        with tf.control_dependencies(added):
+            pairs = zip(map(tf.identity, sums), variables, strict=True)
+            applied = optimizer.apply_gradients(list(pairs))
+        with tf.control_dependencies([applied]):
+            return tf.group([s.assign(tf.zeros_like(s)) for s in sums])
+
+    train_op = tf.cond(tf.equal(number % count, 0), update, lambda: tf.group(added))
+    return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_gradients_are_accumulated_as_the_params_say(tmp_path):
+    params = {"optimizer": {"grad_accum_steps": 3}}
+    data = [({"x": x}, y) for x, y in batches(7)]
+    config = CSRunConfig(log_step_count_steps=1)
+    estimator = CerebrasEstimator(accumulating, tmp_path, config=config, params=params)
+    for _ in range(2):  # the second one resumes
+        estimator.train(lambda: data, steps=1)
+    first, last = weights(tmp_path, 0), weights(tmp_path, 2)
+    _, wanted = in_session(accumulating, first, data[:6], params)
+    assert distance(last, wanted) <= 2e-6 < distance(first, wanted)
+    assert params["optimizer"]["grad_accum_steps"] == 3
+
+
+def test_a_number_of_accumulated_batches_is_positive(tmp_path):
+    params = {"optimizer": {"grad_accum_steps": 0}}
+    with pytest.raises(UsageError, match=r"optimizer\.grad_accum_steps must be an integer >= 1"):
+        CerebrasEstimator(accumulating, tmp_path, params=params).train(lambda: batches(1), steps=1)
 
 
 def test_dropout_drops_the_share_and_keeps_the_mean(tmp_path):

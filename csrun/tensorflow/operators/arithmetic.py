@@ -141,7 +141,10 @@ def stop_gradient(e: GraphEmission, op: Any, x: Value) -> Value:
         return value
     if source == "Mean" and users == {"SquaredDifference"}:
         return value
-    raise UnsupportedOperator("tf.stop_gradient of a value that weights are trained through")
+    raise UnsupportedOperator(
+        "tf.stop_gradient of a value that weights are trained through: leave it out, or leave its "
+        "weights out of the optimizer's var_list"
+    )
 
 
 def depends_on_weights(value: Tensor) -> bool:

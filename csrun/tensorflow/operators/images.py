@@ -78,24 +78,26 @@ def _of_image(op: Any, values: Any) -> Pair:
     return int(values[first]), int(values[first + 1])
 
 
-def _channels_first(e: GraphEmission, op: Any, x: Value) -> Tensor:
+def channels_first(e: GraphEmission, op: Any, x: Value) -> Tensor:
+    """Return images with the channels before the rows and columns."""
     value = e.tensor(x)
     return value if _has_channels_first(op) else nn.transpose(value, (0, 3, 1, 2))
 
 
-def _as_given(op: Any, x: Tensor) -> Tensor:
+def as_given(op: Any, x: Tensor) -> Tensor:
+    """Return images with channels first in the operator's format."""
     return x if _has_channels_first(op) else nn.transpose(x, (0, 2, 3, 1))
 
 
 def _convolved(e: GraphEmission, op: Any, x: Value, kernel: Tensor, groups: int) -> Value:
     """Shapes: kernel [KH, KW, C / groups, O]"""
-    images = _channels_first(e, op, x)
+    images = channels_first(e, op, x)
     size, dilation = kernel.shape[:2], _of_image(op, op.get_attr("dilations"))
     windows = ImageWindows.of(op, images.shape, (size[0], size[1]), dilation)
     images, padding = windows.around(e, images, 0.0)
     options: dict[str, Any] = {"stride": windows.stride, "dilation": dilation, "padding": padding}
     weight = nn.transpose(kernel, (3, 2, 0, 1))
-    return _as_given(op, e.emit(ConvolutionOp, images, weight, groups=groups, **options))
+    return as_given(op, e.emit(ConvolutionOp, images, weight, groups=groups, **options))
 
 
 def conv_2d(e: GraphEmission, op: Any, x: Value, kernel: Value) -> Value:
@@ -114,24 +116,24 @@ def depthwise_conv_2d(e: GraphEmission, op: Any, x: Value, kernel: Value) -> Val
 
 def max_pool(e: GraphEmission, op: Any, x: Value) -> Value:
     """Maximum of each window; what lies around the image never wins."""
-    images = _channels_first(e, op, x)
+    images = channels_first(e, op, x)
     windows = ImageWindows.of(op, images.shape, _of_image(op, op.get_attr("ksize")))
     images, padding = windows.around(e, images, -np.inf)
     options: dict[str, Any] = {"kernel_size": windows.size, "stride": windows.stride}
     found = e.emit(MaxPool2dOp, images, padding=padding, dilation=(1, 1), **options)
-    return _as_given(op, found)
+    return as_given(op, found)
 
 
 def avg_pool(e: GraphEmission, op: Any, x: Value) -> Value:
     """Mean of each window over the places that are inside the image."""
-    given = _channels_first(e, op, x)
+    given = channels_first(e, op, x)
     windows = ImageWindows.of(op, given.shape, _of_image(op, op.get_attr("ksize")))
     images, padding = windows.around(e, given, 0.0)
     options: dict[str, Any] = {"kernel_size": windows.size, "stride": windows.stride}
     found = e.emit(AvgPool2dOp, images, padding=padding, count_include_pad=True, **options)
     if windows.margins != ((0, 0), (0, 0)):
         found = found * e.tensor(np.prod(windows.size) / windows.counts(given.shape))
-    return _as_given(op, found)
+    return as_given(op, found)
 
 
 EMITTERS: dict[str, Emitter] = {

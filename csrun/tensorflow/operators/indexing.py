@@ -31,7 +31,8 @@ def _gather_in_rows(values: Tensor, index: Tensor, dim: int, leading: int) -> Te
     """
     if dim != leading or len(index.shape) != leading + 1:
         raise UnsupportedOperator(
-            f"batch_dims {leading} with axis {dim} and indices of shape {list(index.shape)}"
+            f"batch_dims {leading} with axis {dim} and indices of shape {list(index.shape)}: "
+            "gather along the first axis after batch_dims, by indices of one axis more"
         )
     rest = values.shape[dim + 1 :]
     apart = nn.reshape(index, (*index.shape, *(1,) * len(rest)))

@@ -54,7 +54,8 @@ def einsum(e: GraphEmission, op: Any, *operands: Value) -> Value:
     labels = terms.split(",")
     if "." in terms or len(labels) > 2 or any(len(set(each)) < len(each) for each in labels):
         raise UnsupportedOperator(
-            f"{terms}->{wanted}: one or two operands are supported, each label once in an operand"
+            f"{terms}->{wanted}: one or two operands are supported, each label once in an operand: "
+            "split it into several"
         )
     others = [set(wanted).union(*labels[:n], *labels[n + 1 :]) for n in range(len(labels))]
     pairs = zip(map(e.tensor, operands), labels, others, strict=True)

@@ -100,7 +100,9 @@ def strided_slice(
             last = None if _has_bit(op, "end_mask", place) else stop
             keys.append(slice(first, last, step))
             if step < 1:
-                raise UnsupportedOperator(f"a slice with step {step}: only 1 or more is supported")
+                raise UnsupportedOperator(
+                    f"a slice with step {step}: use a step of 1 or more, and tf.gather to reverse"
+                )
     return e.tensor(x)[tuple(keys)]
 
 
