@@ -52,7 +52,7 @@ def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
     """
     optimizer, scaling = unscaled(model.keras.optimizer)
     name, rate = type(optimizer).__name__, _rate(optimizer._learning_rate)
-    make = _rule_of(optimizer)
+    make, model.state = _rule_of(optimizer), {}
     if what := _without_rule(model, optimizer):
         if is_mixed:
             known = ", ".join(sorted(kind.__name__ for kind in _ALGORITHMS))

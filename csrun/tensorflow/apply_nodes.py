@@ -49,6 +49,13 @@ def learning_of(
     applied = [op for op in ops if op.type in _RULES]
     _require_known(ops, asked)
     if not applied:
+        if branch := next((op for op in ops if op.type in _BRANCHES), None):
+            raise refused(
+                branch,
+                "train_op depends on a predicate that changes, and csrun updates weights in each "
+                "step: leave tf.cond out; to accumulate gradients, set grad_accum_steps in the "
+                "optimizer section of params",
+            )
         raise GraphError(
             "model_fn: no update of a variable is below train_op: it must be the result of an "
             "optimizer's minimize or apply_gradients"
@@ -194,6 +201,9 @@ _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyCenteredRMSProp": _rmsprop,
     "ApplyCenteredRMSProp": _rmsprop,
 }
+
+
+_BRANCHES = ("If", "StatelessIf", "Switch")
 
 
 def _require_known(ops: list[Any], asked: AskedGradients) -> None:

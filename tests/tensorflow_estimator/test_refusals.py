@@ -79,6 +79,13 @@ def rate_of_a_placeholder(features, labels, mode, params):
     return CSEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
+def updated_in_a_branch(features, labels, mode, params):
+    spec = minimized(cross_entropy(dense(features), labels))
+    changing = tf.equal(v1.train.get_or_create_global_step() % 2, 0)
+    train_op = tf.cond(changing, lambda: minimized(spec.loss).train_op, tf.no_op)
+    return CSEstimatorSpec(mode, loss=spec.loss, train_op=train_op)
+
+
 LINES = range(dense.__code__.co_firstlineno, 1000)  # of the models
 REFUSED = {
     operator_without_form: "TensorFlow operator MatrixDeterminant .*: it has no CIRH form",
@@ -88,6 +95,7 @@ REFUSED = {
     another_loss: "the optimizer minimizes Mean:0, and the loss of CSEstimatorSpec is Mean_1:0",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
     stopped: "tf.stop_gradient of a value that weights are trained through",
+    updated_in_a_branch: "If .*: train_op depends on a predicate that changes",
     rate_of_a_placeholder: "a learning rate may depend on global_step only",
 }
 

@@ -161,6 +161,18 @@ def test_an_evaluation_needs_no_optimizer_state(tmp_path: Path) -> None:
     assert same(target, weights)
 
 
+def test_an_evaluation_needs_none_of_an_optimizer_in_the_step(
+    tmp_path: Path,
+) -> None:
+    weights = {"optimizers/kernel": np.ones(3), "fc/bias": np.ones(2)}
+    own = {"optimizer/iteration": np.ones(()), "optimizer/fc_bias_momentum": np.ones(2)}
+    checkpoints.write(tmp_path, 1, weights | own, {"optimizer_state": "optimizer/"}, 1)
+    found = checkpoints.open_checkpoint(tmp_path / "model-ckpt-1")
+    found.restore(target := empty(weights))
+    assert same(target, weights)
+    assert set(found.weights) == set(weights)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
