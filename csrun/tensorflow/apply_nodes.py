@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from csrun import nn
-from csrun.cirh.algorithms import Algorithm, RmsPropAttr
+from csrun.cirh.algorithms import AdadeltaAttr, Algorithm, RmsPropAttr
 from csrun.cirh.ops.learning import UNLIMITED, Clipping
 from csrun.executable.learning_rate import Constant
 from csrun.nn import Tensor
@@ -187,6 +187,25 @@ def _rmsprop(given: _ApplyNumbers, rate: Rate) -> Options:
     }
 
 
+class _TensorFlowAdadelta(
+    Learning, frozen=True, forbid_unknown_fields=True, tag="tensorflow_adadelta"
+):
+    """Adadelta of TensorFlow, which is that of PyTorch."""
+
+    rho: float
+    epsilon: float
+
+    def algorithm(self) -> Algorithm:
+        """The learning algorithm as an attribute of CIRH."""
+        return AdadeltaAttr.of(schedule_attribute(self.learning_rate), self.rho, self.epsilon)
+
+
+def _adadelta(given: _ApplyNumbers, rate: Rate) -> Options:
+    """Source: tf.raw_ops.ResourceApplyAdadelta"""
+    numbers = {name: given.number(name) for name in ("rho", "epsilon")}
+    return _TensorFlowAdadelta, {"learning_rate": rate, **numbers}
+
+
 _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyGradientDescent": _descent,
     "ApplyGradientDescent": _descent,
@@ -196,6 +215,8 @@ _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ApplyAdam": _adam,
     "ResourceApplyAdagrad": _adagrad,
     "ApplyAdagrad": _adagrad,
+    "ResourceApplyAdadelta": _adadelta,
+    "ApplyAdadelta": _adadelta,
     "ResourceApplyRMSProp": _rmsprop,
     "ApplyRMSProp": _rmsprop,
     "ResourceApplyCenteredRMSProp": _rmsprop,

@@ -112,7 +112,7 @@ def test_a_model_is_refused_with_its_line(model_fn, tmp_path):
 
 def test_an_optimizer_without_a_rule_is_refused(tmp_path):
     make = lambda: v1.train.FtrlOptimizer(0.1)  # noqa: E731
-    with pytest.raises(UsageError, match="this optimizer is not supported: use one of Adagrad"):
+    with pytest.raises(UsageError, match="this optimizer is not supported: use one of Adadelta"):
         trained(classifier(make), tmp_path, batches(1))
 
 

@@ -54,6 +54,7 @@ OPTIMIZERS = {
     "nesterov": lambda: v1.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
     "adam": lambda: v1.train.AdamOptimizer(1e-2, beta1=0.8, epsilon=1e-6),
     "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "adadelta": lambda: v1.train.AdadeltaOptimizer(1.0, rho=0.8, epsilon=1e-4),
     "rmsprop": lambda: v1.train.RMSPropOptimizer(1e-2, decay=0.8, epsilon=1e-3),
     "centered": lambda: v1.train.RMSPropOptimizer(
         v1.train.exponential_decay(1e-2, v1.train.get_or_create_global_step(), 5, 0.5),
