@@ -68,29 +68,26 @@ def _checked_elements(
 ) -> "tuple[ArrayElement, ...]":
     """All elements, each of which can be launched; none if the script refuses one."""
     from csrun.launch import check
-    from csrun.launch.array import array_elements, earlier_runs
+    from csrun.launch.array import array_elements, earlier_runs, element_params
     from csrun.launch.command_checks import require_command
     from csrun.launch.piped_params import refuse_pipe
-    from csrun.launch.script_imports import is_run_by_params
     from csrun.launch.user_command import UserCommand
 
     require_command(request.command, "csrun_wse --array 1-8 python-ws run.py")
     array_elements.require_own_outputs(request.options.output)
     command = UserCommand(request.command).without_options()
     refuse_pipe(command, "can be read only once")
-    script = command.script
-    has_params = script is not None and is_run_by_params(script)
+    script = array_elements.ArrayScript.of(command.script)
     values = array_elements.parse_settings(settings, spec)
-    elements = array_elements.elements_of(
-        UserCommand(request.command), spec, values, takes_params=has_params
-    )
+    elements = array_elements.elements_of(UserCommand(request.command), spec, values, script)
+    element_params.require_params(elements)
     differ = any(array_elements.INDEX in word for word in request.command)
     for element in elements if differ else elements[:1]:
         check(array_elements.request_of(request, element, 0), site)
-    if script is None or not has_params:
+    if command.script is None or not script.takes_set:
         return elements
     lines = [UserCommand(each.command).without_options().words[2:] for each in elements]
-    model_dirs = _model_dirs(Path(script), lines)
+    model_dirs = _model_dirs(Path(command.script), lines)
     if model_dirs is None:
         return ()
     elements = array_elements.with_model_dirs(elements, command, model_dirs)
@@ -161,7 +158,7 @@ def _run(
     in_users_job = environment.users_job() is not None and not request.new_job
     fit = 1 if is_submitted or in_users_job else site.nodes.count // plan.layout.nodes
     click.echo(f"Launching: array {array_id}, {len(elements)} x {shlex.join(request.command)}")
-    code = ArrayRun([launcher(each) for each in elements], spec.at_once or fit, ended).run()
+    code = ArrayRun(map(launcher, stored.file.elements), spec.at_once or fit, ended).run()
     if is_submitted:
         click.echo(f"array {array_id}: 'csctl get array {array_id}' shows its results")
     else:

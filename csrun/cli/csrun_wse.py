@@ -67,7 +67,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
     "settings",
     metavar="KEY=V1,V2,...",
     multiple=True,
-    help="With --array: value of a params key for each element; repeatable.",
+    help="With --array: values of a params key, or of an option of CMD; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as JSON.")
 @frame.job_options

@@ -39,7 +39,7 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     if command.script is None:
         return ()
     script = Path(command.script)
-    nodes = tuple(_nodes(script, set()))
+    nodes = tuple(nodes_of(script))
     found = {name for node in nodes for name in _imported(node)} - {"tensorflow"}
     if any(map(_is_of_estimators, nodes)):
         found |= {"tensorflow"} & set(_at_once(script, set()))
@@ -114,7 +114,7 @@ def has_run_config(script: str) -> bool:
     """True where it can be seen that the section `runconfig` is csrun.params.RunConfig: as a class
     next to the script says, or as the script has no schema of its own.
     """
-    nodes = [*_nodes(Path(script), set())]
+    nodes = [*nodes_of(Path(script))]
     runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]
     sections = [
         _name(node.annotation)
@@ -152,8 +152,12 @@ def _at_once(script: Path, seen: set[Path]) -> Iterator[str]:
             yield from _at_once(neighbour, seen)
 
 
+def nodes_of(script: Path) -> Iterator[ast.AST]:
+    """All syntax nodes of a file, and of those next to it that it imports."""
+    return _nodes(script, set())
+
+
 def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
-    """All nodes of a file, and of those next to it that it imports."""
     seen.add(script)
     for node in ast.walk(_tree(script)):
         yield node

@@ -55,15 +55,20 @@ def test_two_elements_train_with_their_values_and_one_table(digits: FcMnist) -> 
 def test_a_failed_element_stops_no_other_and_its_code_is_that_of_all(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.script(
-        "import os, sys\n"
+        "import os, sys, yaml\n"
         "index = os.environ['CSRUN_ARRAY_TASK_ID']\n"
         "assert index == os.environ['SLURM_ARRAY_TASK_ID'] == sys.argv[1]\n"
+        "assert yaml.safe_load(open(sys.argv[3])) == {'a': {'b': int(index) + 1}}\n"
+        "assert sys.argv[4] == '--c=7'\n"
         "open(f'ran-{index}', 'w').close()\n"
         "sys.exit(3 if index == '0' else 0)\n"
     )
     one = ("--total-nodes", "1", "--tasks-per-node", "1")
-    done = place.run("--array", "0-4:2%1", *one, "python", "run.py", "%a")
-    assert done.returncode == 3
+    (tmp_path / "own.yaml").write_text("a: {b: 0}\n")
+    values = ("--set", "a.b=1,3,5", "--set", "c=7")
+    command = ("python", "run.py", "%a", "--params", "own.yaml")
+    done = place.run("--array", "0-4:2%1", *values, *one, *command)
+    assert done.returncode == 3, done.stderr
     place.wait_for("ran-0", "ran-2", "ran-4")
     assert "0: csrun_wse: error: rank 0 (chief) on node1 ended with exit code 3" in done.stderr
     assert [row["state"] for row in rows_of(place, 1)] == ["FAILED", "COMPLETED", "COMPLETED"]

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from csrun.base import params_settings
+from csrun.base import params_settings, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.jobs.request import JobRequest
 from csrun.launch.array.array_indices import ArrayIndices
+from csrun.launch.script_imports import is_run_by_params
+from csrun.launch.script_options import options_of
 from csrun.launch.user_command import UserCommand, option
 
 INDEX = "%a"  # in words of the command and values: the element's index, as in Slurm's file names
@@ -22,8 +24,9 @@ _MODEL_DIR_KEY = "runconfig.model_dir"
 class ArrayElement(msgspec.Struct, frozen=True):
     """One job of an array.
 
-    values: of its keys, as on the command line. model_dir: None where it is not known. exit_code:
-    of its launcher, None until it has ended, and after it has submitted the job.
+    values: of its keys, as on the command line. in_params: those keys that a params file of its own
+    has. model_dir: None where it is not known. exit_code: of its launcher, None until it has ended,
+    and after it has submitted the job.
     """
 
     index: int
@@ -31,6 +34,43 @@ class ArrayElement(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     model_dir: str | None = None
     exit_code: int | None = None
+    in_params: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ArrayScript:
+    """Whom an array's values are for.
+
+    takes_set: csrun.params parses the script's command line, and so knows --set. has_options: it is
+    a script of another parser. options: those that it declares, None where not known.
+    """
+
+    takes_set: bool = False
+    has_options: bool = False
+    options: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, script: str | None) -> "ArrayScript":
+        """The script of a command; None is another program, which takes no values."""
+        if script is None:
+            return cls()
+        if is_run_by_params(script):
+            return cls(takes_set=True)
+        return cls(has_options=True, options=options_of(script))
+
+    def option(self, key: str) -> str:
+        """The option of a key.
+
+        Raises: UsageError for one that the script does not have
+        """
+        known = [f"--{key}"] if self.options is None else self.options
+        for each in known:
+            if each[2:].replace("-", "_") == key:
+                return each
+        names = [each[2:] for each in known]
+        raise UsageError(
+            f"--set {key}: the script has no option --{key}{typed_yaml.suggestion(key, names)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -73,35 +113,55 @@ def elements_of(
     command: UserCommand,
     spec: ArrayIndices,
     settings: Sequence[ArraySettings],
-    *,
-    takes_params: bool,
+    script: ArrayScript,
 ) -> tuple[ArrayElement, ...]:
     """Elements with their values on their command lines.
 
-    takes_params: whether csrun.params parses the script's command line, and so knows --set
+    A script with options of its own gets `--KEY=VALUE`. Keys in sections are those of the params
+    file that its command names, if it names one.
 
     Raises: UsageError for values of another command, and for one model_dir of all
     """
-    if settings and not takes_params:
+    if settings and not (script.takes_set or script.has_options):
         raise UsageError(
-            f"--set: only scripts that call csrun.params.run take it: write {INDEX} in the words"
-            " of the command, or read CSRUN_ARRAY_TASK_ID"
+            f"--set: only scripts take it, run by python, python-pt or python-ws: write {INDEX} in"
+            " the words of the command, or read CSRUN_ARRAY_TASK_ID"
         )
-    named = option(command.words[2:], _MODEL_DIR) if command.mode else None
-    if named is not None and not takes_params and INDEX not in named:
-        raise UsageError(
-            f"--model_dir {named}: all elements of the array would write to it: write"
-            f" {named}/{INDEX}"
-        )
+    keys = [each.key for each in settings]
+    _require_own_model_dirs(command, script, keys)
+    has_params = script.has_options and command.params is not None
+    in_params = tuple(key for key in keys if has_params and "." in key)
     found = []
     for at, index in enumerate(spec.indices):
         values = {each.key: each.value(at, index) for each in settings}
         words = [word.replace(INDEX, str(index)) for word in command.words]
         for key, value in values.items():
-            words += ["--set", f"{key}={value}"]
+            if script.takes_set:
+                words += ["--set", f"{key}={value}"]
+            elif key not in in_params:
+                words.append(f"{script.option(key)}={value}")
         model_dir = option(tuple(words[2:]), _MODEL_DIR) if command.mode else None
-        found.append(ArrayElement(index, values, tuple(words), model_dir))
+        element = ArrayElement(index, values, tuple(words), model_dir, in_params=in_params)
+        found.append(element)
     return tuple(found)
+
+
+def _require_own_model_dirs(command: UserCommand, script: ArrayScript, keys: Sequence[str]) -> None:
+    """Raises: UsageError where all elements would write to one model_dir, and resume each other"""
+    if command.mode is None or script.takes_set or "model_dir" in keys:
+        return
+    named = option(command.words[2:], _MODEL_DIR)
+    if named is not None and INDEX not in named:
+        raise UsageError(
+            f"--model_dir {named}: all elements of the array would write to it: write"
+            f" {named}/{INDEX}"
+        )
+    known = [each for each in script.options or () if each in _MODEL_DIR]
+    if named is None and known:
+        raise UsageError(
+            f"{known[0]}: all elements of the array would write to the script's default: add"
+            f" {known[0]} runs/{INDEX}"
+        )
 
 
 def with_model_dirs(

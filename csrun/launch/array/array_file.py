@@ -1,6 +1,7 @@
 """Record of an array: its elements, one small file in csrun's state folder."""
 
 import os
+import shutil
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from csrun.jobs.cancel import this_process
 from csrun.jobs.record import Launcher
 from csrun.jobs.registered_job import make_folders, refusal_of_unwritable_state
 from csrun.launch.array.array_elements import ArrayElement
+from csrun.launch.array.element_params import with_params_files
 from csrun.site import Site
 
 KEPT_ARRAYS = 200
@@ -36,8 +38,10 @@ class StoredArray:
 
     def __init__(self, site: Site, elements: tuple[ArrayElement, ...]) -> None:
         self._path = _create(site)
-        self.file = ArrayFile(int(self._path.stem), os.getcwd(), this_process(), now(), elements)
         with refusal_of_unwritable_state(site):
+            elements = with_params_files(elements, _params_folder(self._path))
+            number = int(self._path.stem)
+            self.file = ArrayFile(number, os.getcwd(), this_process(), now(), elements)
             stored.write(self._path, self.file, durable=False)
 
     def end(self, index: int, exit_code: int) -> None:
@@ -74,7 +78,9 @@ def _create(site: Site) -> Path:
         make_private(folder)
         known = _ids(folder)
         for old in known[: -KEPT_ARRAYS + 1]:
-            (folder / f"{old}.json").unlink(missing_ok=True)
+            path = folder / f"{old}.json"
+            path.unlink(missing_ok=True)
+            shutil.rmtree(_params_folder(path), ignore_errors=True)
         number = 1 + max(known, default=0)
         while True:
             path = folder / f"{number}.json"
@@ -83,6 +89,11 @@ def _create(site: Site) -> Path:
                 return path
             except FileExistsError:  # another launcher's, of this moment
                 number += 1
+
+
+def _params_folder(path: Path) -> Path:
+    """Folder of the elements' params files, beside the array's own."""
+    return path.with_suffix("")
 
 
 def _ids(folder: Path) -> list[int]:

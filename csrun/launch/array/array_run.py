@@ -5,7 +5,7 @@ import selectors
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
@@ -80,7 +80,7 @@ class ArrayRun:
 
     def __init__(
         self,
-        elements: Sequence[ElementLauncher],
+        elements: Iterable[ElementLauncher],
         at_once: int,
         on_end: Callable[[int, int], None],
     ) -> None:

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from csrun.base.errors import UsageError
 from csrun.jobs.request import JobOptions, JobRequest
 from csrun.launch.array.array_elements import (
     ArrayElement,
+    ArrayScript,
     arguments_of,
     elements_of,
     parse_settings,
@@ -17,15 +19,18 @@ from csrun.launch.array.array_elements import (
 )
 from csrun.launch.array.array_indices import ArrayIndices
 from csrun.launch.array.earlier_runs import require_same_values
+from csrun.launch.array.element_params import require_params, with_params_files
 from csrun.launch.user_command import UserCommand
 
 SPEC = ArrayIndices((2, 5))
+PARAMS_RUN = ArrayScript(takes_set=True)
+LOOP = ArrayScript(has_options=True)
 COMMAND = UserCommand(("python-ws", "run.py", "--params", "params_%a.yaml"))
 
 
 def test_values_go_together_by_place_and_one_is_for_all() -> None:
     settings = parse_settings(["a.b=1,2", "c=[1,2],[3]", "d=x%a"], SPEC)
-    first, second = elements_of(COMMAND, SPEC, settings, takes_params=True)
+    first, second = elements_of(COMMAND, SPEC, settings, PARAMS_RUN)
     assert first.values == {"a.b": "1", "c": "[1,2]", "d": "x2"}
     assert second.values == {"a.b": "2", "c": "[3]", "d": "x5"}
     assert second.command == (
@@ -58,22 +63,74 @@ def test_wrong_values_are_refused(words: list[str], message: str) -> None:
 
 def test_values_of_another_command_are_refused() -> None:
     settings = parse_settings(["a=1,2"], SPEC)
-    with pytest.raises(UsageError, match=r"only scripts that call csrun\.params\.run"):
-        elements_of(UserCommand(("true",)), SPEC, settings, takes_params=False)
+    with pytest.raises(UsageError, match=r"--set: only scripts take it, run by python"):
+        elements_of(UserCommand(("true",)), SPEC, settings, ArrayScript())
+
+
+def test_options_of_a_script_with_its_own_parser(tmp_path: Path) -> None:
+    (tmp_path / "args.py").write_text(
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('-l', '--learning-rate', type=float)\n"
+        "parser.add_argument('--seed', type=int)\n"
+    )
+    path = tmp_path / "loop.py"
+    path.write_text("import args\nparser.add_argument('-o', '--model_dir')\n")
+    script, words = ArrayScript.of(str(path)), ("python-pt", "loop.py", "--model_dir", "runs/%a")
+    settings = parse_settings(["learning_rate=-1,2e-3", "seed=%a"], SPEC)
+    found = [e.command for e in elements_of(UserCommand(words), SPEC, settings, script)]
+    assert found == [
+        ("python-pt", "loop.py", "--model_dir", "runs/2", "--learning-rate=-1", "--seed=2"),
+        ("python-pt", "loop.py", "--model_dir", "runs/5", "--learning-rate=2e-3", "--seed=5"),
+    ]
+    with pytest.raises(UsageError, match=r"no option --learning_rat; did you mean learning-rate"):
+        elements_of(UserCommand(words), SPEC, parse_settings(["learning_rat=1"], SPEC), script)
+    with pytest.raises(UsageError, match=r"--model_dir: all .* default: add --model_dir runs/%a"):
+        elements_of(UserCommand(words[:2]), SPEC, settings, script)
+    path.write_text("import args\nparser.parse_known_args()\n")
+    assert ArrayScript.of(str(path)).option("width") == "--width"
+
+
+def test_sections_are_those_of_the_params_file_if_there_is_one(tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    params.write_text(
+        "optimizer: &o {learning_rate: 1e-4, mu: 0.9}\nother: *o\nmodel: {sizes: [1, 2]}\n"
+    )
+    settings = parse_settings(["optimizer.learning_rate=3e-2,0.5", "model.sizes=[3]"], SPEC)
+    command = UserCommand(("python-pt", "loop.py", "-p", str(params), "-o", "%a"))
+    elements = elements_of(command, SPEC, settings, LOOP)
+    require_params(elements)
+    first, second = with_params_files(elements, tmp_path / "own")
+    assert first.command == (
+        "python-pt",
+        "loop.py",
+        "-p",
+        f"{tmp_path}/own/params_2.yaml",
+        "-o",
+        "2",
+    )
+    texts = [Path(each.command[3]).read_text() for each in (first, second)]
+    old = {"learning_rate": "1e-4", "mu": 0.9}  # YAML 1.1 has a text there, as PyYAML reads it
+    assert yaml.safe_load(texts[0]) == {
+        "optimizer": {"learning_rate": "3e-2", "mu": 0.9}, "other": old, "model": {"sizes": [3]},
+    }  # fmt: skip
+    assert yaml.safe_load(texts[1])["optimizer"]["learning_rate"] == 0.5
+    wrong = parse_settings(["optimizer.learning_rat=1"], SPEC)
+    with pytest.raises(UsageError, match=r"no key learning_rat; did you mean learning_rate"):
+        require_params(elements_of(command, SPEC, wrong, LOOP))
+    bare = UserCommand(("python-pt", "loop.py"))
+    assert elements_of(bare, SPEC, wrong, LOOP)[0].command[2:] == ("--optimizer.learning_rat=1",)
 
 
 def test_one_model_dir_for_all_is_refused() -> None:
     command = UserCommand(("python", "loop.py", "--model_dir", "runs"))
     with pytest.raises(UsageError, match=r"--model_dir runs: all elements .*: write runs/%a"):
-        elements_of(command, SPEC, (), takes_params=False)
+        elements_of(command, SPEC, (), ArrayScript())
     other = UserCommand(("tar", "-o", "x", "-o", "runs"))  # its own option
-    assert [each.model_dir for each in elements_of(other, SPEC, (), takes_params=False)] == [
-        None
-    ] * 2
+    assert [each.model_dir for each in elements_of(other, SPEC, (), ArrayScript())] == [None] * 2
 
 
 def test_each_has_a_model_dir_of_its_own() -> None:
-    elements = elements_of(COMMAND, SPEC, (), takes_params=True)
+    elements = elements_of(COMMAND, SPEC, (), PARAMS_RUN)
     found = with_model_dirs(elements, COMMAND, ["runs/a", None])
     assert [each.model_dir for each in found] == ["runs/a/array_2", None]
     assert found[0].command[-2:] == ("--model_dir", "runs/a/array_2")
@@ -82,11 +139,11 @@ def test_each_has_a_model_dir_of_its_own() -> None:
 
 def test_a_model_dir_by_index_or_by_set_stays() -> None:
     command = UserCommand(("python-ws", "run.py", "--model_dir=runs/%a"))
-    elements = elements_of(command, SPEC, (), takes_params=True)
+    elements = elements_of(command, SPEC, (), PARAMS_RUN)
     assert [each.model_dir for each in elements] == ["runs/2", "runs/5"]
     assert with_model_dirs(elements, command, ["runs/2", "runs/5"]) == elements
     settings = parse_settings(["runconfig.model_dir=a,b"], SPEC)
-    elements = elements_of(COMMAND, SPEC, settings, takes_params=True)
+    elements = elements_of(COMMAND, SPEC, settings, PARAMS_RUN)
     found = with_model_dirs(elements, COMMAND, ["a", "b"])
     assert [each.model_dir for each in found] == ["a", "b"]
     assert [each.command for each in found] == [each.command for each in elements]

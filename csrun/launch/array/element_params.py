@@ -1,0 +1,88 @@
+"""Params file of an element: a copy of the command's, with the element's values of its keys.
+
+For scripts that read their params file themselves. Only the values change: a scalar keeps its text,
+whichever version of YAML the script's reader follows.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from csrun.base import typed_yaml
+from csrun.base.errors import UsageError
+from csrun.base.files import make_private, read_given, write_whole
+from csrun.base.plain_yaml import MAX_BYTES
+from csrun.launch.array.array_elements import ArrayElement
+from csrun.launch.user_command import UserCommand
+
+
+def require_params(elements: Iterable[ArrayElement]) -> None:
+    """Check the values of each element that go into a params file.
+
+    Raises: UsageError for a file that cannot be read, and for a key that it lacks
+    """
+    for element in elements:
+        _params_of(element)
+
+
+def with_params_files(elements: Iterable[ArrayElement], folder: Path) -> tuple[ArrayElement, ...]:
+    """Elements whose commands name params files of their own, written into `folder`."""
+    found = []
+    for element in elements:
+        if (text := _params_of(element)) is not None:
+            make_private(folder)
+            path = folder / f"params_{element.index}.yaml"
+            write_whole(path, text, durable=False)
+            words = UserCommand(element.command).with_params(str(path)).words
+            element = msgspec.structs.replace(element, command=words)
+        found.append(element)
+    return tuple(found)
+
+
+def _params_of(element: ArrayElement) -> bytes | None:
+    """Text of the element's params file; None where it has no value of its own."""
+    values = {key: element.values[key] for key in element.in_params}
+    path = UserCommand(element.command).params
+    if not values or path is None:
+        return None
+    try:
+        return set_values(read_given(Path(path), MAX_BYTES), values)
+    except OSError as error:
+        raise UsageError(f"--params: {path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def set_values(text: bytes, values: Mapping[str, str]) -> bytes:
+    """A YAML text with other values of its keys, by their sections; each is YAML itself.
+
+    Raises: UsageError for a key that is not there; yaml.YAMLError
+    """
+    root = yaml.compose(text, yaml.SafeLoader)
+    for key, value in values.items():
+        root = _with_value(root, key.split("."), yaml.compose(value, yaml.SafeLoader), key)
+    return yaml.serialize(root, Dumper=yaml.SafeDumper, allow_unicode=True, encoding="utf-8")
+
+
+def _with_value(
+    node: yaml.Node | None, path: list[str], value: yaml.Node | None, key: str
+) -> yaml.Node | None:
+    """A copy of a node with another value: where aliases share a section, theirs stays."""
+    if not path:
+        return value
+    names = [] if not isinstance(node, yaml.MappingNode) else [n.value for n, _ in node.value]
+    if path[0] not in names:
+        raise UsageError(
+            f"--set {key}: the file has no key {path[0]}"
+            f"{typed_yaml.suggestion(path[0], names) or '; add it there, with its default'}"
+        )
+    assert isinstance(node, yaml.MappingNode), "it has names"
+    pairs = [
+        (name, _with_value(old, path[1:], value, key) if name.value == path[0] else old)
+        for name, old in node.value
+    ]
+    return yaml.MappingNode(node.tag, pairs, flow_style=node.flow_style)
