@@ -57,6 +57,7 @@ from csrun.executable import (
 )
 from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
 from csrun.executable.kernel_code import LLVM, KernelFiles
+from csrun.executable.update_recorder import described_updates
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ def _back_end(
         placed.layout, placed.buffers, inputs, updates, checksum, plan.marks, recorder
     )
     if recorder is not None:
-        plan = _with_values(plan, options, recorder.values)
+        of_updates = described_updates(plan, updates.optimizers)
+        plan = _with_values(plan, options, recorder.values, of_updates)
     code = None
     if options.kernels == LLVM:
         code = program.kernels.kernel_files(options.products == "own")
@@ -254,12 +256,17 @@ def _reads_values(module: ModuleOp, options: CompileOptions) -> bool:
     return measures or options.record_steps is not None
 
 
-def _with_values(plan: Plan, options: CompileOptions, values: tuple[RecordedValue, ...]) -> Plan:
-    """The plan of a program that records or measures its values."""
+def _with_values(
+    plan: Plan,
+    options: CompileOptions,
+    values: tuple[RecordedValue, ...],
+    of_updates: tuple[RecordedValue, ...],
+) -> Plan:
+    """The plan of a program that records its values and those of updates, or measures its own."""
     steps, every = options.record_steps, options.number_ranges
     return msgspec.structs.replace(
         plan,
-        recording=None if steps is None else RecordedSteps(*steps, values),
+        recording=None if steps is None else RecordedSteps(*steps, (*values, *of_updates)),
         measuring=None if every is None else MeasuredSteps(every, values),
     )
 

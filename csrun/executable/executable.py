@@ -38,6 +38,7 @@ from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import over_store_of
 from csrun.executable.stretches import JOIN, join_calls, with_stretches
+from csrun.executable.update_recorder import UpdateRecorder
 
 PLAN_FILE = "plan.json"
 PROGRAM_FILE = "program.py"
@@ -89,7 +90,11 @@ class Executable:
     def update_program(self, store: Bytes, runtime: Runtime) -> UpdateProgram:
         """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""
         bind: BindUpdate = self._namespace(runtime.threads)["bind_update"]
-        return bind(flat_views(self.plan, store), runtime)
+        views = flat_views(self.plan, store)
+        program = bind(views, runtime)
+        if self.plan.recording is not None:
+            program = UpdateRecorder(self.plan, views, self.directory).over(program)
+        return program
 
     def over(self, owner: Plan) -> "Executable":
         """This one over the store of another; CsrunError where that does not fit it."""

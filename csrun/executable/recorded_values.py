@@ -1,7 +1,7 @@
 """Values that a program records while it computes: what they are, and their files.
 
-A file is that of one minibatch in one step: a number of a value, then the value, as NumPy's own
-format has them, in the order in which they were computed.
+A file is that of one minibatch in one step, or of a group's update: a number of a value, then the
+value, as NumPy's own format has them, in the order in which they were computed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ AnyArray = npt.NDArray[Any]
 
 FOLDER = "values"  # in the compile directory
 OF_TORCH = "torch"  # in FOLDER: the same values as PyTorch computes them
-DONE = "done"  # a file that is there as soon as a step after the recorded ones begins
+DONE = "done"  # a file that is there once all values of the recorded steps are; or why they are not
 
 
 class ValueRecorder:
@@ -41,12 +41,19 @@ class ValueRecorder:
             return
         self._folder.mkdir(exist_ok=True)
         if global_step > self._last:
-            (self._folder / DONE).touch()
+            # Updates of a step may still run in the next one: not beyond it.
+            if global_step > self._last + 1:
+                (self._folder / DONE).touch()
             return
         name = f"{global_step}-{step.batch}-{step.first_sample}.values"
         # The first value of a step begins its file: the step may have run in an earlier attempt.
         with open(self._folder / name, "ab" if number else "wb") as file:
             _write(file, number, value)
+
+
+def update_file(folder: Path, step: int, group: int) -> Path:
+    """File of the values of a group's update."""
+    return folder / f"update-{step}-{group}.values"
 
 
 def write_values(path: Path, values: Iterable[tuple[int, AnyArray]]) -> None:
@@ -62,12 +69,15 @@ def _write(file: BinaryIO, number: int, value: AnyArray) -> None:
 
 
 class ValueFile(msgspec.Struct, frozen=True):
-    """Values of a minibatch. offsets: place in the file, by number; the last of equal ones."""
+    """Values of a minibatch, or an update. offsets: in the file, by number; the last of equal ones.
+
+    batch, first_sample: of a minibatch
+    """
 
     path: Path
-    batch: int
-    first_sample: int
     offsets: dict[int, int]
+    batch: int = 0
+    first_sample: int = 0
 
     def read(self, number: int) -> AnyArray:
         """One value."""
@@ -78,12 +88,18 @@ class ValueFile(msgspec.Struct, frozen=True):
 
 
 def value_files(folder: Path, step: int) -> list[ValueFile]:
-    """Files of a step in a folder, in the order of batches and samples."""
+    """Files of the minibatches of a step in a folder, in the order of batches and samples."""
     found = []
     for path in folder.glob(f"{step}-*.values"):
         _, batch, first_sample = map(int, path.stem.split("-"))
-        found.append(ValueFile(path, batch, first_sample, dict(_offsets(path))))
+        found.append(ValueFile(path, dict(_offsets(path)), batch, first_sample))
     return sorted(found, key=lambda file: (file.batch, file.first_sample))
+
+
+def update_files(folder: Path, step: int) -> list[ValueFile]:
+    """Files of the updates of a step in a folder, each of a group."""
+    paths = sorted(folder.glob(update_file(folder, step, 0).name.replace("-0.", "-*.")))
+    return [ValueFile(path, dict(_offsets(path))) for path in paths]
 
 
 def _offsets(path: Path) -> Iterator[tuple[int, int]]:

@@ -49,7 +49,7 @@ class RecordedRun:
         """Run it again from a checkpoint of its own, or from the beginning, with these steps
         recorded in `folder`; it is ended after them. against_torch: PyTorch computes them, too.
 
-        Raises: UsageError where the command fails
+        Raises: UsageError where the command fails, or PyTorch
         """
         folder.mkdir(parents=True)
         if start is not None:
@@ -58,12 +58,12 @@ class RecordedRun:
                 shutil.copyfile(values, folder / LOOP_VALUES)
         again = Rerun(str(folder.absolute()), steps, start is not None, against_torch)
         with self._process(again, folder / LOG_FILE) as process:
-            while not _is_done(folder, OF_TORCH if against_torch else ""):
-                if (code := process.poll()) is not None:
-                    break
+            code, source = None, OF_TORCH if against_torch else ""
+            while code is None and not _done(folder, source):
                 time.sleep(POLL_S)
-            else:
-                return
+                code = process.poll()
+        if failed := [text for path in _done(folder, source) if (text := path.read_text())]:
+            raise UsageError(f"{self.model_dir}: PyTorch cannot compute the step: {failed[0]}")
         if code:
             raise UsageError(
                 f"{self.model_dir}: cannot be run again: {' '.join(self.command.words)} ended with"
@@ -104,8 +104,16 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _is_done(folder: Path, source: str) -> bool:
-    return any(folder.glob(str(Path("tfcs_*", FOLDER, source, DONE))))
+def _done(folder: Path, source: str) -> list[Path]:
+    """Files of programs that have recorded all; of PyTorch's values only once each has."""
+    if source and not all((each / source / DONE).exists() for each in _recorded(folder)):
+        return []
+    return [path for each in _recorded(folder) if (path := each / source / DONE).exists()]
+
+
+def _recorded(folder: Path) -> list[Path]:
+    """Folders of the values of all programs of a run."""
+    return [*folder.glob(f"tfcs_*/{FOLDER}")]
 
 
 def _last_line(log: Path) -> str:

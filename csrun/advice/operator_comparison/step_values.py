@@ -12,15 +12,24 @@ from csrun.advice.operator_comparison.value_difference import AnyArray, HeldArra
 from csrun.base.half_formats import WORD
 from csrun.executable import Combine, Plan, RecordedValue
 from csrun.executable.executable import PLAN_FILE
-from csrun.executable.recorded_values import FOLDER, ValueFile, value_files
+from csrun.executable.recorded_values import FOLDER, ValueFile, update_files, value_files
 
 
 @dataclass(frozen=True)
 class StepValues:
-    """One program's values in a step; files: of its minibatches, in their order."""
+    """One program's values in a step.
+
+    files: of its minibatches, in their order. updates: of the update of each group
+    """
 
     plan: Plan
     files: list[ValueFile]
+    updates: list[ValueFile]
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path, step: int) -> "StepValues":
+        """Values of a step in a folder; none where it has not been recorded."""
+        return cls(plan, value_files(folder, step), update_files(folder, step))
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -37,7 +46,8 @@ class StepValues:
     def value(self, key: str) -> HeldArray | None:
         """A value of the whole batch; None where those of minibatches do not make one."""
         described = self.described(key)
-        parts = [file.read(self.numbers[key]) for file in self.files]
+        number = self.numbers[key]
+        parts = [file.read(number) for file in self._files_of(number)]
         half = self.plan.storage if parts[0].dtype == WORD else None
         if len(parts) == 1 or described.combine is Combine.FIRST:
             return HeldArray(parts[0], half)
@@ -52,7 +62,13 @@ class StepValues:
                 return None
 
     def _has(self, number: int) -> bool:
-        return all(number in file.offsets for file in self.files)
+        return bool(self._files_of(number))
+
+    def _files_of(self, number: int) -> list[ValueFile]:
+        """Files of all parts of a value; none where a part is not there."""
+        if of_update := [file for file in self.updates if number in file.offsets]:
+            return of_update[:1]
+        return self.files if all(number in file.offsets for file in self.files) else []
 
 
 def _joined(parts: Sequence[AnyArray], value: RecordedValue) -> AnyArray:
@@ -78,5 +94,6 @@ def values_of_step(model_dir: Path, step: int, source: str = "") -> list[StepVal
 
 def _programs(model_dir: Path, step: int, source: str) -> Iterator[StepValues]:
     for path in model_dir.glob(f"tfcs_*/{PLAN_FILE}"):
-        if files := value_files(path.parent / FOLDER / source, step):
-            yield StepValues(msgspec.json.decode(path.read_bytes(), type=Plan), files)
+        folder = path.parent / FOLDER / source
+        if value_files(folder, step):
+            yield StepValues.of(msgspec.json.decode(path.read_bytes(), type=Plan), folder, step)

@@ -53,7 +53,7 @@ class HeldArray:
         if self.half is None:
             return self.array
         found = np.empty(self.array.shape, np.float32)
-        self.half.widen(np.ascontiguousarray(self.array), found)
+        self.half.widen(np.asarray(self.array, order="C"), found)
         return found
 
     def in_precision(self, dtype: str) -> "HeldArray":
@@ -126,7 +126,7 @@ def _distance(first: HeldArray, second: HeldArray, of_largest: bool) -> AnyArray
         if x.dtype.kind != "f":
             return np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
         a, b = (_ordered(each.view(f"u{each.itemsize}")) for each in (x, y))
-    distance = np.maximum(a, b) - np.minimum(a, b)
+    distance = np.asarray(np.maximum(a, b) - np.minimum(a, b))  # of a scalar, too
     if of_largest:
         epsilon = halves[0].epsilon if halves else float(np.finfo(x.dtype).eps)
         distance = np.where(distance > 0, _in_ulp_of_largest(x, y, epsilon), distance)
@@ -142,7 +142,7 @@ def _in_ulp_of_largest(x: AnyArray, y: AnyArray, epsilon: float) -> AnyArray:
     ulp = 2.0 ** np.floor(np.log2(largest)) * epsilon if largest else epsilon
     with np.errstate(all="ignore"):
         count = np.minimum(np.ceil(_absolute(x, y) / ulp), _MOST)
-    return np.nan_to_num(count, nan=_MOST).astype(np.uint64)
+    return np.asarray(np.nan_to_num(count, nan=_MOST)).astype(np.uint64)
 
 
 def _absolute(a: AnyArray, b: AnyArray) -> AnyArray:

@@ -63,6 +63,20 @@ class Optimization:
         self._counted: set[str] | None = None
 
     @property
+    def rule(self) -> OptimizerRule:
+        """The rule of the optimizer."""
+        return self._rule
+
+    def group_of(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Return the number of a parameter's group, and the group."""
+        found = (
+            (number, group)
+            for number, group in enumerate(self._groups)
+            if any(self._names.get(id(p)) == name for p in group["params"])
+        )
+        return next(found)
+
+    @property
     def _groups(self) -> list[dict[str, Any]]:
         """Groups of parameters, for which load_state_dict makes new ones."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups

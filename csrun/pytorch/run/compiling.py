@@ -76,7 +76,9 @@ class Compiling:
             variant.batches.variants.append(variant)
         again = rerun()
         if variant.trains and again is not None and again.against_torch:
-            TorchReference(variant.recording, compiled.executable, run.config.seed).start()
+            TorchReference(
+                variant.recording, compiled.executable, self.users.optimization, run.config.seed
+            ).start()
         if variant.trains:
             self.users.note_trained(variant.recording)
             self.trained = self.trained or variant

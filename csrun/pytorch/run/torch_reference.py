@@ -8,17 +8,28 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from csrun.advice.operator_comparison.step_values import StepValues
 from csrun.advice.operator_comparison.value_difference import AnyArray
+from csrun.base.files import write_whole
 from csrun.executable import RECORDED, Executable
-from csrun.executable.recorded_values import DONE, FOLDER, OF_TORCH, value_files, write_values
+from csrun.executable.recorded_values import (
+    DONE,
+    FOLDER,
+    OF_TORCH,
+    ValueFile,
+    update_file,
+    write_values,
+)
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.optimizers import Optimization
 from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref
 from csrun.pytorch.record.torch_modes import onednn
+from csrun.pytorch.run.torch_updates import TorchUpdates
 from csrun.records.torch_names import stored_name
 
 POLL_S = 0.02
@@ -28,10 +39,14 @@ log = logging.getLogger("csrun")
 
 @dataclass
 class TorchReference:
-    """PyTorch's values of the steps that a compiled variant records."""
+    """PyTorch's values of the steps that a compiled variant records.
+
+    optimization: None where no rule's updates are the program's
+    """
 
     recording: Recording
     executable: Executable
+    optimization: Optimization | None
     seed: int
 
     def start(self) -> None:
@@ -42,19 +57,36 @@ class TorchReference:
         folder, recorded = self.executable.directory / FOLDER, self.executable.plan.recording
         assert recorded is not None, "the program records"
         main, over = threading.main_thread(), threading.Event()
-        while main.is_alive() and not (folder / DONE).exists():
+        while main.is_alive() and not self._is_over():
             over.wait(POLL_S)
-        of_torch = folder / OF_TORCH
+        of_torch, failure = folder / OF_TORCH, ""
         try:
             for step in range(recorded.first, recorded.last + 1):
-                if files := value_files(folder, step):
+                found = StepValues.of(self.executable.plan, folder, step)
+                if found.files:
                     of_torch.mkdir(exist_ok=True)
-                    values = self._values(StepValues(self.executable.plan, files), step)
-                    write_values(of_torch / f"{step}-0-0.values", values)
-        except Exception:
+                    self._compute_step(found, step, of_torch)
+        except Exception as error:
             log.exception("PyTorch cannot compute the recorded step")
-        (folder / OF_TORCH).mkdir(parents=True, exist_ok=True)
-        (of_torch / DONE).touch()
+            failure = f"{type(error).__name__}: {error}"
+        of_torch.mkdir(parents=True, exist_ok=True)
+        write_whole(of_torch / DONE, failure.encode(), durable=False)
+
+    def _is_over(self) -> bool:
+        """Return whether any program of the run is beyond the recorded steps."""
+        return any(self.executable.directory.parent.glob(f"tfcs_*/{FOLDER}/{DONE}"))
+
+    def _compute_step(self, found: StepValues, step: int, of_torch: Path) -> None:
+        """Write the values of each batch of a step, and those of its update."""
+        batches: dict[int, list[ValueFile]] = {}
+        for file in found.files:
+            batches.setdefault(file.batch, []).append(file)
+        for batch, files in batches.items():
+            values = self._values(StepValues(found.plan, files, []), step)
+            write_values(of_torch / f"{step}-{batch}-0.values", values)
+        if self.optimization is not None:
+            updates = TorchUpdates(self.recording, self.optimization, found, step)
+            write_values(update_file(of_torch, step, 0), updates.values())
 
     def _values(self, found: StepValues, step: int) -> Iterator[tuple[int, AnyArray]]:
         """Values that both compute, by their numbers in the plan."""

@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from csrun.advice.operator_comparison import Tolerance, compare_with_torch
+from csrun.advice.operator_comparison import (
+    OperatorComparison,
+    Tolerance,
+    compare_with_torch,
+)
 
 SCRIPT = """
 import sys
@@ -27,6 +30,13 @@ if "planted" in sys.argv:
     normalization.layer_norm = wrong_layer_norm
 
 
+if "planted-update" in sys.argv:
+    from csrun.pytorch.optimizers.adam import AdamRule
+
+    algorithm = AdamRule.algorithm
+    AdamRule.algorithm = lambda rule, group, each: algorithm(rule, {**group, "eps": 0.01}, each)
+
+
 class Network(nn.Module):
     def __init__(self):
         super().__init__()
@@ -40,37 +50,62 @@ class Network(nn.Module):
 
 
 torch.manual_seed(1)
-cbtorch.initialize(model_dir=sys.argv[1], log_steps=1, save_checkpoints_steps=3, kernels="numpy")
+options = {"micro_batch_size": 4} if "micro" in sys.argv else {}
+cbtorch.initialize(
+    model_dir=sys.argv[1], log_steps=1, save_checkpoints_steps=3, kernels="numpy", **options
+)
 x = torch.randn(64, 8)
 data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
 model = cbtorch.module(Network())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+every = 2 if "accumulate" in sys.argv else 1
 loader = cbtorch.dataloader(torch.utils.data.DataLoader(data, batch_size=16))
 with cbtorch.Session(loader, mode="train"):
-    for images, labels in loader:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
+    for _ in range(every):
+        for number, (images, labels) in enumerate(loader):
+            if number % every == 0:
+                optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            if number % every == every - 1:
+                if "clip" in sys.argv:
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
 """
 
 
-@pytest.mark.parametrize("planted", [False, True])
-def test_the_step_after_the_newest_checkpoint(tmp_path: Path, planted: bool) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = [sys.executable, "script.py", "model_dir", *(["planted"] if planted else [])]
-    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
-    found = compare_with_torch(tmp_path / "model_dir", Tolerance(64, of_largest=True))
+WSE = (sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "python-ws")
+
+
+def compared(folder: Path, words: Sequence[str], *options: str) -> OperatorComparison:
+    """A training of the script, compared with PyTorch in the step after its newest checkpoint."""
+    (folder / "script.py").write_text(SCRIPT)
+    command = [*words, "script.py", "model_dir", *options]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    found = compare_with_torch(folder / "model_dir", Tolerance(64, of_largest=True))
     assert (found.start, found.first_step, found.last_step) == (3, 4, 4)
     assert not found.unlike
-    if not planted:
-        assert found.is_equal, found.difference
-        assert found.compared > 10  # forward, and the gradients of six parameters
-        return
-    different = found.difference
+    return found
+
+
+def test_a_job_with_batches_that_are_accumulated_in_parts(tmp_path: Path) -> None:
+    found = compared(tmp_path, WSE, "micro", "accumulate", "clip")
+    assert found.is_equal, found.difference
+    assert found.compared >= 12 + 6 * 3  # forward, gradients; weights and both moments
+
+
+def test_a_wrong_kernel(tmp_path: Path) -> None:
+    different = compared(tmp_path, [sys.executable], "planted").difference
     assert different is not None
     assert (different.step, different.layer) == (4, "norm")
     assert different.recorded == "aten_native_layer_norm_default"
     line = 1 + SCRIPT.splitlines().index("        return self.last(self.norm(x))")
     assert different.line.endswith(f"script.py:{line}")
     assert different.value.place == (3, 5)
+
+
+def test_a_wrong_update(tmp_path: Path) -> None:
+    different = compared(tmp_path, [sys.executable], "planted-update").difference
+    assert different is not None
+    assert (different.layer, different.operator) == ("first", "update of weights")
+    assert different.key == "update/after/weights/first/weight"

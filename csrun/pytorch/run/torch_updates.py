@@ -1,0 +1,76 @@
+"""Recorded updates of a step as PyTorch computes them, from the program's gradients and state.
+
+With gradients of its own PyTorch would have other weights where an optimizer divides by what is
+rounding noise, as Adam does where a gradient is nearly zero: an update is compared for itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from csrun.advice.operator_comparison.step_values import StepValues
+from csrun.advice.operator_comparison.value_difference import AnyArray
+from csrun.executable.update_recorder import AFTER, BEFORE, CLIP, GRADIENTS, NUMBERS, WEIGHTS
+from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.lower.interpret import interpret
+from csrun.pytorch.optimizers import Optimization
+from csrun.pytorch.optimizers.plain_step import ParameterState, plain_step
+from csrun.pytorch.record.recording import Recording
+from csrun.records.torch_names import stored_name
+
+
+@dataclass(frozen=True)
+class TorchUpdates:
+    """PyTorch's weights and optimizer state after a recorded step; found: the program's values."""
+
+    recording: Recording
+    optimization: Optimization
+    found: StepValues
+    step: int
+
+    def values(self) -> Iterator[tuple[int, AnyArray]]:
+        """Weights and state of each trained parameter by their numbers in the plan."""
+        numbers = self._read(NUMBERS)
+        if numbers is None:
+            return
+        slots = [slot.name for slot in self.found.plan.store.slots]
+        for name, gradient in self._gradients().items():
+            state = {slot: x for slot in slots if (x := self._of(slot, name)) is not None}
+            weights = self._of(WEIGHTS, name)
+            assert weights is not None, "its gradient is recorded, too"
+            before = ParameterState(weights, gradient, state, self.step - 1)
+            after = plain_step(self.optimization, name, before, numbers.tolist())
+            for region, value in after.items():
+                key = f"{AFTER}{region}/{stored_name(name)}"
+                if key in self.found.numbers:
+                    stored = value.T if stored_name(name) in self._turned else value
+                    yield self.found.numbers[key], stored.contiguous().numpy()
+
+    def _gradients(self) -> dict[str, torch.Tensor]:
+        """Gradients of the update by parameter, clipped by PyTorch if the script clips them."""
+        found = {name: self._of(GRADIENTS, name) for name in self.recording.gradients}
+        given = {name: gradient for name, gradient in found.items() if gradient is not None}
+        clipping = clipping_of(self.recording, list(given))
+        if clipping is None or self.found.plan.loss_scaling is not None:
+            factor = self._read(CLIP)
+            return {name: x if factor is None else x * factor for name, x in given.items()}
+        known = {clipping.gradients[name]: gradient for name, gradient in given.items()}
+        wanted = {name: self.recording.gradients[name] for name in given}
+        clipped = interpret(self.recording, wanted.values(), known=known)
+        return {name: clipped[ref] for name, ref in wanted.items()}
+
+    @property
+    def _turned(self) -> set[str]:
+        """Parameters of which the store has the transpose."""
+        return {p.name for p in self.found.plan.parameters if p.is_turned}
+
+    def _of(self, region: str, name: str) -> torch.Tensor | None:
+        """A value before the update as PyTorch has it; None where it is not recorded."""
+        value = self._read(f"{BEFORE}{region}/{stored_name(name)}")
+        return value.T if value is not None and stored_name(name) in self._turned else value
+
+    def _read(self, key: str) -> torch.Tensor | None:
+        if key not in self.found.numbers or (value := self.found.value(key)) is None:
+            return None
+        return torch.from_numpy(value.numbers.copy())
