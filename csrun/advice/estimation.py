@@ -3,11 +3,16 @@
 Memory follows from the plan. The step is run on this machine if its memory is there; else its time
 is that of its floating-point operations at the rate of a large matrix product, that of the bytes
 that are copied, or that of what passes the disk, whichever is longest.
+
+The tasks of a job share the machine's CPUs: a step takes at least the CPU time of all of them,
+divided by the CPUs.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from time import perf_counter, process_time
 
 import psutil
 
@@ -26,6 +31,7 @@ from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
 
 MEASURED_SHARE = 0.8  # of free memory that a step may take to be run here
+INPUT_S = 0.3  # in which batches are made, to know their CPU time
 SHARE_OF_PRODUCTS = 0.8  # of a large product's rate, that a step reaches
 # A pipelined model's layers take whole PEs, in rectangles: 1.05 to 1.15 of their bytes in tests.
 FLOOR_PLAN_SHARE = 1.2
@@ -33,10 +39,14 @@ FLOOR_PLAN_SHARE = 1.2
 
 @dataclass(frozen=True)
 class EstimatedInput:
-    """Data set of a run. nbytes: memory that it takes in a task, with its first batch."""
+    """Data set of a run.
+
+    nbytes: memory that it takes in a task, with its first batch. batch_cpu_s: CPU time of a batch
+    """
 
     dataset: Dataset
     nbytes: int
+    batch_cpu_s: float
 
     @classmethod
     def made_by(cls, make: Callable[[], Dataset]) -> "EstimatedInput":
@@ -44,8 +54,63 @@ class EstimatedInput:
         process = psutil.Process()
         before = process.memory_info().rss
         dataset = make()
-        held = dataset.held(next(dataset.batches()))
-        return cls(held, max(0, process.memory_info().rss - before))
+        batches = dataset.batches()
+        held = dataset.held(next(batches))
+        nbytes = max(0, process.memory_info().rss - before)
+        return cls(held, nbytes, _cpu_s_of(batches))
+
+
+def _cpu_s_of(batches: Iterator[object]) -> float:
+    """CPU time of making a batch, on average of those of a short while; 0 where no other comes."""
+    began_s, until_s, count = process_time(), perf_counter() + INPUT_S, 0
+    while perf_counter() < until_s and next(batches, None) is not None:
+        count += 1
+    return (process_time() - began_s) / count if count else 0.0
+
+
+@dataclass(frozen=True)
+class StepHere:
+    """A step on this machine.
+
+    alone_s: its time with all CPUs for itself. spread: of it. cpu_s: CPU time of all roles. cpus:
+    that they share. is_measured: by running it
+    """
+
+    alone_s: float
+    spread: float
+    cpu_s: float
+    cpus: int
+    is_measured: bool
+
+    @property
+    def seconds(self) -> float:
+        """Time of a step of a job on this machine."""
+        return max(self.alone_s, self.cpu_s / self.cpus)
+
+
+def step_here(
+    executable: Executable,
+    given: EstimatedInput,
+    settings: RunSettings,
+    speeds: MachineSpeeds,
+    disk_bytes_per_s: float | None,
+) -> StepHere:
+    """Measure a step, or compute it where its memory is not free.
+
+    disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
+    """
+    plan, cpus = executable.plan, len(os.sched_getaffinity(0))
+    # A streamer makes a batch, and copies it into its ring.
+    cpu_s = given.batch_cpu_s + slot_bytes(plan.inputs) / speeds.copy_bytes_per_s
+    free = MEASURED_SHARE * psutil.virtual_memory().available
+    if plan.arena_bytes + sum(store_memory(plan).values()) <= free:
+        measured = wafer_rate(executable, given.dataset, settings)
+        alone_s = plan.batch_size / measured.samples_per_s
+        spread = measured.spread / measured.samples_per_s
+        return StepHere(alone_s, spread, cpu_s + measured.cpu_s, cpus, True)
+    alone_s = computed_step_s(plan, speeds, disk_bytes_per_s)
+    copies_s = passing_bytes(plan) / speeds.copy_bytes_per_s
+    return StepHere(alone_s, 0.0, cpu_s + cpus * products_s(plan, speeds) + copies_s, cpus, False)
 
 
 def estimate_of(
@@ -61,15 +126,10 @@ def estimate_of(
     wafer, store = wafer_memory(plan), store_memory(plan)
     disk = disk_of(plan, settings) if not plan.store_in_arena else None
     on_disk = None if disk is None else disk.memory_bytes
-    free, (speeds, disk_rate) = psutil.virtual_memory().available, speeds_here(executable.directory)
+    speeds, disk_rate = speeds_here(executable.directory)
     chief = max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
     state = store.get("weights", 0) + store.get("optimizer state", 0)  # of a checkpoint
-    is_measured = plan.arena_bytes + sum(store.values()) <= MEASURED_SHARE * free
-    if is_measured:
-        rate, deviation = wafer_rate(executable, given.dataset, settings)
-        step_s, spread = plan.batch_size / rate, deviation / rate
-    else:
-        step_s, spread = computed_step_s(plan, speeds, disk_rate if disk else None), 0.0
+    step = step_here(executable, given, settings, speeds, disk_rate if disk else None)
     return RunEstimate(
         mode=str(plan.mode),
         batch_size=plan.batch_size,
@@ -81,12 +141,14 @@ def estimate_of(
         store=store,
         store_on_disk=on_disk,
         host=tuple(host_memory(plan, chief, given.nbytes, streamers, on_disk)),
-        host_available_bytes=free,
+        host_available_bytes=psutil.virtual_memory().available,
         checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
         checkpoint_s=state / disk_rate if disk_rate else None,
-        step_s=step_s,
-        step_spread=spread,
-        is_measured=is_measured,
+        step_s=step.seconds,
+        step_spread=step.spread,
+        is_measured=step.is_measured,
+        step_cpu_s=step.cpu_s,
+        cpus=step.cpus,
         system_samples_per_s=plan.estimate.samples_per_sec,
         largest_batch=largest_batch(plan, system, wafer),
         least_sram_bytes=least_sram_bytes(plan),
@@ -167,12 +229,16 @@ def computed_step_s(plan: Plan, speeds: MachineSpeeds, disk_bytes_per_s: float |
 
     disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
     """
-    flops = sum(layer.forward_flops + layer.backward_flops for layer in plan.layers)
-    compute_s = plan.parts * flops / (SHARE_OF_PRODUCTS * speeds.flops_per_s)
     passing = passing_bytes(plan)
     copies_s = passing / speeds.copy_bytes_per_s
     disk_s = passing / disk_bytes_per_s if disk_bytes_per_s else 0.0
-    return max(compute_s, copies_s, disk_s)
+    return max(products_s(plan, speeds), copies_s, disk_s)
+
+
+def products_s(plan: Plan, speeds: MachineSpeeds) -> float:
+    """Return the time of a step's floating-point operations on all CPUs."""
+    flops = sum(layer.forward_flops + layer.backward_flops for layer in plan.layers)
+    return plan.parts * flops / (SHARE_OF_PRODUCTS * speeds.flops_per_s)
 
 
 def passing_bytes(plan: Plan) -> float:

@@ -38,9 +38,10 @@ def measure_pipeline(
 
     dataset = make()
     others = OtherWork()
-    wafer, wafer_spread = wafer_rate(executable, dataset, settings)
+    measured = wafer_rate(executable, dataset, settings)
+    wafer = measured.samples_per_s
     beside_wafer = others.use()
-    shown = with_spread(wafer, wafer_spread)
+    shown = with_spread(wafer, measured.spread)
     log.info(f"Measured: the wafer on this machine consumes {shown} samples/s")
     hands = partial(ForkedRings, plan.inputs, settings)
     asked = MeasureRequest.read(folder)
@@ -56,7 +57,7 @@ def measure_pipeline(
         points=tuple(_points(endless, hands, cpus, enough, dataset)),
         most_streamers=dataset.most_streamers,
         replayed=dataset.replayed,
-        wafer_spread=wafer_spread,
+        wafer_spread=measured.spread,
         beside_wafer=beside_wafer,
     )
 

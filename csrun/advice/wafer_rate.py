@@ -1,6 +1,7 @@
 """Rate of this machine's executor with a batch ready."""
 
-from time import perf_counter
+from dataclasses import dataclass
+from time import perf_counter, process_time
 
 from csrun.advice.numbers import spread
 from csrun.base.run_config import RunSettings
@@ -14,19 +15,30 @@ WAFER_S = 1.0
 ORDER_STEPS = 1  # timeout of an order: a large model's step may take long
 
 
-def wafer_rate(
-    executable: Executable, dataset: Dataset, settings: RunSettings
-) -> tuple[float, float]:
-    """Return the samples/s of this machine's executor with a batch ready, and its spread."""
+@dataclass(frozen=True)
+class WaferRate:
+    """Measured rate. spread: of samples_per_s. cpu_s: CPU time of a step, of all its threads."""
+
+    samples_per_s: float
+    spread: float
+    cpu_s: float
+
+
+def wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
+    """Measure this machine's executor with a batch ready, updates of the weights included."""
     machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(StepOrder(0, 1))
     step, samples, took_s, started = 1, 0, list[float](), perf_counter()
+    cpu_s = 0.0
     while perf_counter() - started < WAFER_S:
+        began_s = process_time()
         done = machine.run(StepOrder(step, ORDER_STEPS))
+        cpu_s += process_time() - began_s
         step, samples = step + done.done, samples + done.samples
         took_s.append(done.seconds - sum(use.wait_s for use in done.input))
         if done.bad_loss is not None:  # repeating one batch is not a training
             initialize(machine.plan, machine.state, settings.seed)
     rate = samples / sum(took_s)
-    return rate, rate * spread(took_s) * len(took_s) / sum(took_s)
+    deviation = rate * spread(took_s) * len(took_s) / sum(took_s)
+    return WaferRate(rate, deviation, cpu_s / (step - 1))

@@ -154,6 +154,8 @@ def _step_here(found: "RunEstimate") -> str:
     how = "computed: the memory for a step is not free here"
     if found.is_measured:
         how = f"measured, ± {found.step_spread:.0%}" if found.step_spread else "measured"
+    if found.is_of_cpus:
+        how += f"; {found.cpus} CPUs for {_time(found.step_cpu_s)} of all tasks"
     return f"{_step(found.step_s, found.batch_size / found.step_s)} ({how})"
 
 

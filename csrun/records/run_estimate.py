@@ -33,7 +33,8 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     wafer: bytes of one system's memory by kind. store: bytes of the training's state by kind.
     store_on_disk: MemoryX has the store on disk, and this much of it in memory; None in memory.
     host: memory of each role's tasks. is_measured: the step was run on this machine, else it is
-    computed of floating-point operations, copies and of what the disk must carry. limits: what
+    computed of floating-point operations, copies and of what the disk must carry. step_cpu_s: CPU
+    time of a step, of all roles, which share `cpus` of this machine. limits: what
     limits the rate on the system, in words. largest_batch: samples that fit the system at once;
     None without activations. least_sram_bytes: memory of a system that the run fits, as it is
     compiled. max_steps: None where the run does not say.
@@ -57,6 +58,8 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     step_s: float
     step_spread: float
     is_measured: bool
+    step_cpu_s: float
+    cpus: int
     system_samples_per_s: float
     largest_batch: int | None
     least_sram_bytes: int
@@ -72,6 +75,11 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def host_gib(self) -> int:
         """Memory of the smallest machine that all tasks fit, of the sizes that are built."""
         return 1 << max(0, ceil(log2(self.host_bytes / (FREE_SHARE * (1 << 30)))))
+
+    @property
+    def is_of_cpus(self) -> bool:
+        """Return whether a step takes longer here as its tasks share the CPUs."""
+        return self.step_s <= self.step_cpu_s / self.cpus
 
     @property
     def system_step_s(self) -> float:

@@ -3,24 +3,33 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from time import process_time
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from support.programs import SYSTEM, Network, options_of, system_of
 
+from csrun.advice import estimation
 from csrun.advice.estimation import (
     SHARE_OF_PRODUCTS,
+    EstimatedInput,
+    StepHere,
     computed_step_s,
     host_memory,
     largest_batch,
     least_sram_bytes,
+    step_here,
     store_memory,
     wafer_memory,
 )
 from csrun.advice.machine_speeds import MachineSpeeds
 from csrun.base.half_formats import storage_format
 from csrun.base.mode import ExecutionMode
+from csrun.base.run_config import RunSettings
 from csrun.compiler import TooLargeError, compile_model
+from csrun.data import Dataset
 from csrun.executable import Plan
 
 NETWORK = Network(sizes=(200, 400, 100, 10), batch=64)
@@ -126,3 +135,30 @@ def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path)
     slow = computed_step_s(plan, speeds, 1e3)
     assert slow == pytest.approx(passing / 1e3, rel=0.2)
     assert computed_step_s(plan, MachineSpeeds(1e15, 1e3), None) == slow
+
+
+def test_tasks_share_the_cpus_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert StepHere(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True).seconds == 0.4
+    assert StepHere(0.4, 0.0, cpu_s=1.2, cpus=2, is_measured=True).seconds == 0.6
+
+    def busy(x: Any, y: Any) -> Any:
+        until_s = process_time() + 0.02
+        while process_time() < until_s:
+            pass
+        return x, y
+
+    x = np.zeros((4 * NETWORK.batch, NETWORK.sizes[0]), np.float32)
+    labels = np.zeros(len(x), np.int32)
+    given = EstimatedInput.made_by(
+        lambda: Dataset.from_arrays(x, labels).batch(NETWORK.batch).map(busy)
+    )
+    assert given.batch_cpu_s == pytest.approx(0.02, rel=0.5)
+    monkeypatch.setattr(estimation, "MEASURED_SHARE", 0.0)
+    executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    speeds = MachineSpeeds(1e9, 1e12)
+    found = step_here(executable, given, RunSettings(), speeds, None)
+    assert found.alone_s == computed_step_s(executable.plan, speeds, None)
+    work_s = found.alone_s * found.cpus + given.batch_cpu_s  # copies take no time
+    assert found.seconds == pytest.approx(work_s / found.cpus, rel=1e-3)
