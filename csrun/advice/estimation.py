@@ -127,8 +127,7 @@ def estimate_of(
     disk = disk_of(plan, settings) if not plan.store_in_arena else None
     on_disk = None if disk is None else disk.memory_bytes
     speeds, disk_rate = speeds_here(executable.directory)
-    chief = max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
-    state = store.get("weights", 0) + store.get("optimizer state", 0)  # of a checkpoint
+    state = checkpoint_bytes(plan)
     step = step_here(executable, given, settings, speeds, disk_rate if disk else None)
     return RunEstimate(
         mode=str(plan.mode),
@@ -140,7 +139,7 @@ def estimate_of(
         wafer=wafer,
         store=store,
         store_on_disk=on_disk,
-        host=tuple(host_memory(plan, chief, given.nbytes, streamers, on_disk)),
+        host=tuple(host_memory(plan, _chief_bytes(), given.nbytes, streamers, on_disk)),
         host_available_bytes=psutil.virtual_memory().available,
         checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
         checkpoint_s=state / disk_rate if disk_rate else None,
@@ -155,6 +154,17 @@ def estimate_of(
         max_steps=max_steps,
         limits=Limit.of(plan, system).sentence,
     )
+
+
+def _chief_bytes() -> int:
+    """Private memory of the chief, which this process is as far as its script is concerned."""
+    return max(PRIVATE_BYTES[Role.CHIEF], psutil.Process().memory_full_info().uss - SHARED_BYTES)
+
+
+def checkpoint_bytes(plan: Plan) -> int:
+    """Return the bytes of weights and optimizer state."""
+    store = store_memory(plan)
+    return store.get("weights", 0) + store.get("optimizer state", 0)
 
 
 def store_memory(plan: Plan) -> dict[str, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from csrun.launch.array.array_table import ElementRow
     from csrun.site import Site
 
-NAME, MODULE = "csrun_wse", "csrun.cli.csrun_wse"
+NAME = "csrun_wse"
 
 
 def run_array(
@@ -130,7 +130,7 @@ def _model_dirs(script: Path, lines: Sequence[tuple[str, ...]]) -> "list[str | N
 def _run(
     request: "JobRequest", site: "Site", spec: "ArrayIndices", elements: "tuple[ArrayElement, ...]"
 ) -> int:
-    from csrun.context import environment, keep_command
+    from csrun.context import environment, keep_arguments
     from csrun.launch import backend_of, check, launch
     from csrun.launch.array.array_elements import arguments_of, request_of
     from csrun.launch.array.array_file import StoredArray
@@ -144,7 +144,7 @@ def _run(
     def launcher(element: "ArrayElement") -> ElementLauncher:
         def run() -> int:
             environment.adopt_array(array_id, element.index, spec.indices)
-            keep_command(MODULE, arguments_of(element, sys.argv[1:], request.command))
+            keep_arguments(arguments_of(element, sys.argv[1:], request.command))
             own = request_of(request, element, array_id)
             return frame.exit_code_of(NAME, lambda: launch(own, site))
 

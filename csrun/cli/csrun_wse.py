@@ -76,24 +76,11 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
 def csrun_wse(
     command: tuple[str, ...],
     site: str | None,
-    mount_dirs: str,
-    total_nodes: int | None,
-    tasks_per_node: int | None,
-    cpus_per_task: int | None,
-    single_task_nodes: int | None,
-    num_wgt_servers: int | None,
-    cyclic: bool,
-    label: bool,
-    max_restarts: int,
-    sbatch: bool,
-    compile_first: bool,
-    new_job: bool,
-    detach: bool,
     dry_run: bool,
     as_json: bool,
     array: str | None,
     settings: tuple[str, ...],
-    **job: Any,
+    **given: Any,
 ) -> int:
     """Run CMD as the tasks of one job, or with --array as one job per index.
 
@@ -104,32 +91,14 @@ def csrun_wse(
     interpreters, of all tasks for another CMD. Lines of csrun_wse and the reason of a failure go to
     standard error.
     """
-    from csrun.launch import JobRequest, launch
-    from csrun.site import load, resolve
+    from csrun.launch import launch
+    from csrun.site import load
 
     if as_json and not dry_run:
         raise click.UsageError("--json needs --dry-run")
     if settings and array is None:
         raise click.UsageError("--set needs --array; after the script's name it sets one value")
-    request = JobRequest(
-        command=command,
-        total_nodes=total_nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=cpus_per_task,
-        single_task_nodes=single_task_nodes,
-        cyclic=cyclic,
-        mount_dirs=frame.split(mount_dirs),
-        site=resolve(site),
-        preload=PRELOAD,
-        label=label,
-        max_restarts=max_restarts,
-        sbatch=sbatch,
-        compile_first=compile_first,
-        new_job=new_job,
-        detach=detach,
-        num_wgt_servers=num_wgt_servers,
-        options=frame.job_options_of(**job),
-    )
+    request = _request_of(command, site, **given)
     if array is not None:
         from csrun.cli.array_jobs import run_array
 
@@ -137,6 +106,31 @@ def csrun_wse(
     if dry_run:
         return _show_plan(request, load(site), as_json)
     return launch(request, load(site), lambda: click.echo(f"Launching: {shlex.join(command)}"))
+
+
+def _request_of(
+    command: tuple[str, ...],
+    site: str | None,
+    mount_dirs: str,
+    time_limit: str | None,
+    job_name: str | None,
+    output: str | None,
+    slurm_options: tuple[str, ...],
+    job_labels: tuple[str, ...],
+    **layout: Any,
+) -> "JobRequest":
+    """The request of a command line; layout: options by the names of its fields."""
+    from csrun.launch import JobRequest
+    from csrun.site import resolve
+
+    return JobRequest(
+        command=command,
+        site=resolve(site),
+        mount_dirs=frame.split(mount_dirs),
+        preload=PRELOAD,
+        options=frame.job_options_of(time_limit, job_name, output, slurm_options, job_labels),
+        **layout,
+    )
 
 
 def _show_plan(request: "JobRequest", site: "Site", as_json: bool) -> int:

@@ -17,7 +17,7 @@ from csrun.context.environment import (
 )
 from csrun.context.job import Host, Hosts, JobFile, Role, TaskEntry, Telemetry
 from csrun.context.link import JobLink, Progress, SpawnWafer, TaskReport, TaskReportKind
-from csrun.context.rerun import Rerun, keep_command, own_command, rerun
+from csrun.context.rerun import Rerun, keep_arguments, keep_command, own_command, rerun
 from csrun.context.task import (
     TaskContext,
     Terminated,
@@ -52,6 +52,7 @@ __all__ = [
     "interpreter_mode",
     "interpreter_options",
     "jobs_dir_of",
+    "keep_arguments",
     "keep_command",
     "own_command",
     "preparation",

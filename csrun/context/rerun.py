@@ -13,6 +13,7 @@ from csrun.context.environment import adopt
 
 _COMMAND = "CSRUN_COMMAND"  # of a launcher: its own command line
 _RERUN = "CSRUN_RERUN"
+_BEFORE_ARGUMENTS = 3  # words of a launcher's command: python -m MODULE
 
 
 class Rerun(msgspec.Struct, frozen=True):
@@ -43,15 +44,20 @@ def rerun() -> Rerun | None:
     return msgspec.json.decode(text, type=Rerun) if text else None
 
 
-def keep_command(module: str, arguments: Sequence[str] | None = None) -> None:
-    """Have the tasks of this launcher know its command; module: that runs it.
-
-    arguments: None for those of this process
-    """
-    given = sys.argv[1:] if arguments is None else arguments
-    words = (sys.executable, "-m", module, *given)
+def keep_command(module: str) -> None:
+    """Have the tasks of this launcher know its command; module: that runs it."""
     with suppress(FileNotFoundError):  # the folder is gone, of which the launcher tells
-        adopt({_COMMAND: msgspec.json.encode(RunCommand(words, str(Path.cwd()))).decode()})
+        _keep(RunCommand((sys.executable, "-m", module, *sys.argv[1:]), str(Path.cwd())))
+
+
+def keep_arguments(arguments: Sequence[str]) -> None:
+    """Have the tasks know the launcher's command with other arguments, if they know it."""
+    if (command := own_command(is_task=True)) is not None:
+        _keep(RunCommand((*command.words[:_BEFORE_ARGUMENTS], *arguments), command.directory))
+
+
+def _keep(command: RunCommand) -> None:
+    adopt({_COMMAND: msgspec.json.encode(command).decode()})
 
 
 def own_command(is_task: bool) -> RunCommand | None:

@@ -163,7 +163,17 @@ def _check(mode: Mode, given: dict[str, Any]) -> None:
 
 
 def _command(callback: Callable[..., Any], default_params: Path | None) -> click.Command:
-    options: list[click.Parameter] = [
+    return click.Command(
+        "run.py",
+        params=[*_options_of_params(default_params), *_options_of_run()],
+        callback=callback,
+        context_settings=BOTH_SPELLINGS,
+    )
+
+
+def _options_of_params(default_params: Path | None) -> list[click.Parameter]:
+    """Return the options of the params file."""
+    return [
         click.Option(
             ["-p", "--params"],
             type=text,
@@ -178,6 +188,12 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
             metavar="KEY=VALUE",
             help="Value of a key of the params, as optimizer.learning_rate=0.1; repeatable.",
         ),
+    ]
+
+
+def _options_of_run() -> list[click.Parameter]:
+    """Return the options of the run: its mode, and keys of `runconfig`."""
+    return [
         click.Option(
             ["-m", "--mode"],
             type=Choice([mode.value for mode in Mode], case_sensitive=False),
@@ -206,9 +222,6 @@ def _command(callback: Callable[..., Any], default_params: Path | None) -> click
         click.Option(["--compile_only"], is_flag=True, help="Compile without running."),
         click.Option(["--validate_only"], is_flag=True, help="Match kernels without compiling."),
     ]
-    return click.Command(
-        "run.py", params=options, callback=callback, context_settings=BOTH_SPELLINGS
-    )
 
 
 def _lower_first(message: str) -> str:

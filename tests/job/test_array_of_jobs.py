@@ -47,6 +47,10 @@ def test_two_elements_train_with_their_values_and_one_table(digits: FcMnist) -> 
         final = alone.stdout + alone.stderr
         assert f"Loss for final step: {row['loss']}" in final
         assert row["model_dir"] == str(digits.model_dir / f"array_{row['index']}")
+        command = json.loads(Path(row["model_dir"], "train", "command_train.json").read_text())
+        assert command["words"][1:3] == ["-m", "csrun.cli.csrun_wse"]
+        assert "--array" not in command["words"]
+        assert command["words"][-2:] == ["--model_dir", f"model_dir/array_{row['index']}"]
     shown = digits.csctl("get", "jobs", "-l", "array=1", "-o", "json")
     labels = [job["labels"] for job in json.loads(shown.stdout)]
     assert {each["array-index"] for each in labels} == {"3", "4"}
