@@ -75,16 +75,22 @@ class Job:
         self._launcher.communicate()
         self._folder.cleanup()
 
-    def turn(self) -> Rate:
-        """Go on for a while."""
+    @property
+    def state(self) -> str:
+        """Folder of csrun's state that it is registered in."""
+        return f"{self._folder.name}/state"
+
+    def turn(self, least_s: float = 0.0) -> Rate:
+        """Go on for a while, of at least this long."""
         self._signal(signal.SIGCONT)
         for _ in range(STALE):
-            began = self._line()
-        for _ in range(MEASURED):
-            ended = self._line()
+            began = ended = self._line()
+        lines = 0
+        while lines < MEASURED or ended[0] - began[0] < least_s:
+            ended, lines = self._line(), lines + 1
         self._signal(signal.SIGSTOP)
         wall_s, cpu_s = (after - before for before, after in zip(began, ended, strict=True))
-        steps = MEASURED * LOG_STEPS
+        steps = lines * LOG_STEPS
         return Rate(steps / wall_s, cpu_s / steps * 1e6)
 
     def _line(self) -> tuple[float, float]:
