@@ -124,11 +124,9 @@ def estimate_of(
     """Return the estimate of a compiled run; its step is measured where memory allows."""
     plan = executable.plan
     wafer, store = wafer_memory(plan), store_memory(plan)
-    disk = disk_of(plan, settings) if not plan.store_in_arena else None
-    on_disk = None if disk is None else disk.memory_bytes
+    on_disk = _bytes_beside_disk(plan, settings)
     speeds, disk_rate = speeds_here(executable.directory)
-    state = checkpoint_bytes(plan)
-    step = step_here(executable, given, settings, speeds, disk_rate if disk else None)
+    step = step_here(executable, given, settings, speeds, None if on_disk is None else disk_rate)
     return RunEstimate(
         mode=str(plan.mode),
         batch_size=plan.batch_size,
@@ -141,8 +139,8 @@ def estimate_of(
         store_on_disk=on_disk,
         host=tuple(host_memory(plan, _chief_bytes(), given.nbytes, streamers, on_disk)),
         host_available_bytes=psutil.virtual_memory().available,
-        checkpoint_bytes=state if plan.run_mode is RunMode.TRAIN else 0,
-        checkpoint_s=state / disk_rate if disk_rate else None,
+        checkpoint_bytes=checkpoint_bytes(plan) if plan.run_mode is RunMode.TRAIN else 0,
+        checkpoint_s=checkpoint_bytes(plan) / disk_rate if disk_rate else None,
         step_s=step.seconds,
         step_spread=step.spread,
         is_measured=step.is_measured,
@@ -154,6 +152,12 @@ def estimate_of(
         max_steps=max_steps,
         limits=Limit.of(plan, system).sentence,
     )
+
+
+def _bytes_beside_disk(plan: Plan, settings: RunSettings) -> int | None:
+    """Bytes in memory of a store on disk; None for one in memory."""
+    disk = None if plan.store_in_arena else disk_of(plan, settings)
+    return None if disk is None else disk.memory_bytes
 
 
 def _chief_bytes() -> int:
