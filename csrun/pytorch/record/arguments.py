@@ -13,10 +13,17 @@ _LIST = (list, tuple)
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return pytree's `tree_leaves((args, kwargs))`, in a tenth of its time."""
-    found = [*args, *kwargs.values()]
-    for argument in found:
-        if isinstance(argument, _NESTED):
-            return list(tree_leaves((args, kwargs)))
+    found: list[Any] = []
+    for argument in (*args, *kwargs.values()):
+        kind = type(argument)
+        if kind in _LIST:
+            found += leaves_of(argument, {})
+        elif kind is dict:
+            found += leaves_of((), argument)
+        elif isinstance(argument, _NESTED):
+            found += tree_leaves(argument)
+        else:
+            found.append(argument)
     return found
 
 

@@ -77,6 +77,13 @@ class Draw:
         return numbers
 
 
+def _generator_state() -> bytes:
+    """Return the state of PyTorch's generator, outside of the modes of a recording."""
+    with torch._C.DisableTorchFunction(), unrecorded():
+        state: bytes = torch.default_generator.get_state().numpy().tobytes()
+    return state
+
+
 def _geometry_of(argument: Any) -> Any:
     return Geometry.of(argument) if isinstance(argument, torch.Tensor) else argument
 
@@ -91,16 +98,16 @@ class ForwardDraws:
         self._recorder = recorder
         self.made: list[Draw] = []
         self.count = 0
-        self._state: torch.Tensor | None = None  # of PyTorch's generator, as forward has left it
+        self._state: bytes | None = None  # of PyTorch's generator, as forward has left it
 
     def begin(self) -> None:
         """Begin a call of forward."""
-        self._state = torch.get_rng_state()
+        self._state = _generator_state()
 
     def end(self) -> None:
         """End a call of forward."""
         state, self._state = self._state, None
-        if state is not None and not torch.equal(state, torch.get_rng_state()):
+        if state is not None and _generator_state() != state:
             self._recorder.note_varying("forward sets the state of PyTorch's random numbers")
 
     def plain(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -157,11 +164,11 @@ class ForwardDraws:
         has set the state of PyTorch's.
         """
         is_known = self._state is not None and kwargs.get("generator") is None
-        is_known = is_known and torch.equal(self._state, torch.get_rng_state())
+        is_known = is_known and _generator_state() == self._state
         numbers = call_for_user(func, args, dict(kwargs))
         if not is_known:
             return numbers, None
-        self._state = torch.get_rng_state()
+        self._state = _generator_state()
         made = Draw(func, args, kwargs)
         self.made.append(made)
         return numbers, made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -46,11 +46,11 @@ class FunctionCapture(TorchFunctionMode):
     def __init__(self, recorder: StepRecorder) -> None:
         super().__init__()
         self._recorder = recorder
-        self._names = {func.__name__: func for func in COMPOSITES}
 
     def __enter__(self) -> Self:
-        for name, func in self._names.items():
-            setattr(functional, name, self._patched(func))
+        for name, func in _BY_NAME.items():
+            setattr(functional, name, _patched(func))
+        _open.append(self)
         self._proxy, torch.fx.Proxy = torch.fx.Proxy, GraphValue
         super().__enter__()
         return self
@@ -58,7 +58,8 @@ class FunctionCapture(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         torch.fx.Proxy = self._proxy
-        for name, func in self._names.items():
+        _open.remove(self)
+        for name, func in _BY_NAME.items():
             setattr(functional, name, func)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,8 +73,15 @@ class FunctionCapture(TorchFunctionMode):
             return None
         if func in WATCHING:
             self._recorder.backward.is_watched = True
-        if func not in COMPOSITES:
-            return call_for_user(func, args, kwargs)
+        return self.composite(func, args, kwargs)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the step is recorded."""
+        return self._recorder.is_finished
+
+    def composite(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record a call of a composite operator; make one of another function."""
         found = record_composite(self._recorder, func, args, kwargs)
         return call_for_user(func, args, kwargs) if found is NotImplemented else found
 
@@ -93,12 +101,20 @@ class FunctionCapture(TorchFunctionMode):
             backward.known = passes.run(self._recorder, args[0], compute)
         backward.finish()
 
-    def _patched(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(func)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder.is_finished or self in _get_current_function_mode_stack():
-                return call_for_user(func, args, kwargs)  # which calls this mode
-            found = record_composite(self._recorder, func, args, kwargs)
-            return call_for_user(func, args, kwargs) if found is NotImplemented else found
 
-        return called
+_BY_NAME = {func.__name__: func for func in COMPOSITES}
+_open: list[FunctionCapture] = []  # the innermost last
+
+
+@cache
+def _patched(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that the step under way records."""
+
+    @wraps(func)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        capture = _open[-1] if _open else None
+        if capture is None or capture.is_over or capture in _get_current_function_mode_stack():
+            return call_for_user(func, args, kwargs)  # which calls this mode
+        return capture.composite(func, args, kwargs)
+
+    return called

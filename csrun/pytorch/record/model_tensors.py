@@ -1,6 +1,6 @@
 """Lookup of the model's tensors: parameters, buffers and their `.data`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,23 +31,14 @@ class ModelTensors:
         self._model, self.modules = model, modules_of(model)
         self._by_id: dict[int, ModelTensor] = {}
         self._by_memory: dict[int, ModelTensor] = {}
-        self.parameters = dict(self._named("_parameters"))
+        self.parameters = dict(_named(self.modules, "_parameters"))
         is_group = isinstance(model, ModelGroup)  # whose weights the step writes
         for name, parameter in self.parameters.items():
             source = LeafSource.BUFFER if is_group else LeafSource.PARAMETER
             self._add(ModelTensor(parameter, name, source))
-        for name, buffer in self._named("_buffers"):
+        for name, buffer in _named(self.modules, "_buffers"):
             kind = LeafSource.BUFFER if buffer.is_floating_point() else LeafSource.CONSTANT
             self._add(ModelTensor(buffer, name, kind))
-
-    def _named(self, kind: str) -> Iterator[tuple[str, Any]]:
-        """Yield PyTorch's `named_parameters` or `named_buffers`, without another walk."""
-        seen: set[int] = set()
-        for path, module in self.modules.items():
-            for name, tensor in getattr(module, kind).items():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield f"{path}.{name}" if path else name, tensor
 
     def _add(self, entry: ModelTensor) -> None:
         self._by_id[id(entry.tensor)] = entry
@@ -119,6 +110,21 @@ def modules_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
         inner = reversed(module._modules.items())
         rest += [(f"{path}.{n}" if path else n, m) for n, m in inner if m is not None]
     return found
+
+
+def tensors_of(modules: Mapping[str, torch.nn.Module]) -> list[tuple[str, torch.Tensor]]:
+    """Return the parameters, and then the buffers, of the modules of `modules_of` by name."""
+    return [*_named(modules, "_parameters"), *_named(modules, "_buffers")]
+
+
+def _named(modules: Mapping[str, torch.nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
+    """Yield PyTorch's `named_parameters` or `named_buffers`, without another walk."""
+    seen: set[int] = set()
+    for path, module in modules.items():
+        for name, tensor in getattr(module, kind).items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{path}.{name}" if path else name, tensor
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -23,12 +23,11 @@ from csrun.pytorch.record.constant_masks import INDEXING, with_places
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
 from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.functions import FunctionCapture
-from csrun.pytorch.record.geometry import Geometry
 from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.made_recording import recording_of
-from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.model_tensors import ModelTensors, modules_of, tensors_of
 from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.plain_tensors import is_sparse
 from csrun.pytorch.record.pytrees import register_containers
@@ -128,7 +127,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
         Raises: CaptureError for a tensor on another device, or an element that is no tensor
         """
-        return tree_map(self._trace_input, batch)
+        with torch._C.DisableTorchFunction():  # no calls of the step's
+            return tree_map(self._trace_input, batch)
 
     def call_model(self, forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call the model's forward, and return its results with traced tensors."""
@@ -152,7 +152,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
     def follow(self, making: Making) -> FollowedCalls:
         """Follow the calls of earlier steps from here on, after the batch."""
-        batch = tuple(Geometry.of(leaf.tensor, 0) for leaf in self.leaves)
+        batch = tuple(self.known[id(leaf.tensor)].geometry for leaf in self.leaves)
         self.followed = FollowedCalls(self, self.repeated.known.tree(batch), making)
         return self.followed
 
@@ -167,10 +167,11 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
 
         Modules in their order; the tensors of each as forward has met them, as in other graphs.
         """
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        modules = modules_of(self.model)
+        for _, tensor in tensors_of(modules):
             if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
                 self.traced(tensor)
-        place = {name: number for number, (name, _) in enumerate(self.model.named_modules())}
+        place = {name: number for number, name in enumerate(modules)}
         stored = LeafSource.PARAMETER, LeafSource.BUFFER
         self.leaves.sort(
             key=lambda leaf: place[leaf.name.rpartition(".")[0]] if leaf.source in stored else -1

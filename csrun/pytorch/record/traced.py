@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -65,36 +64,44 @@ class Origin:
     __slots__ = ()
 
 
+class BaseState(NamedTuple):
+    """The base of a view as it was when the view was made. base: that it is a view of itself."""
+
+    like: FakeTensor | Geometry
+    held: SharedValue
+    memory: TracedStorage
+    recorder: StepRecorder | None
+    base: ViewOf | None
+
+
 class ViewOf:
     """Base of a view, and the operator that made it. result: its number among the results.
 
     The base is an alias of the tensor as it was then, which in-place writes ignore.
     """
 
-    __slots__ = ("_alias", "_base", "_was", "arguments", "call", "keywords", "result")
+    __slots__ = ("_alias", "_was", "arguments", "call", "keywords", "result")
 
     def __init__(
         self,
-        base: TracedTensor,
+        was: BaseState,
         call: Any,
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
         result: int,
     ) -> None:
         self.call, self.arguments, self.keywords, self.result = call, arguments, keywords, result
-        self._was: tuple[Any, SharedValue, TracedStorage, StepRecorder | None]
-        self._was = base.like, base.held, base.memory, base.recorder
-        self._base = base.view_of
+        self._was = was
         self._alias: TracedTensor | None = None
 
     @property
     def base(self) -> TracedTensor:
         """The alias; most views are never written, and have none."""
         if self._alias is None:
-            like, held, memory, recorder = self._was
+            like, held, memory, recorder, base = self._was
             assert recorder is not None, "it is of a step"
             self._alias = TracedTensor(like, held, memory, recorder, is_seen=False)
-            self._alias.view_of = self._base
+            self._alias.view_of = base
         return self._alias
 
     def of_step(self, memory: TracedStorage, recorder: StepRecorder | None) -> ViewOf:
@@ -102,11 +109,10 @@ class ViewOf:
 
         recorder: of that step; None for a view that is only kept
         """
-        made = copy(self)
-        like, held, _, _ = self._was
-        made._was, made._alias = (like, SharedValue(held.value), memory, recorder), None
-        made._base = self._base and self._base.of_step(memory, recorder)
-        return made
+        like, held, _, _, base = self._was
+        base = base and base.of_step(memory, recorder)
+        was = BaseState(like, SharedValue(held.value), memory, recorder, base)
+        return ViewOf(was, self.call, self.arguments, self.keywords, self.result)
 
 
 class TracedTensor(torch.Tensor):
@@ -290,7 +296,10 @@ def note_bases(
         return
     for number, made in enumerate(results):
         if made is not None and made.memory is viewed.memory:
-            made.view_of = ViewOf(viewed, call, tuple(args[1:]), kwargs, number)
+            was = BaseState(
+                viewed.like, viewed.held, viewed.memory, viewed.recorder, viewed.view_of
+            )
+            made.view_of = ViewOf(was, call, tuple(args[1:]), kwargs, number)
 
 
 def _recorder_of(args: Any, kwargs: Any) -> StepRecorder:

@@ -11,6 +11,7 @@ import torch
 from csrun.base.errors import CsrunError, UsageError
 from csrun.pytorch.deferred_init.tape import is_meta, materialize
 from csrun.pytorch.errors import user_line
+from csrun.pytorch.record.model_tensors import modules_of, tensors_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.records import checkpoints, tensor_files
 from csrun.records.checkpoints import Checkpoint
@@ -119,4 +120,4 @@ def names_of(model: torch.nn.Module) -> dict[str, str]:
 
 
 def _tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
+    return tensors_of(modules_of(model))
