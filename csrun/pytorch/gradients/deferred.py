@@ -31,7 +31,8 @@ from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.mutation_counters import ParameterSets
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
+from csrun.pytorch.step.step_outputs import Slot, StepOutputs
+from csrun.pytorch.step.tokens import Numbers, Token
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

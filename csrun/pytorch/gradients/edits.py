@@ -17,7 +17,8 @@ from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref, ancestors
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Slot, StepOutputs, Token
+from csrun.pytorch.step.step_outputs import Slot, StepOutputs
+from csrun.pytorch.step.tokens import Token
 
 
 @dataclass(frozen=True)

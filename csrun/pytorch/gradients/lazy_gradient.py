@@ -8,7 +8,8 @@ from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.gradients.edits import Edit, OfParameter
 from csrun.pytorch.gradients.values import GradientValue, not_returned
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.step.tokens import COMPUTED, StepOutputs
+from csrun.pytorch.step.step_outputs import StepOutputs
+from csrun.pytorch.step.tokens import COMPUTED
 
 _READS = frozenset(
     {"__repr__", "__format__", "numpy", "__array__", "tolist", "item", "__deepcopy__"}

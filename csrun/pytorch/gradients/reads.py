@@ -12,7 +12,8 @@ from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.values import OF_A_SUM, GradientValue, not_returned, refused
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import NORM, Numbers, Owner, Slot, StepOutputs, token_of
+from csrun.pytorch.step.step_outputs import NORM, Owner, Slot, StepOutputs
+from csrun.pytorch.step.tokens import Numbers, token_of
 
 
 class EditingLoop(Owner, Protocol):

@@ -19,7 +19,7 @@ from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.gradients.edits import Edit, OfParameter, Place, Target
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 
 
 class GradientReadError(UsageError):

@@ -20,7 +20,8 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import is_write, name_of
-from csrun.pytorch.step.tokens import InStep, Numbers, Owner, Token, number_of
+from csrun.pytorch.step.step_outputs import InStep, Owner
+from csrun.pytorch.step.tokens import Numbers, Token, number_of
 
 
 class Computation:

@@ -15,8 +15,9 @@ from csrun.pytorch.record.same_numbers import have_same_numbers
 from csrun.pytorch.step.expected_calls import MODEL, Expected, is_write
 from csrun.pytorch.step.host_values import HostResults
 from csrun.pytorch.step.snapshots import Snapshot
+from csrun.pytorch.step.step_outputs import Slot, StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepStatus
-from csrun.pytorch.step.tokens import Numbers, Slot, StepOutputs, Token
+from csrun.pytorch.step.tokens import Numbers, Token
 from csrun.pytorch.step.variant import Batches, StepVariant
 
 

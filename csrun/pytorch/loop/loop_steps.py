@@ -39,8 +39,9 @@ from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.mutation_counters import Modes
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
+from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase, StepProgress, StepStatus
-from csrun.pytorch.step.tokens import Numbers, StepOutputs
+from csrun.pytorch.step.tokens import Numbers
 from csrun.pytorch.step.variant import Batches
 from csrun.pytorch.user import SessionLoader
 

@@ -12,7 +12,8 @@ from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import EARLIER_STEP, FETCHED_AHEAD, LATE_BACKWARD
 from csrun.pytorch.step.expected_calls import MODEL, Expected
-from csrun.pytorch.step.tokens import InStep, Numbers, StepOutputs, Token
+from csrun.pytorch.step.step_outputs import InStep, StepOutputs
+from csrun.pytorch.step.tokens import Numbers, Token
 
 LONGEST = 40  # characters of an argument in a message
 CALLED_AGAIN = (

@@ -14,7 +14,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.tokens import NORM, Deferred, InStep, Owner, Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import NORM, Deferred, InStep, Owner, Slot, StepOutputs
 
 CHECKED_STEPS = 3  # of each variant, in which forward's Python runs
 READ_IN_A_ROW = 20  # steps, before it is said

@@ -9,7 +9,7 @@ import torch
 from csrun.pytorch.gradients.values import OF_A_SUM, StepGradients, refused
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
-from csrun.pytorch.step.tokens import Reader, Slot, StepOutputs
+from csrun.pytorch.step.step_outputs import Reader, Slot, StepOutputs
 from csrun.pytorch.step.variant import StepVariant
 
 Compute = Callable[[Recording, Sequence[Ref], Mapping[Ref, torch.Tensor]], Mapping[Ref, Any]]

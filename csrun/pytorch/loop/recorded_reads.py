@@ -9,7 +9,7 @@ from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.tokens import StepOutputs
+from csrun.pytorch.step.step_outputs import StepOutputs
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ from csrun.pytorch.run.replay import GoneError
 from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
-from csrun.pytorch.step.tokens import Numbers, Slot
+from csrun.pytorch.step.step_outputs import Slot
+from csrun.pytorch.step.tokens import Numbers
 from csrun.pytorch.step.variant import Batches, StepVariant
 from csrun.pytorch.weights.sync import StepWeights
 

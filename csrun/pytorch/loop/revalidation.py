@@ -26,7 +26,8 @@ from csrun.pytorch.step.expected_calls import MODEL, Expected
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Slot, Token
+from csrun.pytorch.step.step_outputs import Slot
+from csrun.pytorch.step.tokens import Token
 from csrun.pytorch.step.variant import StepVariant
 
 SETS_EVERY = 8  # steps between two revalidations, where the loop sets something in each

@@ -27,8 +27,9 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import MODEL, carried, is_write, name_of, writes_outside
 from csrun.pytorch.step.queued_step import QueuedWork
+from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepPhase
-from csrun.pytorch.step.tokens import Numbers, StepOutputs, Token
+from csrun.pytorch.step.tokens import Numbers, Token
 from csrun.pytorch.step.variant import StepVariant
 
 log = logging.getLogger("csrun")

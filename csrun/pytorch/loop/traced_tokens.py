@@ -10,7 +10,8 @@ from csrun.pytorch.loop.host_eval import Computation, Lazy, Result
 from csrun.pytorch.loop.loop_step import MadeCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.tokens import InStep, Slot, StepOutputs, Token
+from csrun.pytorch.step.step_outputs import InStep, Slot, StepOutputs
+from csrun.pytorch.step.tokens import Token
 
 
 class TracedTokens:

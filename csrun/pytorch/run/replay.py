@@ -15,8 +15,8 @@ from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.step.queued_step import QueuedStep, QueuedWork
+from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.step_status import StepProgress
-from csrun.pytorch.step.tokens import StepOutputs
 from csrun.pytorch.step.value_log import ValueLog
 from csrun.pytorch.weights.sync import WeightSync
 from csrun.records import checkpoints, log_lines

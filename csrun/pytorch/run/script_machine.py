@@ -15,8 +15,8 @@ from csrun.executable.bind import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep
+from csrun.pytorch.step.step_outputs import NORM
 from csrun.pytorch.step.step_status import StepProgress
-from csrun.pytorch.step.tokens import NORM
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 from csrun.records.run_estimate import estimated_step_s

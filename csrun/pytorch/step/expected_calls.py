@@ -26,7 +26,8 @@ from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import OfNumbersError
 from csrun.pytorch.step.snapshots import PLAIN, Snapshot
-from csrun.pytorch.step.tokens import COMPUTED, Numbers, Owner, Slot, StepOutputs, Token, token_of
+from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
+from csrun.pytorch.step.tokens import COMPUTED, Numbers, Token, token_of
 
 MODEL = "the model"
 #: The names of one function: as an operator, as a method, and written in place.

@@ -11,7 +11,8 @@ from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.step.expected_calls import MODEL, Call, Expected
 from csrun.pytorch.step.host_values import HostValues
 from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.tokens import Owner, Slot, StepOutputs, token_of
+from csrun.pytorch.step.step_outputs import Owner, Slot, StepOutputs
+from csrun.pytorch.step.tokens import token_of
 
 #: Functions that may give the values that they are given, which tokens do not know by themselves.
 _GIVE_THEIR_OWN = frozenset({"broadcast_tensors", "real"})

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from csrun.pytorch.step.tokens import StepOutputs
+from csrun.pytorch.step.step_outputs import StepOutputs
 from csrun.pytorch.step.variant import StepVariant
 from csrun.runtime.wire.messages import Gathering
 

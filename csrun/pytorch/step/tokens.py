@@ -4,11 +4,10 @@ Making one takes some microseconds. A function of tokens is either a call that s
 same place, whose result is another token, or it is computed when it is read (`host_eval.py`).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from sys import getrefcount
-from typing import Any, Protocol
-from weakref import ReferenceType, getweakrefcount, ref
+from typing import Any
+from weakref import getweakrefcount, ref
 
 import numpy as np
 import torch
@@ -17,191 +16,8 @@ from torch.utils._pytree import tree_map
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import call_for_user, user_line
 from csrun.pytorch.record.arguments import leaves_of
-from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.step_status import StepStatus
-
-NORM = Ref(-1)  # of a step's gradients before they are clipped; no output of the program has it
-
-
-@dataclass(frozen=True, eq=False)
-class Slot:
-    """A value that each step has for the loop: an array of the batch, or a result.
-
-    meta: tensor of its shape, type and requires_grad, without numbers. is_loss: backward() is
-    called on it. is_input: it is an array of the batch. is_argument: it is a tensor of the script
-    that each step gives to a call. is_gradient: it is a parameter's gradient. weight: name of the
-    parameter that it is a view of. made: the latest tokens of it, which may be reused.
-    """
-
-    value: Ref
-    meta: torch.Tensor
-    is_loss: bool = False
-    is_input: bool = False
-    weight: str = ""
-    is_argument: bool = False
-    is_gradient: bool = False
-    made: list["Token"] = field(default_factory=list)
-
-    @property
-    def comes_with_step(self) -> bool:
-        """True if it is known of each step, without being an output of the program."""
-        return self.is_loss or self.value is NORM
-
-    def fits(self, value: Any) -> bool:
-        """True if a tensor of the script may be given in this one's place."""
-        return (
-            type(value) is torch.Tensor
-            and value.shape == self.meta.shape
-            and value.dtype == self.meta.dtype
-            and value.layout is torch.strided
-            and not value.requires_grad
-        )
-
-
-@dataclass(eq=False, slots=True)
-class StepOutputs:
-    """Values of one step, as far as they are known and wanted.
-
-    number: among the steps of all loops. loss: None until it is known. outputs: numbers of its
-    other values. trained: count of training steps once it has run. waiting: computations on its
-    values that somebody still holds. asked: values that are read. detached: tokens that the loop
-    has detached, and may read later. others: tokens of all its values but loss and batch. batch:
-    returns it as the loader made it. updates: count of `optimizer.step()` calls before it.
-    recorded: the traced tensors of a step that began on tokens and is recorded after all.
-    norm_edit: returns the edit of its gradients that computes their norm, or None. gradients: its
-    gradients as they are read; None where they are the sum of several batches. gradients_read:
-    count of values of them that were read.
-    """
-
-    number: int
-    status: StepStatus
-    loss: float | None = None
-    outputs: dict[Ref, torch.Tensor] = field(default_factory=dict)
-    trained: int | None = None
-    waiting: list["ReferenceType[Deferred]"] = field(default_factory=list)
-    asked: dict[Ref, None] = field(default_factory=dict)
-    detached: list["ReferenceType[Token]"] = field(default_factory=list)
-    others: list["ReferenceType[Token]"] = field(default_factory=list)
-    batch: Callable[[], Any] | None = None
-    updates: int = 0
-    recorded: Mapping[Slot, TracedTensor] = field(default_factory=dict)
-    norm_edit: Callable[[], Any] | None = None
-    gradients: "ReadGradients | None" = None
-    gradients_read: int = 0
-
-    def wanted(self) -> dict[Ref, None]:
-        """Return the values that are needed of it, except the loss."""
-        if not (self.waiting or self.asked or self.detached):
-            return {}
-        found = dict(self.asked)
-        found.update((t.slot.value, None) for each in self.detached if (t := each()) is not None)
-        for waiting in self.waiting:
-            if (computation := waiting()) is not None:
-                places = (p for p in computation.own_places() if p.step is self)
-                found.update((p.slot.value, None) for p in places if not p.slot.comes_with_step)
-        return found
-
-    def asks_for(self, outputs: Collection[Ref]) -> bool:
-        """True if no other values than these may be read of it later."""
-        wanted = self.wanted()
-        in_hand = (token.slot.value for each in self.others if (token := each()) is not None)
-        return all(ref in outputs for ref in wanted) and all(ref in wanted for ref in in_hand)
-
-    def settle(self) -> None:
-        """Compute what waits for it, so that its values need not be kept."""
-        waiting, self.waiting = self.waiting, []
-        for each in waiting:
-            computation = each()
-            if computation is not None and computation.is_ready:
-                computation.compute()
-
-
-class ReadGradients(Protocol):
-    """The gradients of a step, as they are read."""
-
-    def of_parameter(self, name: str, /) -> torch.Tensor:
-        """Return a parameter's gradient as it is now."""
-
-    def of_edit(self, edit: Any, leaf: int, /) -> torch.Tensor:
-        """Return a result of an edit as it is now."""
-
-    def end(self, made: Sequence[Any], /) -> None:
-        """End the edits, at `optimizer.step()`."""
-
-
-class Deferred(Protocol):
-    """A computation on values of steps, made when its result is read."""
-
-    def own_places(self) -> list["InStep"]:
-        """The values of steps among its arguments."""
-
-    @property
-    def is_ready(self) -> bool:
-        """True if all of its arguments are known."""
-
-    def compute(self) -> Any:
-        """Compute and keep its results."""
-
-    @property
-    def is_of_recorded(self) -> bool:
-        """True if values of recorded steps are among its arguments."""
-
-    def settle(self) -> None:
-        """Take the numbers of recorded steps that are over."""
-
-
-class Reader(Protocol):
-    """Access to the numbers of values."""
-
-    def read(self, step: StepOutputs, slot: Slot) -> torch.Tensor:
-        """Return the numbers of a value."""
-
-    def loss(self, step: StepOutputs) -> float:
-        """Return the loss of a step."""
-
-    def of_gradients(self, step: StepOutputs, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the numbers of a value that is computed from the gradients of a step."""
-
-    def settle_later(self, computation: Deferred) -> None:
-        """Have it settled when the recorded step that the loop is in is over."""
-
-    def want(self, places: Sequence["InStep"]) -> None:
-        """Have all of these computed, which are about to be read."""
-
-    def require_current(self, places: Sequence["InStep"]) -> None:
-        """Raises: UsageError for a view of a weight that the optimizer has changed since"""
-
-
-class Owner(Protocol):
-    """The loop, as its tokens see it."""
-
-    @property
-    def readback(self) -> Reader:
-        """Access to the numbers."""
-
-    def apply(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """One of PyTorch's functions is called on tokens."""
-
-    def backward(self, token: "Numbers") -> None:
-        """The loop calls `backward()`."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class InStep:
-    """A value of a step. is_detached: no gradient goes through it."""
-
-    step: StepOutputs
-    slot: Slot
-    is_detached: bool = False
-
-    @property
-    def is_known(self) -> bool:
-        """True if its numbers are there."""
-        if self.slot.is_loss:
-            return self.step.loss is not None
-        return self.slot.value in self.step.outputs
-
+from csrun.pytorch.step.step_outputs import InStep, Owner, Slot, StepOutputs
 
 #: What a tensor without numbers tells as well: methods, and attributes that are computed.
 _OF_META = frozenset(
@@ -221,7 +37,7 @@ class Numbers(torch.Tensor):
         raise NotImplementedError
 
     @property
-    def viewed(self) -> "tuple[InStep, ...]":
+    def viewed(self) -> tuple[InStep, ...]:
         """Views of weights that it shows, which change when the optimizer steps."""
         return ()
 
@@ -412,12 +228,13 @@ _AT_ONCE = 2  # as many of a value has a loop that keeps none: this step's, and 
 
 def token_of(owner: Owner, step: StepOutputs, slot: Slot) -> Token:
     """Return a token, reused if nobody holds it: a new one takes five times as long."""
-    for made in slot.made:
+    known: list[Token] = slot.made
+    for made in known:
         if _references(made) == _UNUSED and _is_as_made(made):
             made._owner, made.step, made.slot = owner, step, slot
             return made
-    slot.made.append(made := Token(owner, step, slot))
-    del slot.made[:-_AT_ONCE]
+    known.append(made := Token(owner, step, slot))
+    del known[:-_AT_ONCE]
     return made
 
 
