@@ -40,6 +40,7 @@ from csrun.executable.loss_scale import LossScaling
 from csrun.pytorch.errors import CaptureError, note_bug, user_line
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
+from csrun.pytorch.lower.distinct_indices import writes_once
 from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
@@ -237,7 +238,8 @@ class _Importer:
             self._bind(op, (self._builder.leaf(LossScaleOp, scalar),))
             return
         with self._located(op.line, op.name, op.scope), self._builder.in_scope(op.scope):
-            if op.name == "aten.scatter.src" and not op.is_backward:
+            is_scatter = op.name == "aten.scatter.src" and not op.is_backward
+            if is_scatter and not writes_once(self._recording, op):
                 raise Unsupported(
                     "indices may repeat, and PyTorch does not define which value is kept: use "
                     "scatter_add"

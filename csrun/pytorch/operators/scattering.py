@@ -178,7 +178,7 @@ def _scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAV
 
 
 def scatter(e: Emission, x: SSAValue, dim: int, indices: SSAValue, source: SSAValue) -> SSAValue:
-    """Scatter to distinct indices: in the backward pass of gather and of a maximum."""
+    """Scatter to distinct indices: in the backward pass of gather, and to those of topk."""
     if _is_zeros(x):
         return _scatter(e, x, dim, indices, source)
     return e.emit(WhereOp, _is_hit(e, x, dim, indices), _scatter(e, x, dim, indices, source), x)
