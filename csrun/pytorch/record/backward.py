@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from csrun.pytorch.errors import CaptureError, user_line
-from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.traced import SharedValue, TracedTensor
 from csrun.pytorch.record.unsupported import NOT_IN_MODEL
 
@@ -191,4 +191,12 @@ class RecordedBackward:
                 )
             found[name] = grad.value
             parameter.grad = None
+        self._remove_from_buffers()
         return found
+
+    def _remove_from_buffers(self) -> None:
+        """Remove the gradients of buffers that forward has made to require one."""
+        stored = (x.tensor for x in self._recorder.leaves if x.source is LeafSource.BUFFER)
+        for buffer in stored:
+            if buffer.is_leaf and isinstance(buffer.grad, TracedTensor):
+                buffer.grad = None

@@ -256,6 +256,9 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             if name := self._model_tensors.counter_name(given[0]):
                 if self.has_updates:
                     return call_for_user(func, args, kwargs)
+                if given[0].dtype is torch.bool:  # a switch, which no step counts up
+                    self.note_varying(f"forward reads {name}")
+                    return call_for_user(func, args, kwargs)
                 self.scopes.refuse_counter_in_forward(name)
             return self.read(self.traced(given[0])).item()
         if self._counts_up(func, given, args):

@@ -66,12 +66,33 @@ class OfWeights(LayerDrop):
         return self.last(h)
 
 
+class Quantized(LayerDrop):
+    """Has the nearest of codes, which follow its values, once a switch among its buffers is on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.randn(5, 6))
+        self.register_buffer("is_ready", torch.tensor(True))
+        self.register_buffer("zero", torch.tensor(0.0))
+
+    def forward(self, x):
+        z = self.first(x)
+        if not self.is_ready:
+            return self.last(z)
+        near = (z[:, None] - self.codes).square().sum(2).argmin(1)
+        code, hits = self.codes[near], nn.functional.one_hot(near, 5).to(z.dtype)
+        with torch.no_grad():
+            self.codes.lerp_(hits.t() @ z / hits.sum(0).clamp(min=1)[:, None], 0.1)
+        apart = self.zero.requires_grad_() + (z - code).square().mean()  # a leaf to autograd
+        return self.last(z + (code - z).detach()) + apart
+
+
 def one_pass(kit):
     random.seed(5)
     return kit.train_once()
 
 
-@pytest.mark.parametrize("layer", [LayerDrop, MiddleDrop, Counter, OfBatch, OfWeights])
+@pytest.mark.parametrize("layer", [LayerDrop, MiddleDrop, Counter, OfBatch, OfWeights, Quantized])
 @pytest.mark.parametrize("fast", [True, False])
 def test_forward_may_compute_something_else_in_each_step(tmp_path, layer, fast):
     torch.manual_seed(1)
