@@ -25,5 +25,6 @@ def writes_once(recording: Recording, scatter: RecordedOperator) -> bool:
 
 def _arguments(op: RecordedOperator) -> Mapping[str, Any]:
     """Return the arguments of an operator by name; of those left out nothing."""
-    declared = (argument.name for argument in op.call._schema.arguments)
+    call: Any = op.call
+    declared = (argument.name for argument in call._schema.arguments)
     return {**dict(zip(declared, op.arguments, strict=False)), **op.keywords}
