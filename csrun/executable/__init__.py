@@ -2,25 +2,8 @@
 
 from csrun.base.mode import RunMode
 from csrun.executable import learning_rate, machine_code
-from csrun.executable.bind import (
-    ALIGNMENT_BYTES,
-    Batch,
-    Runtime,
-    StepState,
-    UpdateProgram,
-    WaferProgram,
-    aligned,
-    flat_views,
-    half_bytes,
-    nbytes_of,
-    numbers_view,
-    state_layout,
-    state_views,
-    step_number,
-    tensors_of,
-    view,
-    wafer_views,
-)
+from csrun.executable.arrays import ALIGNMENT_BYTES, Batch, aligned, half_bytes, nbytes_of, view
+from csrun.executable.bind import Runtime, StepState, UpdateProgram, WaferProgram, wafer_views
 from csrun.executable.estimate import Estimate, LayerEstimate, Rectangle, Region
 from csrun.executable.executable import (
     Executable,
@@ -58,6 +41,14 @@ from csrun.executable.program_functions import (
     row_tiles,
     sums_of_squares,
     trust_ratio,
+)
+from csrun.executable.store_places import (
+    flat_views,
+    numbers_view,
+    state_layout,
+    state_views,
+    step_number,
+    tensors_of,
 )
 from csrun.executable.stored_groups import (
     Group,

@@ -5,7 +5,7 @@ from ctypes import addressof, c_double, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.kernel_signature import KernelSignature
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.products import Tile

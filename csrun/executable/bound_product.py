@@ -5,7 +5,7 @@ from ctypes import addressof, c_int64
 from dataclasses import dataclass
 from typing import Any
 
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.bound_kernel import Workspace
 from csrun.executable.kernel_signature import KernelArray, ProductSignature
 from csrun.executable.products import ProductOperand, ProductPlan, plan_product

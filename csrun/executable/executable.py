@@ -16,19 +16,15 @@ import msgspec
 from csrun.base.errors import CsrunError
 from csrun.base.files import read_up_to
 from csrun.executable import machine_code
+from csrun.executable.arrays import Array, Bytes
 from csrun.executable.bind import (
-    AnyStore,
-    Array,
     BindUpdate,
     BindWafer,
-    Bytes,
     Record,
     Runtime,
     StepState,
     UpdateProgram,
     WaferProgram,
-    flat_views,
-    of_system,
     wafer_views,
 )
 from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
@@ -37,6 +33,7 @@ from csrun.executable.measured_values import ValueMeasurer
 from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import over_store_of
+from csrun.executable.store_places import AnyStore, flat_views, of_system
 from csrun.executable.stretches import JOIN, join_calls, with_stretches
 from csrun.executable.update_recorder import UpdateRecorder
 

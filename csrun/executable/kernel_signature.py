@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 
 class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from itertools import product
 from math import prod
 
 from csrun.base.half_formats import WORD
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
 BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C

@@ -7,7 +7,7 @@ from math import fsum, inf
 import numpy as np
 
 from csrun.base.half_formats import HalfFormat
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 SQUARES = 4096  # elements squared at a time, in float64
 

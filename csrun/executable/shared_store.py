@@ -14,15 +14,10 @@ from msgspec.structs import replace
 
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
-from csrun.executable.bind import (
-    aligned,
-    gradient_bytes,
-    half_bytes,
-    nbytes_of,
-    stored_tensors_of,
-)
+from csrun.executable.arrays import aligned, half_bytes, nbytes_of
 from csrun.executable.plan import Buffer, Plan, Visit
 from csrun.executable.shards import piece_starts
+from csrun.executable.store_places import gradient_bytes, stored_tensors_of
 from csrun.executable.stored_groups import Group, Layer, Parameter, StoreLayout
 
 

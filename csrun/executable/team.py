@@ -15,7 +15,7 @@ from threading import Thread
 
 import numpy as np
 
-from csrun.executable.bind import ALIGNMENT_BYTES, Array
+from csrun.executable.arrays import ALIGNMENT_BYTES, Array
 from csrun.executable.machine_code import MachineCode
 
 #: Places in a team's memory, in bytes; what different threads write is in cache lines apart.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from csrun.executable.bind import Array, StepState, UpdateProgram
+from csrun.executable.arrays import Array
+from csrun.executable.bind import StepState, UpdateProgram
 from csrun.executable.plan import MOST_STEPS, Combine, Plan, RecordedValue
 from csrun.executable.recorded_values import FOLDER, update_file, write_values
 

@@ -10,7 +10,8 @@ Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.bind import Array, StepState
+from csrun.executable.arrays import Array
+from csrun.executable.bind import StepState
 
 Words = npt.NDArray[np.uint64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from csrun.base.half_formats import HalfFormat
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 _K = 3.75 * sqrt(2)  # where |x| maps to the middle of the polynomial's range
 _ASYMPTOTIC_FROM = 6.0

@@ -9,7 +9,7 @@ from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.executable import flat_views, machine_code, wafer_views
-from csrun.executable.bind import gradient_bytes
+from csrun.executable.store_places import gradient_bytes
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
 from csrun.runtime.step.scale_rows import scale_tracker

@@ -15,7 +15,7 @@ from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.estimator.model_trace import trace_model
 from csrun.executable import Executable, Runtime, StepState, UpdateProgram, view
-from csrun.executable.bind import gradients_offset
+from csrun.executable.store_places import gradients_offset
 from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize

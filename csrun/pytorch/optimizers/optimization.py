@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm, StepNumberAttr
 from csrun.compiler.optimizers import SLOTS
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import LossScaling, ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.base import GroupNumbers, OptimizerRule

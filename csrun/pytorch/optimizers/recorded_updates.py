@@ -8,7 +8,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.cirh.algorithms import Algorithm
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers.first_state import create_state
 from csrun.pytorch.optimizers.optimization import Optimization

@@ -11,7 +11,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Progress
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.target import Target, machine_for
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.lower.to_cirh import output_name
 from csrun.pytorch.step.queued_step import QueuedStep

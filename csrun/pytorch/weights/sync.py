@@ -11,7 +11,7 @@ import torch
 
 from csrun.base.errors import UsageError
 from csrun.compiler.optimizers import SLOTS
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.pytorch.deferred_init.tape import address, drop_record, is_meta, is_on_meta, materialize
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.optimizers import Optimization

@@ -12,7 +12,9 @@ from threadpoolctl import ThreadpoolController
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan, RunMode, Runtime, numbers_view, state_views
-from csrun.executable.bind import Array, Batch, Bytes, gradient_views, store_of
+from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable.bind import store_of
+from csrun.executable.store_places import gradient_views
 from csrun.executable.threads import threads_of
 from csrun.runtime.chief.machine import Feed, Program, UpdateHold, over_store
 from csrun.runtime.cpus import cpus_of, own_threads

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from csrun.base.errors import CsrunError
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
-from csrun.executable.bind import Array, Batch
+from csrun.executable.arrays import Array, Batch
 from csrun.records.tensor_files import Blocks
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import StepResult

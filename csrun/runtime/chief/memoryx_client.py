@@ -9,8 +9,9 @@ import numpy as np
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Executable, Plan, numbers_view, state_layout, state_views
-from csrun.executable.bind import Array, gradient_views
+from csrun.executable.arrays import Array
 from csrun.executable.shards import Own, StoreShards, piece_starts
+from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import StoreState, UpdateHold
 from csrun.runtime.chief.peer_channels import PeerChannels

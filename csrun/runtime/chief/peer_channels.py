@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from csrun.base.errors import PeerLost
-from csrun.executable.bind import Bytes
+from csrun.executable.arrays import Bytes
 from csrun.runtime.chief.programs import Awaited
 from csrun.runtime.step.trace import Spans, spans_in, spans_of
 from csrun.runtime.wire import messages

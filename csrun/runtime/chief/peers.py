@@ -10,7 +10,9 @@ from csrun.base.errors import PeerLost
 from csrun.base.run_config import RunSettings
 from csrun.context.task import report_before_closing
 from csrun.executable import Executable, Plan, numbers_view, state_views
-from csrun.executable.bind import Array, Batch, Bytes, gradient_views, store_of
+from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable.bind import store_of
+from csrun.executable.store_places import gradient_views
 from csrun.records import log_lines
 from csrun.runtime.chief.machine import Feed, StoreState, UpdateHold
 from csrun.runtime.chief.memoryx_client import ChiefStores, close_all, held_by

@@ -9,7 +9,7 @@ from csrun.base.errors import PeerLost
 from csrun.context import Role
 from csrun.context.job import peer_name
 from csrun.executable import Executable, Plan
-from csrun.executable.bind import Array, Batch, Bytes
+from csrun.executable.arrays import Array, Batch, Bytes
 from csrun.runtime.chief.machine import Feed, Program, StoreState, UpdateHold, over_store
 from csrun.runtime.input_log import Feeding
 from csrun.runtime.step.results import ResultSlots, StepResult, SystemsResults

@@ -2,7 +2,7 @@
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import Plan
-from csrun.executable.bind import Batch
+from csrun.executable.arrays import Batch
 from csrun.runtime.step.pushed import count_pushed
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.ring import RingWriter, ring_slots_for

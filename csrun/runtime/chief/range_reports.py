@@ -10,8 +10,9 @@ import numpy as np
 from csrun.base.half_formats import HalfFormat
 from csrun.base.half_ranges import widened
 from csrun.executable import Plan
-from csrun.executable.bind import Array, tensors_of
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
+from csrun.executable.store_places import tensors_of
 from csrun.records.events import EventWriter
 from csrun.records.number_ranges import NumberRanges, ranges_of, write_page
 from csrun.runtime.chief.machine import Machine

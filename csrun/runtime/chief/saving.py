@@ -15,7 +15,7 @@ from time import perf_counter
 
 from csrun.base.errors import CsrunError
 from csrun.context.ending import DeferredEnding
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.records import checkpoints, log_lines
 from csrun.records.tensor_files import Blocks
 from csrun.runtime.chief.machine import UpdateHold

@@ -14,7 +14,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.context.ending import DeferredEnding
 from csrun.executable import MOST_STEPS, StepNumber
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.records import checkpoints
 from csrun.records.ledger import Row, StepTimes

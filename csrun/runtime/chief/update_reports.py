@@ -6,7 +6,8 @@ from math import isfinite
 import numpy as np
 
 from csrun.base.half_ranges import widened
-from csrun.executable.bind import Array, tensors_of
+from csrun.executable.arrays import Array
+from csrun.executable.store_places import tensors_of
 from csrun.records.events import EventWriter
 from csrun.records.update_summaries import (
     UpdateSummaries,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.arrays import Array, Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.runtime.wire.tcp import raw, receive_few, receive_summed, send_summed, summed
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from csrun.base.errors import PeerLost
 from csrun.executable import Executable, Runtime, StepState, load, numbers_view
-from csrun.executable.bind import Bytes, gradient_block
+from csrun.executable.arrays import Bytes
+from csrun.executable.store_places import gradient_block
 from csrun.runtime.cpus import own_threads
 from csrun.runtime.remote.blocks import receive_gradients
 from csrun.runtime.remote.state import StateSender

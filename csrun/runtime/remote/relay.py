@@ -15,7 +15,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.runtime.remote.blocks import GradientsOut, receive_gradients
 from csrun.runtime.remote.store import NUMBER, ORDER, StoreRequest
 from csrun.runtime.step.trace import SpanKind, SpanRecorder

@@ -20,7 +20,7 @@ import numpy as np
 
 from csrun.base.errors import PeerLost
 from csrun.executable import ALIGNMENT_BYTES, InputSpec
-from csrun.executable.bind import Bytes
+from csrun.executable.arrays import Bytes
 from csrun.runtime.wire.ring import (
     NO_PRODUCTION,
     BatchCounts,

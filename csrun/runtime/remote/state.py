@@ -19,8 +19,9 @@ import numpy as np
 
 from csrun.base.errors import PeerLost
 from csrun.executable import Plan, state_layout
-from csrun.executable.bind import Array, Bytes, TensorPlace
+from csrun.executable.arrays import Array, Bytes
 from csrun.executable.shards import Own
+from csrun.executable.store_places import TensorPlace
 from csrun.records.tensor_files import Blocks
 from csrun.runtime.step.finite import PIECE_BYTES
 from csrun.runtime.step.update_gate import UpdateGate, copying_order

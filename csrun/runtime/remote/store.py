@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from csrun.base.errors import PeerLost
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.runtime.remote.blocks import GradientsOut
 from csrun.runtime.wire.messages import ReadState, StateWritten, WriteState
 from csrun.runtime.wire.rendezvous import MEMORYX

@@ -9,9 +9,10 @@ from math import isfinite
 import numpy as np
 
 from csrun.executable import Plan, StepState
-from csrun.executable.bind import Array, Bytes, gradient_block, gradient_bytes, gradients_offset
+from csrun.executable.arrays import Array, Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.executable.program_functions import total
+from csrun.executable.store_places import gradient_block, gradient_bytes, gradients_offset
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
 from csrun.runtime.step.weights import (
     Ahead,

@@ -18,7 +18,7 @@ from csrun.executable import (
     load,
     numbers_view,
 )
-from csrun.executable.bind import Bytes
+from csrun.executable.arrays import Bytes
 from csrun.runtime.cpus import own_threads
 from csrun.runtime.remote.memoryx import serve_remote
 from csrun.runtime.step.swarmx import Ballot, SystemGradientSum

@@ -17,8 +17,10 @@ from threadpoolctl import threadpool_limits
 from csrun.base import open_files
 from csrun.context.job import read_secret
 from csrun.executable import Executable, InputSpec, Plan, RunMode, Runtime, load
-from csrun.executable.bind import AnyStore, Bytes, ShardedStore, numbers_view, store_of
+from csrun.executable.arrays import Bytes
+from csrun.executable.bind import store_of
 from csrun.executable.shards import StoreShards
+from csrun.executable.store_places import AnyStore, ShardedStore, numbers_view
 from csrun.executable.threads import threads_of
 from csrun.runtime.remote.store import StoreLink
 from csrun.runtime.remote.weights import GradientMemory, RemoteEnd, RemoteWeights

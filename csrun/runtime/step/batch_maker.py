@@ -22,7 +22,7 @@ from csrun.data.delivery import COPY_STAGE, ArrayType, Delivery
 from csrun.data.errors import BatchOrigin, text_of
 from csrun.data.input_operators import StageClock, no_listener
 from csrun.executable import AxisSlice, InputSpec, LabelRange, NumberRange
-from csrun.executable.bind import Array, Batch
+from csrun.executable.arrays import Array, Batch
 from csrun.runtime.wire.ring import NO_PRODUCTION, UNKNOWN_STAGE, BatchCounts, Production
 
 Inputs = tuple[InputSpec, ...]

@@ -15,7 +15,9 @@ import numpy as np
 from csrun.base.errors import CsrunError
 from csrun.base.mode import RunMode
 from csrun.executable import Executable, Plan, Runtime, StepState, wafer_views
-from csrun.executable.bind import AnyStore, Array, Batch, Bytes, kept_outputs, share_of
+from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable.bind import kept_outputs, share_of
+from csrun.executable.store_places import AnyStore
 from csrun.runtime.step.gradient_sums import first_and_later, gradient_sums, places, run_visit
 from csrun.runtime.step.results import ResultSlots
 from csrun.runtime.step.source import BatchSource, TakenBatch

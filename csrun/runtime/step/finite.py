@@ -9,7 +9,7 @@ from math import isfinite
 
 import numpy as np
 
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.records.tensor_files import Blocks
 
 PIECE_BYTES = 1 << 20  # fits the L2 cache of most

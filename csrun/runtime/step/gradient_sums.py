@@ -9,14 +9,9 @@ import numpy as np
 
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.executable import Executable, Plan, Runtime, StepState, flat_views, view
-from csrun.executable.bind import (
-    AnyStore,
-    Array,
-    Batch,
-    Bytes,
-    partial_gradients,
-    sent_places,
-)
+from csrun.executable.arrays import Array, Batch, Bytes
+from csrun.executable.bind import partial_gradients
+from csrun.executable.store_places import AnyStore, sent_places
 from csrun.runtime.wire.messages import StepOrder
 
 Visit = Callable[[Batch, StepState], None]

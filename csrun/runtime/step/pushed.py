@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from csrun.base.run_config import RunSettings
 from csrun.executable import InputSpec
-from csrun.executable.bind import Array, Batch
+from csrun.executable.arrays import Array, Batch
 from csrun.runtime.step.batch_maker import (
     BatchName,
     count_labels,

@@ -24,7 +24,7 @@ from csrun.executable import (
     nbytes_of,
     view,
 )
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.arrays import Array, Bytes
 from csrun.records.events import EventWriter
 from csrun.runtime.wire.messages import Results
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from csrun.base.half_formats import SCALE_KEYS
 from csrun.executable import MOST_STEPS, Plan
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import EXHAUSTED, LossScaling, ScaleState
 from csrun.records import log_lines
 

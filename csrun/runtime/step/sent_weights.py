@@ -6,7 +6,8 @@ import numpy as np
 
 from csrun.base.half_formats import HalfFormat
 from csrun.executable import Plan, aligned, flat_views
-from csrun.executable.bind import AnyStore, Array, Bytes
+from csrun.executable.arrays import Array, Bytes
+from csrun.executable.store_places import AnyStore
 
 NARROWED_AT_A_TIME = 1 << 15  # numbers, of which scratch arrays fit in a core's cache
 

@@ -11,7 +11,7 @@ from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import InputSpec
-from csrun.executable.bind import Batch
+from csrun.executable.arrays import Batch
 from csrun.runtime.step.batch_maker import BatchMaker, BatchNumbers
 from csrun.runtime.wire.messages import StreamerUse
 from csrun.runtime.wire.ring import END_OF_DATA, PASS, UNKNOWN_STAGE, BatchCounts, RingReader

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from csrun.executable import MOST_STEPS
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 
 class StepNumbers:

@@ -12,7 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from csrun.executable import Plan, flat_views
-from csrun.executable.bind import AnyStore, Array, Bytes, losses_view, of_system, share_of
+from csrun.executable.arrays import Array, Bytes
+from csrun.executable.bind import share_of
+from csrun.executable.store_places import AnyStore, losses_view, of_system
 from csrun.runtime.step.source import BatchSource, TakenBatch
 from csrun.runtime.wire.messages import StreamerUse
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from csrun.executable.bind import NO_LAYER, Bytes
+from csrun.executable.arrays import Bytes
+from csrun.executable.bind import NO_LAYER
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import TraceRing
 from csrun.runtime.wire.shared import SharedMemory

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isfinite, sqrt
 
 from csrun.executable import MOST_STEPS, Plan, StepState, UpdateProgram
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.executable.program_functions import total
 from csrun.executable.shards import Own
 from csrun.runtime.step.scale_rows import scale_rows

@@ -8,9 +8,10 @@ from typing import Protocol, TypeVar
 
 from csrun.executable import Plan, StepState
 from csrun.executable.ahead import fetches, lie_over
-from csrun.executable.bind import Bytes, gradient_bytes
+from csrun.executable.arrays import Bytes
 from csrun.executable.plan import PREFETCH_BYTES
 from csrun.executable.program_functions import total
+from csrun.executable.store_places import gradient_bytes
 from csrun.executable.stored_groups import Group
 from csrun.runtime.step.scale_rows import ScaleRows
 from csrun.runtime.step.sent_weights import SentWeights

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.executable import Initializer, InitializerKind, Plan, tensors_of
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 
 CHUNK = 1 << 16  # values drawn at once: they stay in the cache until they are rounded
 AHEAD = 2  # tensors that are there, next to those being drawn, before the first is written back

@@ -13,8 +13,8 @@ from itertools import chain, zip_longest
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan
-from csrun.executable.bind import gradient_bytes, gradients_offset, of_system
 from csrun.executable.shards import Own, StoreShards, own_groups
+from csrun.executable.store_places import gradient_bytes, gradients_offset, of_system
 from csrun.executable.stored_groups import Group
 
 UPDATED_LOTS = 3  # groups whose state is there meanwhile: written back, updated, fetched ahead

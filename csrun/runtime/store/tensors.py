@@ -9,8 +9,9 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.executable import Plan, state_layout
-from csrun.executable.bind import Array, TensorPlace, numbers_layout
+from csrun.executable.arrays import Array
 from csrun.executable.shards import Own
+from csrun.executable.store_places import TensorPlace, numbers_layout
 from csrun.runtime.store.pages import disk_failed, sync_of
 from csrun.runtime.store.residency import Residency
 

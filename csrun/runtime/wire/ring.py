@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.executable import InputSpec, aligned, nbytes_of, view
-from csrun.executable.bind import Array, Bytes
+from csrun.executable.arrays import Array, Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.shared import Counter, Overdue, SharedMemory, Waiter
 

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from csrun.base.errors import CsrunError
-from csrun.executable.bind import Bytes
+from csrun.executable.arrays import Bytes
 from csrun.runtime.wire.channel import Channel
 from csrun.runtime.wire.messages import AnyMessage, Stop, UpdatesHeld
 from csrun.runtime.wire.run_time_clock import poll_awake, poll_briefly

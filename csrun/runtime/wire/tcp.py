@@ -18,7 +18,7 @@ import numpy as np
 
 from csrun.base import framing
 from csrun.base.errors import CsrunError
-from csrun.executable.bind import Array
+from csrun.executable.arrays import Array
 from csrun.runtime.wire.channel import MAX_MESSAGE_BYTES, Channel
 from csrun.runtime.wire.shared import Overdue, StallWatch
 

@@ -20,7 +20,7 @@ from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.compiler import compile_model
 from csrun.executable import Runtime, StepState, state_views, wafer_views
-from csrun.executable.bind import gradients_offset
+from csrun.executable.store_places import gradients_offset
 from csrun.nn.tracer import Tracer
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.remote.state import ASK, SentState

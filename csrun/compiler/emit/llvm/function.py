@@ -34,7 +34,7 @@ from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
 from csrun.compiler.emit.llvm.stages import KernelStages
 from csrun.compiler.lair import operators
 from csrun.compiler.lair.dialect import constant_of
-from csrun.executable.bind import ALIGNMENT_BYTES
+from csrun.executable.arrays import ALIGNMENT_BYTES
 
 
 class FunctionWriter:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index, stored_size
 from csrun.compiler.emit.llvm.members import Access, LoopNest, Member
-from csrun.executable.bind import aligned
+from csrun.executable.arrays import aligned
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from csrun.compiler.emit.llvm.code import Code, LaneValue, index
 from csrun.compiler.emit.llvm.matrices import Matrix, padded, smaller, times
-from csrun.executable.bind import aligned
+from csrun.executable.arrays import aligned
 from csrun.executable.products import BLOCK_K, SCRATCH_BYTES
 
 

@@ -19,7 +19,7 @@ from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators
 from csrun.compiler.lair.formula_trace import Options
-from csrun.executable.bind import aligned
+from csrun.executable.arrays import aligned
 
 
 class KernelStages:
