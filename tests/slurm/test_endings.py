@@ -10,7 +10,6 @@ from support.jobs import STALL_S, Workplace
 from support.testbed import Testbed
 
 pytestmark = pytest.mark.slurm
-SLOW = pytest.mark.slow
 
 STREAMING = ("--total-nodes", "4", "--tasks-per-node", "1", "--cpus-per-task", "1")
 PIPELINED = ("--total-nodes", "2", "--tasks-per-node", "1", "--cpus-per-task", "1")
@@ -25,10 +24,10 @@ def there(cluster_place: Workplace) -> FcMnist:
 @pytest.mark.parametrize(
     ("interpreter", "layout", "how"),
     [
-        pytest.param("python-ws", STREAMING, "scancel", marks=SLOW, id="streaming-scancel"),
+        pytest.param(
+            "python-ws", STREAMING, "scancel", marks=pytest.mark.slow, id="streaming-scancel"
+        ),
         pytest.param("python", PIPELINED, "Ctrl-C", id="pipelined-Ctrl-C"),
-        pytest.param("python-ws", STREAMING, "Ctrl-C", marks=SLOW, id="streaming-Ctrl-C"),
-        pytest.param("python", PIPELINED, "scancel", marks=SLOW, id="pipelined-scancel"),
     ],
 )
 def test_what_it_resumes_is_the_undisturbed_training(
