@@ -21,6 +21,7 @@ PROGRAMS = ("csrun_wse ", "csrun_cpu ", "cs_input_analyzer ", "python ")  # a li
 
 INSTALLS = "installs into the environment"
 CLUSTER = "needs a cluster: tests/slurm"
+TRAINED_THERE = "runs in reference_models/fc_mnist/README.md"
 FOLDERS = "needs a folder of transformers: tests/reference_models/test_convert.py"
 ELSEWHERE = "needs jobs in certain states: tests/docs/test_jobs_page.py"
 
@@ -61,6 +62,7 @@ SLOW = {
             "./scripts/quickstart": "tests/job/test_readme.py",
             "source": "the environment of the tests is there",
             "./scripts/test": "runs these tests",
+            "csrun_wse --total-nodes 4 python-ws run.py": TRAINED_THERE,
         },
     ),
     "docs/input.md": Page(),
@@ -74,7 +76,10 @@ SLOW = {
         ends={"csrun checkpoint diff": 1},  # the training changed the weights
         needs="torch",
     ),
-    "docs/pytorch.md": Page(needs="torch"),
+    "docs/pytorch.md": Page(
+        skipped={"csrun_wse --total-nodes 4 python-pt run_torch.py": TRAINED_THERE},
+        needs="torch",
+    ),
     "docs/streaming.md": Page(
         skipped={
             "csrun_wse --total-nodes 6": "needs 6 systems: tests/job/test_separate_hosts.py",
