@@ -13,7 +13,7 @@ from support.fc_mnist import FOLDER, RUN, FcMnist
 from support.sites import SHIPPED, STREAMING_8, separate_site
 from support.testbed import Testbed, site_file
 
-GOAL = 1200  # steps: a few seconds of training
+GOAL = 400  # steps: a second or more of training
 EVERY = 20  # steps between two checkpoints: so that many a kill comes while one is written
 PER_NODE = ("--tasks-per-node", "2", "--cpus-per-task", "1")
 RUN_TORCH = str(FOLDER / "run_torch.py")
@@ -127,7 +127,7 @@ CONFIGURATIONS = {
         Configuration(
             "servers",
             "python-ws",
-            ("--total-nodes", "4", *PER_NODE, "--num-wgt-servers", "2"),
+            ("--site", "small.yaml", "--total-nodes", "4", *PER_NODE, "--num-wgt-servers", "2"),
             (3, 4),
             memoryx=(1, 2),
             options=CUT,

@@ -12,7 +12,7 @@ from chaos.configurations import CONFIGURATIONS, Results, is_over, place_of
 from chaos.rounds import BYTES, CAUSE, CODE, HUNG, Round, end_of, finish, judge_left
 
 SOURCE = Path(__file__).with_name("failing_disk.c")
-MOST_CALLS = 1200  # that change something in a model_dir, in the whole training
+MOST_CALLS = 400  # that change something in a model_dir, in the whole training
 # How each of them is said: in csrun's words, or in the C library's.
 ERRORS = {
     errno.ENOSPC: ("disk full", os.strerror(errno.ENOSPC)),
