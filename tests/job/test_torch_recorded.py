@@ -1,9 +1,10 @@
-"""A PyTorch loop whose steps differ, in each way of running: PyTorch's numbers, the same bits."""
+"""PyTorch loops whose steps differ, in each way of running: PyTorch's numbers, the same bits."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,17 @@ from support.jobs import Workplace
 pytest.importorskip("torch")
 
 PLAIN = Path(__file__).parents[1] / "support" / "plain_torch"
-SCRIPT = """
+IMPORTS = """
 import copy
 import json
 import random
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 import cerebras_torch as cbtorch
-
-
+"""
+GRAPHS = """
 class LayerDrop(nn.Module):
     def __init__(self):
         super().__init__()
@@ -36,7 +37,7 @@ class LayerDrop(nn.Module):
         return self.last(x)
 
 
-cbtorch.initialize(model_dir="model_dir")
+cbtorch.initialize(model_dir="model_dir/graphs")
 torch.manual_seed(0)
 random.seed(1)
 data = TensorDataset(torch.randn(40, 6), torch.randint(0, 4, (40,)))
@@ -61,15 +62,7 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), estimate]))
 """
-OWN = """
-import json
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-import cerebras_torch as cbtorch
-
-
+TENSORS = """
 class Noisy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -80,7 +73,7 @@ class Noisy(nn.Module):
         return self.last(x + 0.1 * torch.randn_like(x))
 
 
-cbtorch.initialize(model_dir="model_dir")
+cbtorch.initialize(model_dir="model_dir/tensors")
 torch.manual_seed(0)
 x, y = torch.randn(40, 6), torch.randint(0, 4, (40,))
 model = cbtorch.module(Noisy())
@@ -99,14 +92,6 @@ with cbtorch.Session(model, optimizer, mode="train"):
         print("pass", json.dumps([loss.item()]))
 """
 WRITES = """
-import json
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-import cerebras_torch as cbtorch
-
-
 class Averaged(nn.Module):
     def __init__(self):
         super().__init__()
@@ -117,7 +102,7 @@ class Averaged(nn.Module):
         return self.last(self.first(x).tanh() + self.average(x))
 
 
-cbtorch.initialize(model_dir="model_dir")
+cbtorch.initialize(model_dir="model_dir/writes")
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(40, 6), torch.randint(0, 4, (40,)))
 model = cbtorch.module(Averaged())
@@ -146,15 +131,7 @@ with cbtorch.Session(model, optimizer, mode="train"):
         model.train()
         print("pass", json.dumps([loss.item(), *estimates]))
 """
-MASKED = """
-import json
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-import cerebras_torch as cbtorch
-
-
+MASKS = """
 class Labelling(nn.Module):
     def __init__(self):
         super().__init__()
@@ -166,7 +143,7 @@ class Labelling(nn.Module):
         return cross_entropy(out[labels >= 0], labels[labels >= 0]), out
 
 
-cbtorch.initialize(model_dir="model_dir")
+cbtorch.initialize(model_dir="model_dir/masks")
 torch.manual_seed(0)
 x, labels = torch.randn(40, 6), torch.randint(0, 4, (40,))
 for row in range(40):
@@ -192,13 +169,7 @@ with cbtorch.Session(model, optimizer, mode="train"):
         print("pass", json.dumps([loss.item(), *known]))
 """
 ADVERSARIAL = """
-import json
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-import cerebras_torch as cbtorch
-
-cbtorch.initialize(model_dir="model_dir")
+cbtorch.initialize(model_dir="model_dir/adversarial")
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(24, 5))
 g = cbtorch.module(nn.Sequential(nn.Linear(3, 9), nn.Tanh(), nn.Linear(9, 5)))
@@ -223,50 +194,102 @@ with cbtorch.Session([d, g], [d_optimizer, g_optimizer], mode="train"):
             g_optimizer.step()
         print("pass", json.dumps([d_loss.item(), g_loss.item()]))
 """
-STREAMING, PIPELINED, ONE_TASK = COMMANDS = (
-    (*TWO_STREAMERS, "python-ws"),
-    (*TWO_STREAMERS, "python-pt"),
-    ("python-pt",),
+CHANGING = """
+class Data(Dataset):
+    def __init__(self):
+        self.scale, self.labels = 1.0, torch.zeros(24)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]) * self.scale + self.labels[index]
+
+
+cbtorch.initialize(model_dir="model_dir/changing")
+data, model = Data(), nn.Linear(1, 1)
+nn.init.ones_(model.weight)
+nn.init.zeros_(model.bias)
+model = cbtorch.module(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.0)
+train = cbtorch.dataloader(DataLoader(data, 4))
+test = cbtorch.dataloader(DataLoader(Subset(data, range(8)), 8))
+with cbtorch.Session(model, optimizer, None, mode="train"):
+    for epoch in range(4):
+        data.scale = 10.0**epoch
+        losses = []
+        for x in train:
+            optimizer.zero_grad()
+            loss = model(x).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        data.labels += 100
+        model.eval()
+        with torch.no_grad():
+            (mean,) = [model(x).mean().item() for x in test]
+        model.train()
+        print("pass", json.dumps([*map(float, losses), mean]))
+"""
+PARTS = {
+    "graphs": GRAPHS,
+    "tensors": TENSORS,
+    "writes": WRITES,
+    "masks": MASKS,
+    "adversarial": ADVERSARIAL,
+    "changing": CHANGING,  # a data set that the loop changes between passes: streamers have it
+}
+PASSES = 4  # of each
+#: Ways of running, and the parts of each: one part in all ways, the others in one or two.
+JOBS = (
+    ((*TWO_STREAMERS, "python-ws"), ("graphs", "masks", "adversarial", "changing")),
+    ((*TWO_STREAMERS, "python-pt"), ("graphs", "tensors", "adversarial")),
+    (("python-pt",), ("graphs", "writes", "changing")),
 )
+Losses = list[list[float]]
 
 
-def numbers(output: str) -> list[list[float]]:
-    """Losses that the script has printed, a line a pass."""
-    return [json.loads(line[5:]) for line in output.splitlines() if line.startswith("pass ")]
+def means_of_changing(epoch: int) -> list[float]:
+    """Means of its samples, as the formula has them."""
+    means = [10.0**epoch * (4 * n + 1.5) + 100 * epoch for n in range(6)]
+    return [*means, 10.0**epoch * 3.5 + 100 * (epoch + 1)]
+
+
+def script_of(names: Iterable[str]) -> str:
+    """These parts in turn; each has a model and a model_dir of its own."""
+    return "\n".join((IMPORTS, *(PARTS[name] for name in names)))
+
+
+def numbers(output: str, names: Iterable[str]) -> dict[str, Losses]:
+    """Losses that a script of these parts has printed, a line a pass."""
+    lines = [json.loads(line[5:]) for line in output.splitlines() if line.startswith("pass ")]
+    found = {name: lines[n * PASSES : (n + 1) * PASSES] for n, name in enumerate(names)}
+    assert len(lines) == PASSES * len(found)
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("text", "commands"),
-    [
-        (SCRIPT, COMMANDS),
-        (OWN, [PIPELINED]),
-        (WRITES, [ONE_TASK]),
-        (MASKED, [STREAMING]),
-        (ADVERSARIAL, COMMANDS),
-    ],
-    ids=["graphs", "tensors", "writes", "masks", "adversarial"],
-)
-def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(
-    tmp_path: Path, text: str, commands: list[tuple[str, ...]]
-) -> None:
-    """One script in all ways, each of the others in one."""
+def test_each_way_of_running_has_pytorchs_numbers_and_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
-    script.write_text(text)
+    script.write_text(script_of(PARTS))
     alone = {**os.environ, "PYTHONPATH": str(PLAIN)}
     plain = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, env=alone, capture_output=True, text=True
     )
     assert plain.returncode == 0, plain.stderr
-    found = []
-    for number, command in enumerate(commands):
+    found: dict[str, Losses] = {}
+    for number, (command, names) in enumerate(JOBS):
         place = Workplace(tmp_path / str(number))
         place.path.mkdir()
-        done = place.run(*command, place.script(text))
+        done = place.run(*command, place.script(script_of(names)))
         assert done.returncode == 0, done.stderr
-        found.append(numbers(done.stdout))
-    assert all(each == found[0] for each in found)
-    for ours, theirs in zip(found[0], numbers(plain.stdout), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5)
-    assert len(found[0]) == 4
+        for name, losses in numbers(done.stdout, names).items():
+            assert found.setdefault(name, losses) == losses, (name, command)
+    expected = numbers(plain.stdout, PARTS)
+    assert found.keys() == expected.keys()
+    for name, losses in found.items():
+        for ours, theirs in zip(losses, expected[name], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5), name
+    for epoch, means in enumerate(found["changing"]):
+        assert means == pytest.approx(means_of_changing(epoch), rel=1e-5)
