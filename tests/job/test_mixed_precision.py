@@ -65,42 +65,48 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import cerebras_torch as cbtorch
 
-torch.manual_seed(1)
-cbtorch.initialize(model_dir=sys.argv[1], precision=sys.argv[2], number_ranges=11)
-is_scaled = sys.argv[2] == "mixed_float16"
-most = {"initial_loss_scale": 2.0**24, "max_loss_scale": 2.0**24} if is_scaled else {}
-scaler = cbtorch.amp.GradScaler("dynamic" if is_scaled else 1.0, **most)
-layers = nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.BatchNorm1d(9), nn.Linear(9, 4)
-model = cbtorch.module(nn.Sequential(*layers))
-optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-criterion = nn.CrossEntropyLoss()
-data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
-loader = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
-with cbtorch.Session(model, optimizer, criterion, mode="train"):
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = criterion(model(x), y)
-        scaler.scale(loss).backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-        scaler.step(optimizer)
-    cbtorch.master_print(f"last: {loss.item()!r} {norm.item()!r} {scaler.get_scale()}")
+folder, *precisions = sys.argv[1:]
+for precision in precisions:
+    torch.manual_seed(1)
+    cbtorch.initialize(model_dir=f"{folder}/{precision}", precision=precision, number_ranges=11)
+    is_scaled = precision == "mixed_float16"
+    most = {"initial_loss_scale": 2.0**24, "max_loss_scale": 2.0**24} if is_scaled else {}
+    scaler = cbtorch.amp.GradScaler("dynamic" if is_scaled else 1.0, **most)
+    layers = nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.BatchNorm1d(9), nn.Linear(9, 4)
+    model = cbtorch.module(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    criterion = nn.CrossEntropyLoss()
+    data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
+    loader = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
+    with cbtorch.Session(model, optimizer, criterion, mode="train"):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            scaler.scale(loss).backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            scaler.step(optimizer)
+        cbtorch.master_print(f"last: {loss.item()!r} {norm.item()!r} {scaler.get_scale()}")
 """
+PRECISIONS = "mixed_bfloat16", "mixed_float16"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_a_pytorch_loop_has_the_bits_of_one_process(place: FcMnist, precision: str) -> None:
+def test_a_pytorch_loop_has_the_bits_of_one_process(place: FcMnist) -> None:
     pytest.importorskip("torch")
     (place.path / "loop.py").write_text(LOOP)
     found = []
     layout = "--total-nodes", "3", "--tasks-per-node", "2", "--cpus-per-task", "1"
     for words in (("python",), (*layout, "python-ws"), (*layout, "python-pt")):
         command = "csrun_cpu" if words == ("python",) else "csrun_wse"
-        folder = f"loop_{precision}_{words[-1]}"
-        done = place.run(*words, "loop.py", folder, precision, command=command)
+        folder = f"loop_{words[-1]}"
+        done = place.run(*words, "loop.py", folder, *PRECISIONS, command=command)
         assert done.returncode == 0, done.stderr
         said = [line for line in done.stdout.splitlines() if line.startswith("last: ")]
-        files = "model-ckpt-11.safetensors", "number_ranges.html"
-        found.append((said, *((place.path / folder / name).read_bytes() for name in files)))
-    assert found[0][0]
+        files = [
+            place.path / folder / precision / name
+            for precision in PRECISIONS
+            for name in ("model-ckpt-11.safetensors", "number_ranges.html")
+        ]
+        found.append((said, *(file.read_bytes() for file in files)))
+    assert len(found[0][0]) == len(PRECISIONS)
     assert found[1:] == found[:1] * 2
