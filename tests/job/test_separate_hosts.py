@@ -100,25 +100,19 @@ def test_layers_that_are_fetched_while_others_are_computed(place: FcMnist) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("log", "name"),
-    [
-        ("rank-00002", "rank 2 (memoryx) on node3"),
-        ("wafer-cs2-02", "wafer of cs2-02 (for rank 0 on node1)"),
-    ],
-)
-def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist, log: str, name: str) -> None:
-    """Of a job with two MemoryX tasks."""
+def test_a_killed_task_is_named_and_its_job_ends(place: FcMnist) -> None:
+    """One of two MemoryX tasks; tests/chaos kills a SwarmX task, and test_kill a wafer."""
     on_own_machines(place)
     place.configure(runconfig__max_steps=MANY_STEPS, runconfig__save_checkpoints_steps=50)
     layout = ("--num-wgt-servers", "2", "--total-nodes", "5", *STREAMING[2:])
     with place.start_wse(layout=("--site", "separate.yaml", *layout)) as job:
         until(place.checkpoint(100).exists)
         pids = place.processes(job.pid)
-        os.kill(pids[log], signal.SIGKILL)
+        os.kill(pids["rank-00002"], signal.SIGKILL)
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signal.SIGKILL
-    assert f"csrun_wse: error: {name} was killed by signal 9 (SIGKILL)" in err
+    cause = "rank 2 (memoryx) on node3 was killed by signal 9 (SIGKILL)"
+    assert f"csrun_wse: error: {cause}" in err
     assert gone(list(pids.values()))
 
 

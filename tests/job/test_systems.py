@@ -100,24 +100,3 @@ def test_six_systems_on_several_machines_have_the_bits_of_one(place: FcMnist) ->
         "2 SwarmX tasks .* has 0: pass --num_csx 6 .* --total-nodes 5 --single-task-nodes 4\n",
         refused.stderr,
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("log", "name"),
-    [
-        ("rank-00003", "rank 3 (swarmx) on node4"),
-        ("rank-00001", "rank 1 (memoryx) on node2"),
-    ],
-)
-def test_a_killed_task_of_several_machines_is_named(place: FcMnist, log: str, name: str) -> None:
-    separate_site(place.path, shipped=STREAMING_8)
-    place.configure(train_input__batch_size=120, runconfig__max_steps=MANY_STEPS)
-    with place.start_wse("--num_csx", "6", layout=MACHINES) as launcher:
-        until(lambda: (place.model_dir / "model-ckpt-0.json").exists())
-        os.kill(place.processes(launcher.pid)[log], signal.SIGKILL)
-        _, err = launcher.communicate(timeout=STALL_S)
-    assert launcher.returncode == 128 + signal.SIGKILL, err
-    named = [line for line in err.splitlines() if "error: " in line]
-    cause = f"csrun_wse: error: {name} was killed by signal 9"
-    assert [line[: len(cause)] for line in named] == [cause]
