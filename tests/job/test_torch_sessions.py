@@ -8,7 +8,7 @@ from support.jobs import Workplace
 
 pytest.importorskip("torch")
 
-STEPS = 110  # ten passes of eleven batches
+STEPS = 44  # four passes of eleven batches
 SCRIPT = """
 import os, signal, sys
 import torch
@@ -21,14 +21,14 @@ torch.manual_seed(1)
 cbtorch.initialize(model_dir=folder, save_checkpoints_steps=20)
 model = cbtorch.module(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)))
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 60))
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 30))
 criterion = nn.CrossEntropyLoss()
 data = TensorDataset(torch.randn(85, 6), torch.randint(4, (85,)))  # the last batch has 5
 train = cbtorch.dataloader(DataLoader(data, 8, shuffle=True))
 validation = cbtorch.dataloader(DataLoader(data, 16))
 step = 0
 with cbtorch.Session(model, optimizer, criterion, mode="train"):
-    for epoch in range(10):
+    for epoch in range(4):
         model.train()
         for x, y in train:
             optimizer.zero_grad()
@@ -118,7 +118,7 @@ def test_sessions_in_turn_are_one_job_with_the_same_bits_also_when_it_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path: Path) -> None:
+def test_a_killed_job_goes_on_with_the_same_bits_on_other_streamers(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
 
@@ -130,8 +130,7 @@ def test_every_kind_of_job_gives_the_same_bits_and_goes_on_when_killed(tmp_path:
 
     whole = trained("one", *TWO_STREAMERS, "python-pt")
     assert whole[0] == 0
-    assert whole[1].count("pass ") == 10
-    assert trained("streaming", *TWO_STREAMERS, "python-ws") == whole
-    killed = trained("killed", "--total-nodes", "4", "python-pt", killed_at=67)
+    assert whole[1].count("pass ") == 4
+    killed = trained("killed", "--total-nodes", "4", "python-pt", killed_at=27)
     assert (killed[0], killed[2]) == (137, b"")
     assert trained("killed", *TWO_STREAMERS, "python-pt") == whole
