@@ -16,7 +16,7 @@ import cerebras_torch as cbtorch
 
 folder, killed_at = sys.argv[1], int(sys.argv[2])
 torch.manual_seed(1)
-cbtorch.initialize(model_dir=folder, save_checkpoints_steps=5)
+cbtorch.initialize(model_dir=folder, save_checkpoints_steps=6)
 layers = nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.Linear(9, 4)
 model = cbtorch.module(nn.Sequential(*layers))
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)

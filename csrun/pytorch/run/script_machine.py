@@ -59,7 +59,8 @@ class ScriptMachine:
             is_pushed=batches.is_pushed,
         )
         told, first = batches.loader.encode(), batches.upcoming
-        place = machine_for(run, owner.executable, target, step, batches.last, told, first)
+        last = batches.last_for(owner.rows, first)
+        place = machine_for(run, owner.executable, target, step, last, told, first)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
         self._take(owner, self.machine)
@@ -107,7 +108,8 @@ class ScriptMachine:
             self.load(whole)
         if batches.fed is None:
             data, told = batches.loader.dataset_of_batches, batches.loader.encode()
-            feed = Feed(data, batches.number, batches.upcoming, batches.last, told)
+            first, last = batches.upcoming, batches.last_for(variant.rows, batches.upcoming)
+            feed = Feed(data, batches.number, first, last, told)
             feed = replace(feed, is_pushed=batches.is_pushed)
             batches.fed = program = self.machine.load(variant.executable, feed)
         else:

@@ -313,7 +313,8 @@ class StepQueue:
             if steps[0].inputs is not None:
                 _push(program, steps[0])
             elif has_begun and not is_next and batches.fed is not None:
-                batches.fed.begin(first, batches.last, batches.loader.encode())
+                last = batches.last_for(batches.fed.plan.inputs[0].shape[0], first)
+                batches.fed.begin(first, last, batches.loader.encode())
             if variant.trains:
                 self._orders.run(self._trainer(), variant, program, steps[:count], self.accumulates)
             else:

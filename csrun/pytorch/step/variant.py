@@ -108,6 +108,17 @@ class Batches:
             return self.next
         return min(self.loader.orders.begun * self.loader.length, self.last)
 
+    def last_for(self, rows: int, first: int) -> int:
+        """The batch before which those end that are made from `first` on, for so many samples.
+
+        A run may go on with the shorter last batch of a pass: the next one is for another program.
+        """
+        if first < self.last:
+            whole = self.loader.orders.rows(first // self.loader.length, 0)
+            if whole is not None and rows < whole:
+                return first + 1
+        return self.last
+
     def may_feed(self, variant: "StepVariant") -> bool:
         """True if a variant can take the batches that are made now."""
         assert self.fed is not None, "they are made"
