@@ -33,7 +33,8 @@ class EstimatorRun:
     reports: Input Function Reports of the estimator.
     dataset: result of input_fn; make: calls it again. others: further data sets, for programs
     loaded later. data: index of `dataset` among all data sets, whose order is the same in all
-    tasks. is_pushed: the chief makes the first program's batches itself.
+    tasks. is_pushed: the chief makes the first program's batches itself. batch_size: of a run that
+    may begin with a smaller batch, else None.
     """
 
     trace: Trace
@@ -48,6 +49,7 @@ class EstimatorRun:
     others: tuple[Dataset, ...] = ()
     data: int = 0
     is_pushed: bool = False
+    batch_size: int | None = None
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:
@@ -81,7 +83,7 @@ class EstimatorRun:
         return {
             "seed": str(self.config.seed),
             "precision": precision_text(plan),
-            "batch_size": str(plan.batch_size),
+            "batch_size": str(self.batch_size or plan.batch_size),
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, cpus_of(plan, self.config.threads)).blas),
             "kernels": f"llvm, products {plan.products}" if plan.kernels == "llvm" else "numpy",

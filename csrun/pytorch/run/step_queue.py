@@ -198,12 +198,14 @@ class StepQueue:
         trained, found = self._compiling.trained, self.replay.find()
         owner = variant if variant.trains else trained or variant
         owner = owner.batches.whole(owner)
-        machine = ScriptMachine(self.run, self._target, self.loaders, owner, self.replay.step)
+        # It may go on with the shorter last batch of a pass.
+        run = replace(self.run, batch_size=owner.batches.whole_rows(owner.batches.upcoming))
+        machine = ScriptMachine(run, self._target, self.loaders, owner, self.replay.step)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
         is_part = kept.keys() - set(SCALE_KEYS) < state.keys()
         is_whole = owner.trains and not (owner.is_one_of_many and is_part)
         plan = machine.machine.plan
-        load_weights(self.run, machine.machine, found if is_whole else None, None, {})
+        load_weights(run, machine.machine, found if is_whole else None, None, {})
         machine.first_scale = scale_in(found, plan) if found else self._first_scale()
         if not is_whole and found is not None:
             found.take({name: x for name, x in state.items() if name in kept})

@@ -113,11 +113,13 @@ class Batches:
 
         A run may go on with the shorter last batch of a pass: the next one is for another program.
         """
-        if first < self.last:
-            whole = self.loader.orders.rows(first // self.loader.length, 0)
-            if whole is not None and rows < whole:
-                return first + 1
-        return self.last
+        whole = self.whole_rows(first)
+        return self.last if whole is None or rows >= whole else first + 1
+
+    def whole_rows(self, batch: int) -> int | None:
+        """Samples of the first batch in a batch's pass; None where they are not known."""
+        is_known = batch < self.last
+        return self.loader.orders.rows(batch // self.loader.length, 0) if is_known else None
 
     def may_feed(self, variant: "StepVariant") -> bool:
         """True if a variant can take the batches that are made now."""
