@@ -1,7 +1,7 @@
 """Options of a script's own command line, found in its source and in the modules next to it."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from csrun.launch.script_imports import nodes_of
@@ -10,22 +10,41 @@ _DECLARING = ("add_argument", "option")  # of argparse and click
 _OPEN = ("parse_known_args", "parse_known_intermixed_args")  # takes any others, too
 
 
-def options_of(script: str) -> tuple[str, ...] | None:
-    """Long options that a script declares; None where it may have others, or parses by itself."""
-    calls = [node for node in nodes_of(Path(script)) if isinstance(node, ast.Call)]
+def options_of(script: str) -> dict[str, object] | None:
+    """Long options that a script declares, each with its default if that is a constant, else None.
+
+    None where it may have others, as those that a function adds to its parser, or parses by itself.
+    """
+    nodes = list(nodes_of(Path(script)))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     named = [(_name_of(call.func), call) for call in calls]
     parsers = [call for name, call in named if name == "ArgumentParser"]
     has_parents = any(keyword.arg in ("parents", None) for p in parsers for keyword in p.keywords)
     if not parsers or has_parents or any(name in _OPEN for name, _ in named):
         return None
-    words = [each for name, call in named if name in _DECLARING for each in call.args]
-    if not all(isinstance(each, ast.Constant) for each in words):
+    names = _names_of(nodes, parsers)
+    if any(isinstance(each, ast.Name) and each.id in names for c in calls for each in c.args):
         return None
-    return tuple(_long(each.value for each in words if isinstance(each, ast.Constant)))
+    declaring = [call for name, call in named if name in _DECLARING]
+    if not all(isinstance(word, ast.Constant) for call in declaring for word in call.args):
+        return None
+    return {word: _default_of(call) for call in declaring for word in _long(call.args)}
 
 
-def _long(words: Iterable[object]) -> Iterable[str]:
-    return (word for word in words if isinstance(word, str) and word.startswith("--"))
+def _names_of(nodes: Iterable[ast.AST], values: Container[ast.expr]) -> set[str]:
+    """Names that are assigned one of the values."""
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and node.value in values]
+    return {each.id for node in assigned for each in node.targets if isinstance(each, ast.Name)}
+
+
+def _default_of(call: ast.Call) -> object:
+    values = [keyword.value for keyword in call.keywords if keyword.arg == "default"]
+    return next((each.value for each in values if isinstance(each, ast.Constant)), None)
+
+
+def _long(words: Iterable[ast.expr]) -> Iterator[str]:
+    values = (each.value for each in words if isinstance(each, ast.Constant))
+    return (word for word in values if isinstance(word, str) and word.startswith("--"))
 
 
 def _name_of(function: ast.expr) -> str:

@@ -1,6 +1,6 @@
 """From a command and an array's values to the command of each element. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,15 +39,16 @@ class ArrayElement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ArrayScript:
-    """Whom an array's values are for.
+    """The script that takes an array's values.
 
     takes_set: csrun.params parses the script's command line, and so knows --set. has_options: it is
-    a script of another parser. options: those that it declares, None where not known.
+    a script of another parser. options: those that it declares, with their defaults where these are
+    constants; None where not known.
     """
 
     takes_set: bool = False
     has_options: bool = False
-    options: tuple[str, ...] | None = None
+    options: Mapping[str, object] | None = None
 
     @classmethod
     def of(cls, script: str | None) -> "ArrayScript":
@@ -69,7 +70,8 @@ class ArrayScript:
                 return each
         names = [each[2:] for each in known]
         raise UsageError(
-            f"--set {key}: the script has no option --{key}{typed_yaml.suggestion(key, names)}"
+            f"--set {key}: the script has no option --{key}"
+            f"{typed_yaml.suggestion(key, names) or f'; write {INDEX} in the words of the command'}"
         )
 
 
@@ -128,40 +130,53 @@ def elements_of(
             " the words of the command, or read CSRUN_ARRAY_TASK_ID"
         )
     keys = [each.key for each in settings]
-    _require_own_model_dirs(command, script, keys)
     has_params = script.has_options and command.params is not None
     in_params = tuple(key for key in keys if has_params and "." in key)
     found = []
     for at, index in enumerate(spec.indices):
         values = {each.key: each.value(at, index) for each in settings}
         words = [word.replace(INDEX, str(index)) for word in command.words]
+        added = []
         for key, value in values.items():
             if script.takes_set:
-                words += ["--set", f"{key}={value}"]
+                added += ["--set", f"{key}={value}"]
             elif key not in in_params:
-                words.append(f"{script.option(key)}={value}")
-        model_dir = option(tuple(words[2:]), _MODEL_DIR) if command.mode else None
+                added.append(f"{script.option(key)}={_unquoted(value)}")
+        model_dir = None
+        if command.mode:
+            named = option(tuple(words[2:]), _MODEL_DIR)
+            model_dir = option(tuple(added), _MODEL_DIR) or named
+        words += added
         element = ArrayElement(index, values, tuple(words), model_dir, in_params=in_params)
         found.append(element)
+    if command.mode is not None and not script.takes_set:
+        _require_own_model_dirs(found, script)
     return tuple(found)
 
 
-def _require_own_model_dirs(command: UserCommand, script: ArrayScript, keys: Sequence[str]) -> None:
-    """Raises: UsageError where all elements would write to one model_dir, and resume each other"""
-    if command.mode is None or script.takes_set or "model_dir" in keys:
+def _unquoted(value: str) -> str:
+    """The value without the quotes that keep its commas."""
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if is_quoted else value
+
+
+def _require_own_model_dirs(elements: Sequence[ArrayElement], script: ArrayScript) -> None:
+    """Raises: UsageError where elements would write to one model_dir, and resume each other"""
+    named = [each.model_dir for each in elements if each.model_dir is not None]
+    if (shared := next((each for each in named if named.count(each) > 1), None)) is not None:
+        raise UsageError(
+            f"--model_dir {shared}: several elements of the array would write to it: write"
+            f" {shared}/{INDEX}"
+        )
+    is_set = any(key.split(".")[-1] == "model_dir" for each in elements for key in each.values)
+    if len(elements) < 2 or named or is_set:
         return
-    named = option(command.words[2:], _MODEL_DIR)
-    if named is not None and INDEX not in named:
-        raise UsageError(
-            f"--model_dir {named}: all elements of the array would write to it: write"
-            f" {named}/{INDEX}"
-        )
-    known = [each for each in script.options or () if each in _MODEL_DIR]
-    if named is None and known:
-        raise UsageError(
-            f"{known[0]}: all elements of the array would write to the script's default: add"
-            f" {known[0]} runs/{INDEX}"
-        )
+    for name, default in (script.options or {}).items():
+        if name in _MODEL_DIR and default is not None:
+            raise UsageError(
+                f"{name}: all elements of the array would write to the script's default, "
+                f"{default}: add {name} {default}/{INDEX}"
+            )
 
 
 def with_model_dirs(

@@ -4,7 +4,7 @@ For scripts that read their params file themselves. Only the values change: a sc
 whichever version of YAML the script's reader follows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -60,12 +60,24 @@ def _params_of(element: ArrayElement) -> bytes | None:
 def set_values(text: bytes, values: Mapping[str, str]) -> bytes:
     """A YAML text with other values of its keys, by their sections; each is YAML itself.
 
-    Raises: UsageError for a key that is not there; yaml.YAMLError
+    Raises: UsageError for a key that is not there, or a value that is no YAML; yaml.YAMLError
     """
+    composed = {key: _composed(key, value) for key, value in values.items()}
     root = yaml.compose(text, yaml.SafeLoader)
-    for key, value in values.items():
-        root = _with_value(root, key.split("."), yaml.compose(value, yaml.SafeLoader), key)
+    for key, value in composed.items():
+        root = _with_value(root, key.split("."), value, key)
     return yaml.serialize(root, Dumper=yaml.SafeDumper, allow_unicode=True, encoding="utf-8")
+
+
+def _composed(key: str, value: str) -> yaml.Node:
+    """Raises: UsageError for a value that is no YAML"""
+    try:
+        found = yaml.compose(value, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {key}: {value!r} is not YAML: quote it") from error
+    if found is None:
+        raise UsageError(f"--set {key}: {value!r} is no value in YAML: quote it")
+    return found
 
 
 def _with_value(
@@ -74,15 +86,29 @@ def _with_value(
     """A copy of a node with another value: where aliases share a section, theirs stays."""
     if not path:
         return value
-    names = [] if not isinstance(node, yaml.MappingNode) else [n.value for n, _ in node.value]
-    if path[0] not in names:
+    names = _names_of(node)
+    known = [*names, *(name for each in _merged(node) for name in _names_of(each))]
+    if path[0] not in (known if len(path) == 1 else names):
         raise UsageError(
             f"--set {key}: the file has no key {path[0]}"
-            f"{typed_yaml.suggestion(path[0], names) or '; add it there, with its default'}"
+            f"{typed_yaml.suggestion(path[0], known) or '; add it there, with its default'}"
         )
     assert isinstance(node, yaml.MappingNode), "it has names"
     pairs = [
         (name, _with_value(old, path[1:], value, key) if name.value == path[0] else old)
         for name, old in node.value
     ]
+    if path[0] not in names:  # it overrides that of a merged section
+        pairs.append((yaml.ScalarNode("tag:yaml.org,2002:str", path[0]), value))
     return yaml.MappingNode(node.tag, pairs, flow_style=node.flow_style)
+
+
+def _names_of(node: yaml.Node | None) -> list[str]:
+    return [name.value for name, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+
+
+def _merged(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Sections that a section takes in by `<<`."""
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if name.value == "<<":
+            yield from value.value if isinstance(value, yaml.SequenceNode) else (value,)

@@ -74,7 +74,7 @@ def test_options_of_a_script_with_its_own_parser(tmp_path: Path) -> None:
         "parser.add_argument('--seed', type=int)\n"
     )
     path = tmp_path / "loop.py"
-    path.write_text("import args\nparser.add_argument('-o', '--model_dir')\n")
+    path.write_text("import args\nparser.add_argument('-o', '--model_dir', default='runs')\n")
     script, words = ArrayScript.of(str(path)), ("python-pt", "loop.py", "--model_dir", "runs/%a")
     settings = parse_settings(["learning_rate=-1,2e-3", "seed=%a"], SPEC)
     found = [e.command for e in elements_of(UserCommand(words), SPEC, settings, script)]
@@ -84,10 +84,19 @@ def test_options_of_a_script_with_its_own_parser(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match=r"no option --learning_rat; did you mean learning-rate"):
         elements_of(UserCommand(words), SPEC, parse_settings(["learning_rat=1"], SPEC), script)
-    with pytest.raises(UsageError, match=r"--model_dir: all .* default: add --model_dir runs/%a"):
+    with pytest.raises(
+        UsageError, match=r"--model_dir: all .* default, runs: add --model_dir runs/%a"
+    ):
         elements_of(UserCommand(words[:2]), SPEC, settings, script)
-    path.write_text("import args\nparser.parse_known_args()\n")
-    assert ArrayScript.of(str(path)).option("width") == "--width"
+    with pytest.raises(UsageError, match=r"--model_dir runs: several elements of the array"):
+        elements_of(UserCommand(words[:2]), SPEC, parse_settings(["model_dir=runs"], SPEC), script)
+    quoted = parse_settings(["model_dir='a,1',b"], SPEC)
+    elements = elements_of(UserCommand(words[:2]), SPEC, quoted, script)
+    assert [each.command[2] for each in elements] == ["--model_dir=a,1", "--model_dir=b"]
+    assert [each.model_dir for each in elements] == ["a,1", "b"]
+    for others in ("parser.parse_known_args()", "library.add_options(parser)"):
+        path.write_text(f"import args\n{others}\n")
+        assert ArrayScript.of(str(path)).option("width") == "--width"
 
 
 def test_sections_are_those_of_the_params_file_if_there_is_one(tmp_path: Path) -> None:
@@ -117,13 +126,25 @@ def test_sections_are_those_of_the_params_file_if_there_is_one(tmp_path: Path) -
     wrong = parse_settings(["optimizer.learning_rat=1"], SPEC)
     with pytest.raises(UsageError, match=r"no key learning_rat; did you mean learning_rate"):
         require_params(elements_of(command, SPEC, wrong, LOOP))
+    for value in ("[3", "#"):
+        wrong_value = parse_settings([f"optimizer.mu={value}"], SPEC)
+        with pytest.raises(UsageError, match=r"--set optimizer.mu: .* quote it"):
+            require_params(elements_of(command, SPEC, wrong_value, LOOP))
+    params.write_text("base: &b {learning_rate: 1}\noptimizer: {<<: *b, mu: 2}\n")
+    rates = parse_settings(["optimizer.learning_rate=3"], SPEC)
+    found = with_params_files(elements_of(command, SPEC, rates, LOOP), tmp_path / "own")
+    assert yaml.safe_load(Path(found[0].command[3]).read_text())["optimizer"] == {
+        "learning_rate": 3, "mu": 2,
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=r"no key learning_rat; did you mean learning_rate"):
+        require_params(elements_of(command, SPEC, wrong, LOOP))
     bare = UserCommand(("python-pt", "loop.py"))
     assert elements_of(bare, SPEC, wrong, LOOP)[0].command[2:] == ("--optimizer.learning_rat=1",)
 
 
 def test_one_model_dir_for_all_is_refused() -> None:
     command = UserCommand(("python", "loop.py", "--model_dir", "runs"))
-    with pytest.raises(UsageError, match=r"--model_dir runs: all elements .*: write runs/%a"):
+    with pytest.raises(UsageError, match=r"--model_dir runs: several elements .*: write runs/%a"):
         elements_of(command, SPEC, (), ArrayScript())
     other = UserCommand(("tar", "-o", "x", "-o", "runs"))  # its own option
     assert [each.model_dir for each in elements_of(other, SPEC, (), ArrayScript())] == [None] * 2
