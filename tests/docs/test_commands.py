@@ -21,7 +21,8 @@ PROGRAMS = ("csrun_wse ", "csrun_cpu ", "cs_input_analyzer ", "python ")  # a li
 
 INSTALLS = "installs into the environment"
 CLUSTER = "needs a cluster: tests/slurm"
-TRAINED_THERE = "runs in reference_models/fc_mnist/README.md"
+FC_MNIST = "reference_models/fc_mnist/README.md"
+TRAINED_THERE = f"runs in {FC_MNIST}"
 FOLDERS = "needs a folder of transformers: tests/reference_models/test_convert.py"
 ELSEWHERE = "needs jobs in certain states: tests/docs/test_jobs_page.py"
 
@@ -52,7 +53,12 @@ CONVERT = {
 TRAINED = ("python run.py", "python run.py --mode eval")
 QUICK = {
     "docs/administration.md": Page(before=("cp $SITE cluster.yaml",)),
-    "docs/jobs.md": Page(skipped={"csctl": ELSEWHERE}),
+    "docs/jobs.md": Page(
+        skipped={
+            "csctl": ELSEWHERE,
+            "csrun_wse --array 1-3 --set lr": "a user's script: tests/launch/array",
+        }
+    ),
     "docs/systems.md": Page(),
 }
 SLOW = {
@@ -85,7 +91,7 @@ SLOW = {
             "csrun_wse --total-nodes 6": "needs 6 systems: tests/job/test_separate_hosts.py",
         }
     ),
-    "reference_models/fc_mnist/README.md": model("fc_mnist", needs="torch"),
+    FC_MNIST: model("fc_mnist", needs="torch"),
     "reference_models/cnn_mnist/README.md": model("cnn_mnist"),
     "reference_models/keras_mnist/README.md": model("keras_mnist", needs="keras"),
     "reference_models/gpt2/README.md": model("gpt2", needs="torch", **CONVERT),
@@ -181,3 +187,11 @@ def test_what_is_skipped_is_on_the_page(name: str) -> None:
     page, shown = (QUICK | SLOW)[name], commands(CHECKOUT / name)
     for start in (*page.skipped, *page.ends):
         assert [line for line in shown if line.startswith(start)], start
+
+
+def test_what_runs_on_another_page_is_there() -> None:
+    there = [line.split("#")[0].strip() for line in commands(CHECKOUT / FC_MNIST)]
+    for name, page in (QUICK | SLOW).items():
+        for line in commands(CHECKOUT / name):
+            if reason(line, page.skipped) == TRAINED_THERE:
+                assert line.split("#")[0].strip() in there
