@@ -94,14 +94,14 @@ def kill_round(
 ) -> Round:
     """Kill at random moments, resume after each, and see that nothing is lost."""
     found = Round(f"scripts/chaos --again {name}:{seed}")
-    configuration, chance = CONFIGURATIONS[name], random.Random(f"{name} {seed}")
-    store = chance.choice(configuration.stores)
+    configuration = CONFIGURATIONS[name]
+    chance, store = begin(name, seed)
     place = place_of(folder / f"{name}-{seed}", configuration, cluster, store=store)
     shared_memory = set(os.listdir("/dev/shm"))
     for _ in range(kills):
         if is_over(place, configuration):
             break
-        kill = _drawn(configuration, chance)
+        kill = draw(configuration, chance)
         ended, came = _disturbed(place, configuration, kill, chance)
         found.disturbed += came
         judge_kill(found, kill, ended, came, is_over=is_over(place, configuration))
@@ -112,7 +112,14 @@ def kill_round(
     return found
 
 
-def _drawn(configuration: Configuration, chance: random.Random) -> Kill:
+def begin(name: str, seed: str) -> tuple[random.Random, str | None]:
+    """A round's random numbers, and where its weights lie."""
+    chance = random.Random(f"{name} {seed}")
+    return chance, chance.choice(CONFIGURATIONS[name].stores)
+
+
+def draw(configuration: Configuration, chance: random.Random) -> Kill:
+    """The next kill."""
     role = chance.choice(configuration.roles)
     of_launcher = TO_LAUNCHER if configuration.interpreter else (signal.SIGKILL,)
     signum = chance.choice(of_launcher) if role == "launcher" else signal.SIGKILL

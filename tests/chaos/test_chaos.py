@@ -22,9 +22,9 @@ from support.fc_mnist import FcMnist
 #: two in a phase of an epoch; its two disks differ in mode, error and duration.
 SEED, KILLS, DISKS = os.environ.get("CHAOS_SEED", "108807"), 1, 2
 STREAMING = CONFIGURATIONS["streaming"]
-#: Without those whose halves are in two others; scripts/chaos has them all.
-COMBINED = {"tcp", "parts", "torch", "systems-servers", "stopping-pipelined"}
-LOCAL = tuple(name for name in CONFIGURATIONS if name not in {"slurm", *COMBINED})
+#: scripts/chaos has them all; these are most like others.
+LEFT_OUT = {"tcp", "parts", "torch", "systems-servers", "stopping-pipelined"}
+LOCAL = tuple(name for name in CONFIGURATIONS if name not in {"slurm", *LEFT_OUT})
 needs_compiler = pytest.mark.skipif(not disks.HAS_COMPILER, reason="there is no cc")
 
 
@@ -52,6 +52,16 @@ def test_kills(tmp_path: Path, references: Callable[[Configuration], Results], n
     reference = references(CONFIGURATIONS[name])
     found = rounds.kill_round(tmp_path, name, SEED, reference, None, KILLS)
     assert not found.faults, found
+
+
+@pytest.mark.skipif("CHAOS_SEED" in os.environ, reason="of the seed in this file")
+def test_the_seed_kills_each_role_once() -> None:
+    drawn, roles = [], set()
+    for name in LOCAL:
+        chance, _ = rounds.begin(name, SEED)
+        drawn.append(rounds.draw(CONFIGURATIONS[name], chance).role)
+        roles |= {*CONFIGURATIONS[name].roles}
+    assert sorted(drawn) == sorted(roles)
 
 
 @pytest.mark.slow

@@ -111,10 +111,16 @@ class Batches:
     def last_for(self, rows: int, first: int) -> int:
         """The batch before which those end that are made from `first` on, for so many samples.
 
-        A run may go on with the shorter last batch of a pass: the next one is for another program.
+        A run may go on with the shorter last batch of a pass: a whole one is for another program.
         """
         whole = self.whole_rows(first)
-        return self.last if whole is None or rows >= whole else first + 1
+        if whole is None or rows >= whole:
+            return self.last
+        orders, length = self.loader.orders, self.loader.length
+        number, position = divmod(first, length)
+        later = range(position + 1, length)
+        larger = (each for each in later if (orders.rows(number, each) or 0) > rows)
+        return number * length + next(larger, length)
 
     def whole_rows(self, batch: int) -> int | None:
         """Samples of the first batch in a batch's pass; None where they are not known."""
