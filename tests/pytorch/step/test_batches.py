@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from csrun.pytorch.step.variant import Batches  # noqa: E402
+from csrun.pytorch.step.variant import Batches
 
 
 @pytest.mark.parametrize(
