@@ -21,6 +21,7 @@ def test_a_measured_worker_gives_its_times_a_batch() -> None:
     assert found.spreads["map nap"] == pytest.approx(128 * 10e-6)
 
 
+@pytest.mark.alone
 def test_a_first_look_sees_how_much_a_time_scatters() -> None:
     """Every other batch sleeps for 12 ms: 6 ms in the mean, and 6 beside it."""
     slept = []
