@@ -65,9 +65,9 @@ def test_the_input_of_the_readmes_script_is_analysed(place: Workplace) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A checkout to run a script in, of this one's files and of the environment that runs this."""
     copy = tmp_path / "checkout"
-    shutil.copytree(CHECKOUT / "scripts", copy / "scripts")
-    for name in ("setup.cfg", "reference_models"):
-        (copy / name).symlink_to(CHECKOUT / name)
+    for name in ("scripts", "reference_models"):  # where commands run, a link to a report is left
+        shutil.copytree(CHECKOUT / name, copy / name, symlinks=True)
+    (copy / "setup.cfg").symlink_to(CHECKOUT / "setup.cfg")
     (copy / ".venv").mkdir()
     for entry in Path(sys.prefix).iterdir():
         (copy / ".venv" / entry.name).symlink_to(entry)
