@@ -63,5 +63,5 @@ def widened(values: AnyArray, half: HalfFormat) -> AnyArray:
     if values.dtype != np.dtype(WORD):
         return np.asarray(values, np.float32)
     found = np.empty(values.shape, np.float32)
-    half.widen(np.ascontiguousarray(values), found)
+    half.widen(np.asarray(values, order="C"), found)  # stays 0-d
     return found

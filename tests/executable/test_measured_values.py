@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from csrun.base.half_formats import FLOAT16
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
+from csrun.base.half_ranges import range_counts
 from csrun.executable import MeasuredSteps, RecordedValue, StepState
 from csrun.executable.measured_values import (
     Overflow,
@@ -29,6 +30,13 @@ def test_overflows_of_words_and_of_float32(numbers, expected):
     values = np.array(numbers, np.float16)
     assert overflow_of(values.astype(np.float32), FLOAT16) is expected
     assert overflow_of(values.view(np.uint16), FLOAT16) is expected
+
+
+@pytest.mark.parametrize("half", [FLOAT16, BFLOAT16, cbfloat16()])
+def test_scalars(half):
+    assert overflow_of(np.array(half.infinity, np.uint16), half) is Overflow.SURE
+    counts = range_counts(np.array(1, np.uint16), half)
+    assert (counts.count, counts.subnormals) == (1, 1)
 
 
 def test_integers_do_not_overflow():

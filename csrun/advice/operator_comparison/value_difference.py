@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from csrun.base.half_formats import WORD, HalfFormat
+from csrun.base.half_ranges import widened
 
 AnyArray = npt.NDArray[Any]
 NOT_A_NUMBER = 2**63  # ulp between a number and NaN
@@ -50,11 +51,7 @@ class HeldArray:
     @property
     def numbers(self) -> AnyArray:
         """Elements as numbers."""
-        if self.half is None:
-            return self.array
-        found = np.empty(self.array.shape, np.float32)
-        self.half.widen(np.asarray(self.array, order="C"), found)
-        return found
+        return self.array if self.half is None else widened(self.array, self.half)
 
     def in_precision(self, dtype: str) -> "HeldArray":
         """The same without digits that this floating-point type does not have."""
