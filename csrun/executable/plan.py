@@ -129,7 +129,12 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_activation(self) -> bool:
         """Return whether it is a result of the model's, not an input, weight or gradient of one."""
-        return self.operator not in ("input", "weights") and not self.key.startswith(_GRADIENT)
+        return self.operator not in ("input", "weights") and not self.is_gradient
+
+    @property
+    def is_gradient(self) -> bool:
+        """Return whether it is the gradient of a weight."""
+        return self.key.startswith(_GRADIENT)
 
     @property
     def place(self) -> str:

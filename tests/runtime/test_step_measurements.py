@@ -13,6 +13,8 @@ VALUES = (
     RecordedValue("a/where", "a", "where", "generated", "model.py:7"),
     RecordedValue("b/mm", "b", "mm", "product", "model.py:8"),
     RecordedValue("gradient/a/kernel", "a", "mm", "product", "model.py:6"),
+    RecordedValue("gradient/a/bias", "a", "sum", "product", "model.py:6"),
+    RecordedValue("x", "input", "input"),
 )
 MASK, LESS, MORE = [0.0, -np.inf], [1.0, -np.inf], [np.inf, 1.0]
 
@@ -36,9 +38,13 @@ def test_the_first_of_all_minibatches(tmp_path):
     assert first_overflow(tmp_path, later, earlier) == found
 
 
-def test_minus_infinity_of_a_mask_is_none(tmp_path):
+def test_minus_infinity_that_may_be_of_a_mask_is_named_only_if_there_is_no_other(tmp_path):
     of_gradient = "first in layer a (product), operator mm, model.py:6, in the gradient of a/kernel"
     assert first_overflow(tmp_path, (MASK, [0.0], LESS)) == of_gradient
     assert first_overflow(tmp_path, (MASK, LESS, MORE)) == of_gradient
+    for later in (MORE, [np.nan]):
+        assert first_overflow(tmp_path, (MASK, [0.0], LESS, later)) == of_gradient
+    of_bias = first_overflow(tmp_path, ([0.0], [0.0], [0.0], LESS, MASK))  # beside an input's
+    assert of_bias.endswith("in the gradient of a/bias")
     assert first_overflow(tmp_path, (MASK, [0.0], [0.0])).startswith("first in layer a (generated)")
     assert not first_overflow(tmp_path, ([0.0], [0.0], [0.0]))

@@ -40,13 +40,14 @@ class StepMeasurements:
     def first_overflow(self, step: int) -> str:
         """Place of the first value of a step that is not finite; empty if none is known.
 
-        Minus infinity in an activation is a mask's, if it makes no other infinity and no NaN.
+        Minus infinity alone may be a mask's in all but gradients: it is named only if there is no
+        other.
         """
         found = []
         for value, measured in self._values(step):
             if (overflow := measured.overflow) is not None:
-                is_mask = overflow is Overflow.POSSIBLE and value.is_activation
-                found.append((overflow, is_mask, measured.number, value.place))
+                is_mask = overflow is Overflow.POSSIBLE and not value.is_gradient
+                found.append((is_mask, measured.number, value.place))
         return f"first in {min(found)[-1]}" if found else ""
 
     def _remove(self, step: int) -> None:
