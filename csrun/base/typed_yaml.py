@@ -94,7 +94,7 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
         return where + rule.removeprefix("Object ").replace("`", "")
     value, kind = _at(raw, root, path)
     if error.__cause__ is None:  # msgspec's own rule
-        choices = [str(choice) for part in _parts(kind) for choice in _choices(part)]
+        choices = [str(choice) for part in union_members(kind) for choice in _choices(part)]
         guess = _not_there_yet(kind, value) or suggestion(value, choices)
         return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
     return f"{where}{rule[0].lower()}{rule[1:]}, got {_shorten(value)}"
@@ -111,7 +111,7 @@ def _at(raw: Any, root: Type, path: str) -> tuple[Any, Type]:
 
 def _below(kind: Type, value: Any, key: Any) -> Type | None:
     """The type that `value[key]` should have, where `value` should be of `kind`; None: any."""
-    for part in _parts(kind):
+    for part in union_members(kind):
         match part:
             case inspect.ListType() | inspect.VarTupleType() if isinstance(value, list):
                 return part.item_type
@@ -125,7 +125,7 @@ def _below(kind: Type, value: Any, key: Any) -> Type | None:
 
 def _wanted(kind: Type) -> str:
     structs = _structs(kind)
-    words = [_words(part) for part in _parts(kind) if part not in structs]
+    words = [_words(part) for part in union_members(kind) if part not in structs]
     if structs:
         tag_field = structs[0].tag_field
         words.append(f"a mapping with the key {tag_field}" if tag_field else "a mapping")
@@ -170,7 +170,7 @@ def _choices(part: Type) -> list[Any]:
     return []
 
 
-def _parts(kind: Type) -> Iterator[Type]:
+def union_members(kind: Type) -> Iterator[Type]:
     """The types of which a value may have any, None aside: a key that may be absent."""
     if isinstance(kind, inspect.Metadata):
         kind = kind.type
@@ -179,7 +179,7 @@ def _parts(kind: Type) -> Iterator[Type]:
 
 
 def _structs(kind: Type) -> list[StructType]:
-    return [part for part in _parts(kind) if isinstance(part, StructType)]
+    return [part for part in union_members(kind) if isinstance(part, StructType)]
 
 
 def _struct_of(structs: list[StructType], value: dict[Any, Any]) -> StructType | None:

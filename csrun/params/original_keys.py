@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import inspect
+from msgspec.inspect import AnyType, DataclassType, DictType, StructType, Type, TypedDictType
 
 from csrun.base.errors import UsageError
 from csrun.base.precision_names import CB16, MIXED
+from csrun.base.typed_yaml import union_members
 from csrun.context import Role, current
 from csrun.records import log_lines
 
@@ -73,16 +75,26 @@ def _taken(raw: dict[str, Any], schema: type[Any]) -> dict[str, Any]:
 
 
 def _declares(schema: type[Any], section: str, key: str) -> bool:
-    """Return whether a script has a key of its own; a section that is no struct has any."""
-    kinds = [field.type for field in msgspec.structs.fields(schema) if field.name == section]
-    return any(key in getattr(kind, "__struct_fields__", (key,)) for kind in kinds)
+    """Return whether a script has a key of its own; a mapping whose keys are free has any."""
+    root = inspect.type_info(schema)
+    assert isinstance(root, StructType), "it is that of a params file"
+    kinds = [field.type for field in root.fields if field.name == section]
+    return any(_has_key(part, key) for kind in kinds for part in union_members(kind))
 
 
-def _precision(found: Mapping[str, Any], given: str | None) -> str | None:
+def _has_key(kind: Type, key: str) -> bool:
+    if isinstance(kind, StructType | DataclassType | TypedDictType):
+        return any(field.encode_name == key for field in kind.fields)
+    return isinstance(kind, AnyType | DictType)
+
+
+def _precision(found: Mapping[str, Any], given: Any) -> str | None:
     """Return the run's precision; None for that of the file, or the default.
 
     Raises: UsageError for keys that contradict each other
     """
+    if not isinstance(given, str | None):
+        return None  # refused by the schema
     is_given = given is not None and given.startswith(MIXED)
     is_mixed = found.get(_MIXED_PRECISION, is_given)
     if given is not None and is_mixed != is_given:

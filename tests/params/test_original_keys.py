@@ -1,6 +1,7 @@
 """The original's keys of mixed precision in a params file, and their contradictions."""
 
 import logging
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -72,6 +73,10 @@ def test_the_precision_of_the_keys(read, text, precision):
         ("model: {precision_opt_level: 3}", "model.precision_opt_level: must be one of 0, 1, 2, g"),
         ("model: {mixed_precision: 1}", "model.mixed_precision: must be one of true, false, got 1"),
         ("csconfig: {use_cbfloat: true}", "csconfig: unknown key"),
+        (
+            "{model: {mixed_precision: true}, runconfig: {precision: 16}}",
+            "runconfig.precision: must be one of",
+        ),
     ],
 )
 def test_contradictions_and_what_is_out_of_range(read, text, message):
@@ -100,12 +105,27 @@ def test_bfloat16_is_not_scaled_dynamically(read, caplog):
     assert read(text % "fp16_type: float16").optimizer.loss_scaling() is not None
 
 
-class OwnKeys(msgspec.Struct, frozen=True):
-    model: dict[str, bool]
-    runconfig: RunConfig = RunConfig()
+class Mixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mixed"):
+    mixed_precision: bool = False
 
 
-def test_a_script_may_have_keys_of_these_names(read):
-    params = read("model: {mixed_precision: true}", OwnKeys)
-    assert params.model == {"mixed_precision": True}
-    assert params.runconfig.precision == "float32"
+class Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plain"):
+    width: int = 1
+
+
+@pytest.mark.parametrize(
+    ("model", "tag", "precision"),
+    [
+        (dict[str, Any], "mixed", "float32"),
+        (Any, "mixed", "float32"),
+        (dict[str, Any] | None, "mixed", "float32"),
+        (Mixed | None, "mixed", "float32"),
+        (Mixed | Plain, "mixed", "float32"),
+        (Plain | None, "plain", "mixed_float16"),
+        (Annotated[Plain, msgspec.Meta(title="model")], "plain", "mixed_float16"),
+    ],
+)
+def test_a_script_may_have_keys_of_these_names(read, model, tag, precision):
+    schema = msgspec.defstruct("Own", [("model", model), ("runconfig", RunConfig, RunConfig())])
+    params = read(f"model: {{type: {tag}, mixed_precision: true}}", schema)
+    assert params.runconfig.precision == precision
