@@ -1,12 +1,15 @@
 """Rate of this machine's executor with a batch ready."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter, process_time
+
+import msgspec
 
 from csrun.advice.numbers import spread
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
+from csrun.executable.measured_values import RANGES_FOLDER, remove_measured
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import StepOrder
@@ -25,7 +28,18 @@ class WaferRate:
 
 
 def wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
-    """Measure this machine's executor with a batch ready, updates of the weights included."""
+    """Measure this machine's executor with a batch ready, updates of the weights included.
+
+    Ranges of numbers are measured as in the run, and removed; its few recorded steps are not there.
+    """
+    plan = msgspec.structs.replace(executable.plan, recording=None)
+    try:
+        return _measured(replace(executable, plan=plan), dataset, settings)
+    finally:
+        remove_measured(executable.directory / RANGES_FOLDER)
+
+
+def _measured(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
     machine = CpuMachine(executable, dataset.held(next(dataset.batches())), settings, 0)
     initialize(machine.plan, machine.state, settings.seed)
     machine.run(StepOrder(0, 1))
