@@ -122,9 +122,10 @@ def estimate_of(
     max_steps: int | None,
 ) -> RunEstimate:
     """Return the estimate of a compiled run; its step is measured where memory allows."""
+    # Before measurements, whose memory this process may keep.
+    chief, available = _chief_bytes(), psutil.virtual_memory().available
     plan = executable.plan
-    wafer, store = wafer_memory(plan), store_memory(plan)
-    on_disk = _bytes_beside_disk(plan, settings)
+    wafer, on_disk = wafer_memory(plan), _bytes_beside_disk(plan, settings)
     speeds, disk_rate = speeds_here(executable.directory)
     step = step_here(executable, given, settings, speeds, None if on_disk is None else disk_rate)
     return RunEstimate(
@@ -135,10 +136,10 @@ def estimate_of(
         layers=len(plan.layers),
         sram_bytes=system.sram_bytes,
         wafer=wafer,
-        store=store,
+        store=store_memory(plan),
         store_on_disk=on_disk,
-        host=tuple(host_memory(plan, _chief_bytes(), given.nbytes, streamers, on_disk)),
-        host_available_bytes=psutil.virtual_memory().available,
+        host=tuple(host_memory(plan, chief, given.nbytes, streamers, on_disk)),
+        host_available_bytes=available,
         checkpoint_bytes=checkpoint_bytes(plan) if plan.run_mode is RunMode.TRAIN else 0,
         checkpoint_s=checkpoint_bytes(plan) / disk_rate if disk_rate else None,
         step_s=step.seconds,

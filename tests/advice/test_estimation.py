@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -162,3 +163,26 @@ def test_tasks_share_the_cpus_of_the_machine(
     assert found.alone_s == computed_step_s(executable.plan, speeds, None)
     work_s = found.alone_s * found.cpus + given.batch_cpu_s  # copies take no time
     assert found.seconds == pytest.approx(work_s / found.cpus, rel=1e-3)
+
+
+def test_memory_is_that_before_the_measurement_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [100]
+
+    def measure(*given: object) -> StepHere:
+        used.append(30)
+        return StepHere(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True)
+
+    monkeypatch.setattr(estimation, "step_here", measure)
+    monkeypatch.setattr(estimation, "speeds_here", lambda folder: (MachineSpeeds(1e9, 1e12), None))
+    monkeypatch.setattr(estimation, "_chief_bytes", lambda: sum(used))
+    monkeypatch.setattr(
+        estimation.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000 - sum(used))
+    )
+    executable = NETWORK.compile(tmp_path, ExecutionMode.PIPELINED)
+    given = EstimatedInput(Dataset.from_arrays(np.zeros(1)), 0, 0.0)
+    found = estimation.estimate_of(executable, SYSTEM, given, RunSettings(), 1, None)
+    assert used == [100, 30]
+    assert {each.role: each.nbytes for each in found.host}["chief"] == 100
+    assert found.host_available_bytes == 900
