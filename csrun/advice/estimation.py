@@ -31,7 +31,7 @@ from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
 
 MEASURED_SHARE = 0.8  # of free memory that a step may take to be run here
-INPUT_S = 0.3  # in which batches are made, to know their CPU time
+INPUT_S = 0.3  # duration of the measurement of a batch's CPU time
 SHARE_OF_PRODUCTS = 0.8  # of a large product's rate, that a step reaches
 # A pipelined model's layers take whole PEs, in rectangles: 1.05 to 1.15 of their bytes in tests.
 FLOOR_PLAN_SHARE = 1.2
@@ -69,14 +69,14 @@ def _cpu_s_of(batches: Iterator[object]) -> float:
 
 
 @dataclass(frozen=True)
-class StepHere:
+class LocalStep:
     """A step on this machine.
 
-    alone_s: its time with all CPUs for itself. spread: of it. cpu_s: CPU time of all roles. cpus:
-    that they share. is_measured: by running it
+    exclusive_s: its time with all CPUs for itself. spread: of that time. cpu_s: CPU time of all
+    roles. cpus: number that they share. is_measured: by running it
     """
 
-    alone_s: float
+    exclusive_s: float
     spread: float
     cpu_s: float
     cpus: int
@@ -85,7 +85,7 @@ class StepHere:
     @property
     def seconds(self) -> float:
         """Time of a step of a job on this machine."""
-        return max(self.alone_s, self.cpu_s / self.cpus)
+        return max(self.exclusive_s, self.cpu_s / self.cpus)
 
 
 def step_here(
@@ -94,7 +94,7 @@ def step_here(
     settings: RunSettings,
     speeds: MachineSpeeds,
     disk_bytes_per_s: float | None,
-) -> StepHere:
+) -> LocalStep:
     """Measure a step, or compute it where its memory is not free.
 
     disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
@@ -105,12 +105,12 @@ def step_here(
     free = MEASURED_SHARE * psutil.virtual_memory().available
     if plan.arena_bytes + sum(store_memory(plan).values()) <= free:
         measured = wafer_rate(executable, given.dataset, settings)
-        alone_s = plan.batch_size / measured.samples_per_s
+        exclusive_s = plan.batch_size / measured.samples_per_s
         spread = measured.spread / measured.samples_per_s
-        return StepHere(alone_s, spread, cpu_s + measured.cpu_s, cpus, True)
-    alone_s = computed_step_s(plan, speeds, disk_bytes_per_s)
-    copies_s = passing_bytes(plan) / speeds.copy_bytes_per_s
-    return StepHere(alone_s, 0.0, cpu_s + cpus * products_s(plan, speeds) + copies_s, cpus, False)
+        return LocalStep(exclusive_s, spread, cpu_s + measured.cpu_s, cpus, True)
+    exclusive_s = computed_step_s(plan, speeds, disk_bytes_per_s)
+    cpu_s += cpus * products_s(plan, speeds) + passing_bytes(plan) / speeds.copy_bytes_per_s
+    return LocalStep(exclusive_s, 0.0, cpu_s, cpus, False)
 
 
 def estimate_of(

@@ -1,4 +1,4 @@
-"""Counts of a tensor's numbers by what a 16-bit format makes of them."""
+"""Counts of a tensor's zeros, subnormals and overflows in a 16-bit format."""
 
 from collections import Counter
 from typing import Any

@@ -154,8 +154,9 @@ def _step_here(found: "RunEstimate") -> str:
     how = "computed: the memory for a step is not free here"
     if found.is_measured:
         how = f"measured, ± {found.step_spread:.0%}" if found.step_spread else "measured"
-    if found.is_of_cpus:
-        how += f"; {found.cpus} CPUs for {_time(found.step_cpu_s)} of all tasks"
+    if found.is_cpu_bound:
+        cpu_time = f"{_time(found.step_cpu_s)} of CPU time, on {found.cpus} CPUs"
+        how += f"; limited by the CPUs: all tasks need {cpu_time}"
     return f"{_step(found.step_s, found.batch_size / found.step_s)} ({how})"
 
 

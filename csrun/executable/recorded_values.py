@@ -21,7 +21,7 @@ AnyArray = npt.NDArray[Any]
 
 FOLDER = "values"  # in the compile directory
 OF_TORCH = "torch"  # in FOLDER: the same values as PyTorch computes them
-DONE = "done"  # a file that is there once all values of the recorded steps are; or why they are not
+DONE = "done"  # marker file of complete recorded steps; or its text, the reason why they are not
 
 
 class ValueRecorder:

@@ -90,8 +90,8 @@ class UpdateRecorder:
 
     def over(self, program: UpdateProgram) -> UpdateProgram:
         """The same updates, recorded; those of large groups in one piece."""
-        whole = [self._recorded(group, update) for group, update in enumerate(program.update)]
-        return replace(program, update=whole, halves={})
+        recorded = [self._recorded(group, update) for group, update in enumerate(program.update)]
+        return replace(program, update=recorded, halves={})
 
     def _recorded(self, group: int, update: Update) -> Update:
         def run(step: StepState) -> None:

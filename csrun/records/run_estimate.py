@@ -77,7 +77,7 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return 1 << max(0, ceil(log2(self.host_bytes / (FREE_SHARE * (1 << 30)))))
 
     @property
-    def is_of_cpus(self) -> bool:
+    def is_cpu_bound(self) -> bool:
         """Return whether a step takes longer here as its tasks share the CPUs."""
         return self.step_s <= self.step_cpu_s / self.cpus
 

@@ -16,7 +16,7 @@ from csrun.advice import estimation
 from csrun.advice.estimation import (
     SHARE_OF_PRODUCTS,
     EstimatedInput,
-    StepHere,
+    LocalStep,
     computed_step_s,
     host_memory,
     largest_batch,
@@ -141,8 +141,8 @@ def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path)
 def test_tasks_share_the_cpus_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert StepHere(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True).seconds == 0.4
-    assert StepHere(0.4, 0.0, cpu_s=1.2, cpus=2, is_measured=True).seconds == 0.6
+    assert LocalStep(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True).seconds == 0.4
+    assert LocalStep(0.4, 0.0, cpu_s=1.2, cpus=2, is_measured=True).seconds == 0.6
 
     def busy(x: Any, y: Any) -> Any:
         until_s = process_time() + 0.02
@@ -160,8 +160,8 @@ def test_tasks_share_the_cpus_of_the_machine(
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     speeds = MachineSpeeds(1e9, 1e12)
     found = step_here(executable, given, RunSettings(), speeds, None)
-    assert found.alone_s == computed_step_s(executable.plan, speeds, None)
-    work_s = found.alone_s * found.cpus + given.batch_cpu_s  # copies take no time
+    assert found.exclusive_s == computed_step_s(executable.plan, speeds, None)
+    work_s = found.exclusive_s * found.cpus + given.batch_cpu_s  # copies take no time
     assert found.seconds == pytest.approx(work_s / found.cpus, rel=1e-3)
 
 
@@ -170,9 +170,9 @@ def test_memory_is_that_before_the_measurement_of_a_step(
 ) -> None:
     used = [100]
 
-    def measure(*given: object) -> StepHere:
+    def measure(*given: object) -> LocalStep:
         used.append(30)
-        return StepHere(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True)
+        return LocalStep(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True)
 
     monkeypatch.setattr(estimation, "step_here", measure)
     monkeypatch.setattr(estimation, "speeds_here", lambda folder: (MachineSpeeds(1e9, 1e12), None))

@@ -2,9 +2,9 @@
 
 The machine is the same, so that more streamers can make nothing faster here where one feeds the
 wafer; the promise is how little they make slower. All jobs are there at once, and all but one of
-them stopped: they go on in turn, for a second each, so that who else uses the machine disturbs all
-alike. Processor time is that of all processes of a job; on a busy machine it says more than the
-steps a second.
+them stopped: they are resumed in turn, for a second each, so that other load on the machine affects
+all equally. Processor time is that of all processes of a job; on a busy machine it says more than
+the steps a second.
 """
 
 import os
@@ -80,8 +80,8 @@ class Job:
         """Folder of csrun's state that it is registered in."""
         return f"{self._folder.name}/state"
 
-    def turn(self, least_s: float = 0.0) -> Rate:
-        """Go on for a while, of at least this long."""
+    def measure(self, least_s: float = 0.0) -> Rate:
+        """Resume the job, measure it for at least this long, and stop it again."""
         self._signal(signal.SIGCONT)
         for _ in range(STALE):
             began = ended = self._line()
@@ -122,7 +122,7 @@ def bench(mode: str) -> None:
         jobs = {n: running.enter_context(Job(mode, n)) for n in STREAMERS}
         for _ in range(ROUNDS):
             for streamers, job in jobs.items():
-                found[streamers].append(job.turn())
+                found[streamers].append(job.measure())
     steps = {n: statistics.median(rate.steps_per_s for rate in found[n]) for n in STREAMERS}
     cpu = {n: statistics.median(rate.cpu_us for rate in found[n]) for n in STREAMERS}
     for unit, values, promised in (

@@ -1,9 +1,9 @@
 """Steps a second of a job with csrun top beside it, and without.
 
 One job runs in turns of some seconds: alone, beside the live screen, and beside `csrun top -o json`
-once a second. It is stopped in between, as the screen is, so that what else the machine does meets
-all alike. The promise is that of the live screen: another start of Python a second takes processor
-time of its own, which a job that uses all processors does without.
+once a second. It is stopped in between, as the screen is, so that other load on the machine affects
+all sides equally. The promise is that of the live screen: another start of Python a second takes
+processor time of its own, which a job that uses all processors does without.
 """
 
 import os
@@ -58,8 +58,8 @@ def _read_all(terminal: int) -> None:
 
 
 @contextmanager
-def going_on(pid: int) -> Iterator[None]:
-    """A stopped process goes on meanwhile."""
+def resumed(pid: int) -> Iterator[None]:
+    """A stopped process, resumed for the duration of the block."""
     os.kill(pid, signal.SIGCONT)
     try:
         yield
@@ -93,7 +93,7 @@ def bench(mode: str) -> None:
     with Job(mode, 1) as job, screen(job.state) as pid:
         sides: dict[str, Beside] = {
             ALONE: nullcontext,
-            LIVE: lambda: going_on(pid),
+            LIVE: lambda: resumed(pid),
             "csrun top -o json": lambda: repeated(job.state),
         }
         found: dict[str, list[float]] = {name: [] for name in sides}
@@ -102,7 +102,7 @@ def bench(mode: str) -> None:
             for name, beside in sides.items():
                 began_s = time.monotonic()
                 with beside():
-                    found[name].append(job.turn(TURN_S).steps_per_s)
+                    found[name].append(job.measure(TURN_S).steps_per_s)
                 shown_s += time.monotonic() - began_s if name == LIVE else 0.0
         share = (cpu_seconds([pid]) - used_s) / shown_s
     alone = statistics.median(found.pop(ALONE))

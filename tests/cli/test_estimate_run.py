@@ -46,7 +46,9 @@ def test_the_table_adds_up_and_says_what_a_run_takes() -> None:
     assert table["checkpoint"] == "6.0 MB, 20 ms"
     assert table["step here"] == "500 ms, 16 samples/s (measured, ± 3%)"
     shared = msgspec.structs.replace(FOUND, step_cpu_s=1.0)
-    assert dict(rows(shared))["step here"].endswith("; 2 CPUs for 1 s of all tasks)")
+    assert dict(rows(shared))["step here"].endswith(
+        "; limited by the CPUs: all tasks need 1 s of CPU time, on 2 CPUs)"
+    )
     assert table["step on a CS-2"] == "2 ms, 4,000 samples/s"
     assert table["1,000 steps"] == "8:20 here, 2 s on a CS-2"
     assert table["largest batch"].startswith("123 samples")
