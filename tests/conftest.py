@@ -116,7 +116,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles without what nobody reads there: the page, the texts of passes and of kernels."""
-    monkeypatch.setattr("csrun.compiler.compile.render", lambda report: "")
+    monkeypatch.setattr("csrun.compiler.compile_files.render", lambda report: "")
     monkeypatch.setattr("csrun.compiler.compile.print_kernels", lambda kernels: "")
     monkeypatch.setattr("csrun.compiler.passes.pass_manager.print_module", lambda module: "")
 

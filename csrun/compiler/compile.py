@@ -1,6 +1,6 @@
 """CIRH to an Executable on disk: the stages in their order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from csrun.cirh.ops.model import ParameterOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import compile_directory
 from csrun.compiler.batch_parts import check_dependence
-from csrun.compiler.emit.codegen import GeneratedProgram, generate, layers_in_turn
+from csrun.compiler.compile_files import CompiledProgram, compile_files
+from csrun.compiler.emit.codegen import generate, layers_in_turn
 from csrun.compiler.emit.recording_code import RecordingCode
 from csrun.compiler.emit.update_code import ProgramUpdates
 from csrun.compiler.emit.update_loops import UpdateForm
 from csrun.compiler.errors import TooLargeError
 from csrun.compiler.graph.graph import LOSS
-from csrun.compiler.kernels import Kernel, constant
+from csrun.compiler.kernels import constant
 from csrun.compiler.lair import Generated, print_kernels
 from csrun.compiler.matching import MatchedModel, MatchedOutput, match_kernels
 from csrun.compiler.options import CompileOptions
@@ -34,9 +35,7 @@ from csrun.compiler.plan.arena import PlacedLayout, alive_in, has_half_gradients
 from csrun.compiler.plan.performance_model import Work, estimate
 from csrun.compiler.plan.pipeline_schedule import interleave
 from csrun.compiler.plan.recompute import with_recomputation
-from csrun.compiler.plan.store_layout import Layout, lay_out
-from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
-from csrun.compiler.report.text_report import TEXT_FILE, text_report
+from csrun.compiler.plan.store_layout import lay_out
 from csrun.executable import (
     Combine,
     Estimate,
@@ -51,12 +50,9 @@ from csrun.executable import (
     RecordedValue,
     Region,
     Visit,
-    machine_code,
-    manifest_of,
     nbytes_of,
 )
-from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
-from csrun.executable.kernel_code import LLVM, KernelFiles
+from csrun.executable.kernel_code import LLVM
 from csrun.executable.update_recorder import described_updates
 
 
@@ -92,13 +88,9 @@ def compile_model(
     text = print_module(module)
     checksum = compile_directory.checksum_of(text, options)
     target = compile_directory.path_of(root, checksum)
-    found = compile_directory.read(target)
-    # A private one counts only in a foreign one's place: every root has, or gets, its own.
-    foreign = found is None and compile_directory.is_foreign(target)
-    if foreign and private is not None:
-        found = compile_directory.read(compile_directory.path_of(private, checksum))
-    if found is not None:
-        return CompileResult(found, cached=True, foreign=foreign)
+    beside = None if private is None else compile_directory.path_of(private, checksum)
+    if (cached := _cached(target, beside)) is not None:
+        return cached
     replaced = target.exists()
     passes = passes_for(options.part_bytes)
     stages = run_passes(module, passes, replace(watch, texts=True), trace=text)
@@ -106,19 +98,38 @@ def compile_model(
     model = match_kernels(module, records=_reads_values(module, options))
     check_dependence(model, options)
     generated = [kernel for kernel in model.kernels if isinstance(kernel, Generated)]
-    reads_words = has_half_gradients(model, options)
-    form = UpdateForm(
-        precision_of(module), model.measures, model.clipping, model.storage, reads_words
-    )
-    updates = ProgramUpdates(model.updates, model.states, form)
+    updates = _updates_of(module, model, options)
     loops = [loop.op for loop in (*(kernel.loop for kernel in generated), *updates.kernels)]
     lair = Stage("lair", print_kernels(loops))
+    compiled = _back_end(module, model, updates, options, checksum, watch)
+    watch.begin(REPORT)
     arrays = constant.files_of(model.kernels)
-    files = _back_end(module, model, updates, options, checksum, stages.stages, watch, arrays)
+    files = compile_files(compiled, options.system, stages.stages, generated, arrays)
     texts = {**stages.with_stage(lair).files, **files}
     executable = compile_directory.keep(root, private or root, checksum, texts, arrays)
     foreign = compile_directory.is_foreign(target)
     return CompileResult(executable, False, replaced and not foreign, foreign)
+
+
+def _cached(target: Path, private: Path | None) -> CompileResult | None:
+    """Return the compile that is there already; None if there is none, or it is not to be run.
+
+    private: its place in the private folder
+    """
+    found = compile_directory.read(target)
+    # A private one counts only in a foreign one's place: every root has, or gets, its own.
+    foreign = found is None and compile_directory.is_foreign(target)
+    if foreign and private is not None:
+        found = compile_directory.read(private)
+    return None if found is None else CompileResult(found, cached=True, foreign=foreign)
+
+
+def _updates_of(module: ModuleOp, model: MatchedModel, options: CompileOptions) -> ProgramUpdates:
+    reads_words = has_half_gradients(model, options)
+    form = UpdateForm(
+        precision_of(module), model.measures, model.clipping, model.storage, reads_words
+    )
+    return ProgramUpdates(model.updates, model.states, form)
 
 
 def _back_end(
@@ -127,11 +138,9 @@ def _back_end(
     updates: ProgramUpdates,
     options: CompileOptions,
     checksum: str,
-    stages: tuple[Stage, ...],
     watch: Watch,
-    arrays: Iterable[str],
-) -> dict[str, str | bytes]:
-    """Kernels to the artifacts; arrays: names of the NumPy files beside them."""
+) -> CompiledProgram:
+    """Place the kernels, and generate the program."""
     watch.begin(PLACING)
     inputs = inputs_of(model, storage_of(module))
     batch = inputs[0].shape[0] * options.minibatches
@@ -153,42 +162,7 @@ def _back_end(
         code = program.kernels.kernel_files(options.products == "own")
     if code is not None:
         plan = msgspec.structs.replace(plan, machine_code_share=program.kernels.share_of(code))
-    watch.begin(REPORT)
-    kernels = _listing(placed.layout)
-    report = Report(plan, options.system, stages, kernels, program.text, _generated(model.kernels))
-    files: dict[str, str | bytes] = {
-        "kernels.txt": kernels,
-        HTML_FILE: render(report),
-        PROGRAM_FILE: program.text,
-        PLAN_FILE: msgspec.json.format(msgspec.json.encode(plan), indent=1).decode(),
-        TEXT_FILE: text_report(
-            plan.estimate,
-            plan.replicas,
-            report.limit,
-            plan.parameters,
-            plan.systems,
-            _form_of_kernels(program, code, plan.machine_code_share),
-        ),
-    }
-    if code is not None:
-        files |= code.files
-    files[MANIFEST_FILE] = manifest_of(files, arrays, None if code is None else code.manifest)
-    return files
-
-
-def _form_of_kernels(program: GeneratedProgram, code: KernelFiles | None, share: float) -> str:
-    """Return a sentence on machine code: what it computes, or what it takes to have some."""
-    if code is not None:
-        return (
-            f"Machine code: {len(code.functions)} of {len(program.kernels)} kernel functions, "
-            f"{share:.0%} of the FLOPs."
-        )
-    if machine_code.is_supported() or not program.kernels:
-        return ""
-    return (
-        f"Kernels run in NumPy, because {machine_code.missing()}. Machine code is up to several "
-        "times as fast, and uses all CPUs."
-    )
+    return CompiledProgram(placed.layout, plan, program, code)
 
 
 def _with_whole(error: TooLargeError, module: ModuleOp, options: CompileOptions) -> TooLargeError:
@@ -279,13 +253,12 @@ def _plan(
     options: CompileOptions,
     checksum: str,
 ) -> Plan:
-    layout, minibatch, half = placed.layout, inputs[0].shape[0], storage_of(module)
-    count = options.parts
+    layout, precision = placed.layout, precision_of(module)
     return Plan(
         compiler_version=VERSION,
         checksum=checksum,
-        precision=precision_of(module),
-        batch_size=count * minibatch,
+        precision=precision,
+        batch_size=options.parts * inputs[0].shape[0],
         minibatch_stride_bytes=placed.minibatch_stride_bytes,
         partial_offset_bytes=placed.partial_offset_bytes,
         visits=placed.visits,
@@ -294,12 +267,7 @@ def _plan(
         store_in_arena=not options.is_streaming,
         store=placed.store,
         buffers=tuple(placed.buffers),
-        inputs=tuple(
-            msgspec.structs.replace(spec, shape=(count * minibatch, *spec.shape[1:]))
-            if count > 1 and spec.shape
-            else spec
-            for spec in inputs
-        ),
+        inputs=_inputs_of_batch(inputs, options.parts),
         parameters=layout.parameters,
         layers=layout.layers,
         groups=layout.groups,
@@ -312,13 +280,22 @@ def _plan(
         loss_scaling=model.loss_scaling,
         floor_plan=placed.floor_plan,
         marks=layers_in_turn(layout) if options.mark_layers else (),
-        estimate=estimate_of(
-            layout.layers, inputs, placed.floor_plan, options, precision_of(module)
-        ),
+        estimate=estimate_of(layout.layers, inputs, placed.floor_plan, options, precision),
         kept_offset_bytes=placed.kept_offset_bytes,
         recomputed=layout.recomputed,
-        storage=half,
+        storage=storage_of(module),
         **options.recorded(),
+    )
+
+
+def _inputs_of_batch(inputs: Sequence[InputSpec], parts: int) -> tuple[InputSpec, ...]:
+    """Return the arrays of a batch of several minibatches."""
+    rows = parts * inputs[0].shape[0]
+    return tuple(
+        msgspec.structs.replace(spec, shape=(rows, *spec.shape[1:]))
+        if parts > 1 and spec.shape
+        else spec
+        for spec in inputs
     )
 
 
@@ -359,24 +336,3 @@ def _schedule(visits: Sequence[Visit], minibatches: int) -> tuple[MinibatchVisit
         return ()
     stages = [min((*visit.groups, *visit.gradients), default=-1) for visit in visits]
     return interleave(stages, minibatches)
-
-
-def _generated(kernels: Sequence[Kernel]) -> tuple[GeneratedKernel, ...]:
-    """Return the generated kernels, which the library does not have."""
-    return tuple(
-        GeneratedKernel(kernel.loop.name, kernel.layer, kernel.loop.operators)
-        for kernel in kernels
-        if isinstance(kernel, Generated)
-    )
-
-
-def _listing(layout: Layout) -> str:
-    """The matched kernels, in program order."""
-    lines = []
-    for function in layout.functions:
-        lines.append(function.visit.function)
-        for kernel in function.kernels:
-            reads = ", ".join(array.name for array in kernel.reads)
-            writes = ", ".join(array.name for array in kernel.writes)
-            lines.append(f"    {kernel.layer}: {kernel.kind}: {reads} -> {writes}")
-    return "\n".join(lines) + "\n"
