@@ -1,4 +1,4 @@
-"""PyTorch's own scalers of the loss, in a Session's block: `torch.amp.GradScaler` and its subclasses.
+"""PyTorch's own scalers of the loss in a Session's block: torch.amp.GradScaler, its subclasses.
 
 Each has a GradScaler of csrun's with the constants of torch.amp. One for CUDA is taken as it was
 asked for, although PyTorch disables it on a machine without.
