@@ -88,7 +88,9 @@ def test_what_the_system_is_counts_and_who_it_is_does_not(name):
 @pytest.fixture
 def package(tmp_path):
     """A copy of csrun, to be changed."""
-    ignored = shutil.ignore_patterns("__pycache__", "compile_report.*")  # links that runs leave
+    ignored = shutil.ignore_patterns(
+        "__pycache__", "compile_report.txt"
+    )  # a link that a run leaves
     return Path(shutil.copytree(csrun.__path__[0], tmp_path / "csrun", ignore=ignored))
 
 
