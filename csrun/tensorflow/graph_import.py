@@ -1,6 +1,6 @@
 """Import of a graph's forward pass: each operator that the wanted tensors depend on, as CIRH."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ from csrun.tensorflow.fused_patterns import Pattern, match
 from csrun.tensorflow.graph_folding import fold, value_of
 from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
 from csrun.tensorflow.operators import EMITTERS, GraphEmission
+from csrun.tensorflow.operators.arithmetic import depends_on_weights
 from csrun.tensorflow.operators.base import Value
+from csrun.tensorflow.variable_writes import ASSIGNMENTS, writes_before
 
 _ZEROS = InitializerAttr.of(
     Distribution.ZEROS
@@ -49,6 +51,8 @@ class GraphImporter:
         self._inputs = inputs
         self._trained = trained
         self._values: dict[str, Value] = {}
+        self._next_values: dict[str, Tensor] = {}  # by the names of assignments
+        self._is_assigning = False
         self.assigned: list[str] = []  # variables, by their operators' names
         self.variables: dict[str, Any] = {}  # those imported, by their operators' names
 
@@ -66,18 +70,28 @@ class GraphImporter:
                 self._import(op, patterns[op.name])
         return [self._emission.tensor(self._value(tensor)) for tensor in wanted]
 
-    def assign(self, op: Any, next_of: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Import an assignment. next_of: the variable's next value, from its old one and a value.
+    def assign(self, op: Any) -> None:
+        """Import an assignment, after the loss.
 
         Raises: GraphError as `tensors`; for a variable that is assigned twice
         """
-        variable, value = self.tensors(op.inputs[:2])
+        self._is_assigning = True
+        (variable,) = self.tensors(op.inputs[:1])
         name = op.inputs[0].op.name
         if name in self.assigned:
             raise refused(op, f"{name} is assigned twice in a step: use another layer there")
         self.assigned.append(name)
+        value = self._next_value(op)
         with self._located(op):
-            self._tracer.assign(variable, next_of(variable, value))
+            self._tracer.assign(variable, value)
+
+    def _next_value(self, op: Any) -> Tensor:
+        """Return the value that an assignment gives a variable."""
+        if op.name not in self._next_values:
+            variable, value = self.tensors(op.inputs[:2])
+            with self._located(op):
+                self._next_values[op.name] = ASSIGNMENTS[op.type](variable, value)
+        return self._next_values[op.name]
 
     def _fold_wanted(self, wanted: Sequence[Any]) -> None:
         """Fold wanted tensors that are constants themselves."""
@@ -120,7 +134,7 @@ class GraphImporter:
         if op.type in _VARIABLES:
             return self._variable(op)
         if op.type == "ReadVariableOp":
-            return self._value(op.inputs[0])
+            return self._read(op)
         emitter = EMITTERS.get(op.type)
         if emitter is None:
             raise UnsupportedOperator("it has no CIRH form: rewrite the line with other operators")
@@ -133,6 +147,22 @@ class GraphImporter:
                 "labels"
             )
         return self._inputs[op.name]
+
+    def _read(self, op: Any) -> Value:
+        """Return a variable's value: the next one after its assignment, which has no gradient."""
+        writes, name = writes_before(op), op.inputs[0].op.name
+        if not writes:
+            return self._value(op.inputs[0])
+        if len(writes) > 1 or writes[0].type not in ASSIGNMENTS:
+            kinds = " and ".join(write.type for write in writes)
+            raise UnsupportedOperator(f"it reads {name} after {kinds}: read it before them")
+        value = self._next_value(writes[0])
+        if depends_on_weights(value) and not self._is_assigning:
+            raise UnsupportedOperator(
+                f"the loss reads {name} after its assignment of a value that weights are trained "
+                "through: read it before the assignment"
+            )
+        return value
 
     def _variable(self, op: Any) -> Value:
         variable = variables_by_operator(op.graph).get(op.name)

@@ -162,8 +162,8 @@ class _GraphModel:
         call = (dict, others) if metrics else None
         if learning is None:
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
-        batch = self.inputs.keys()
-        import_statistics(importer, self.graph, spec.train_op, batch, gradients.variables.keys())
+        ends, batch = (spec.train_op, spec.loss), self.inputs.keys()
+        import_statistics(importer, self.graph, ends, batch, gradients.variables.keys())
         if importer.assigned and self.asked.has_joined:
             raise GraphError(
                 f"model_fn: {importer.assigned[0]} is a statistic of each batch, and with "

@@ -18,6 +18,7 @@ from support.tf_models import (
 
 from csrun.base.errors import UsageError
 
+moving_averages = pytest.importorskip("tensorflow.python.training.moving_averages")
 pytestmark = ignore_warnings
 SIDE, CHANNELS = 7, 4
 
@@ -141,6 +142,37 @@ def test_batch_normalization_and_its_statistics_are_those_of_a_session(tmp_path)
         np.testing.assert_allclose(last[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=name)
     found = estimator.evaluate(lambda: data[:1])["loss"]
     assert found == pytest.approx(evaluated(normalized, wanted, data[0]), rel=1e-5)
+
+
+def quantized(features, labels, mode, params):
+    """Codes that are set to the quotient of two averages, which are read after they have moved.
+
+    The loss reads a sum of what was seen, after the batch was added to it.
+    """
+    mean = tf.reduce_mean(features * weight("scale", [CHANNELS]), [0, 1, 2])
+    first = {"trainable": False, "initializer": v1.ones_initializer()}
+    codes, total, size, seen = (
+        v1.get_variable(f"layer/moving_{name}", [CHANNELS], **first)
+        for name in ("codes", "total", "size", "seen")
+    )
+    with tf.control_dependencies([seen.assign_add(tf.reduce_mean(features, [0, 1, 2]))]):
+        loss = tf.reduce_mean(tf.square(mean - codes)) + tf.reduce_mean(mean * seen)
+    sizes = moving_averages.assign_moving_average(size, tf.square(mean), 0.5, zero_debias=False)
+    totals = moving_averages.assign_moving_average(total, mean, 0.8, zero_debias=False)
+    update = codes.assign(totals / sizes)
+    train_op = tf.group(v1.train.GradientDescentOptimizer(0.2).minimize(loss), update)
+    return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_a_variable_that_is_read_after_its_assignment_has_the_new_value(tmp_path):
+    x = np.random.default_rng(3).standard_normal((4, BATCH, SIDE, SIDE, CHANNELS)) + 1
+    data = [(each.astype(np.float32), np.zeros(BATCH, np.int32)) for each in x]
+    trained(quantized, tmp_path, data)
+    _, wanted = in_session(quantized, weights(tmp_path, 0), data, are_all=True)
+    last = weights(tmp_path, len(data))
+    assert len(wanted) == 5
+    for name, value in wanted.items():
+        np.testing.assert_allclose(last[name], value, rtol=2e-5, err_msg=name)
 
 
 def test_update_ops_that_do_not_run_are_named(tmp_path):

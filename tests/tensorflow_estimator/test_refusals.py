@@ -86,6 +86,13 @@ def updated_in_a_branch(features, labels, mode, params):
     return CSEstimatorSpec(mode, loss=spec.loss, train_op=train_op)
 
 
+def read_after_its_assignment(features, labels, mode, params):
+    logits = dense(features)
+    center = tf.Variable(tf.zeros([10]), trainable=False)
+    with tf.control_dependencies([center.assign(tf.reduce_mean(logits, 0))]):
+        return minimized(cross_entropy(logits - center.read_value(), labels))
+
+
 LINES = range(dense.__code__.co_firstlineno, 1000)  # of the models
 REFUSED = {
     operator_without_form: "TensorFlow operator MatrixDeterminant .*: it has no CIRH form",
@@ -96,6 +103,7 @@ REFUSED = {
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",
     stopped: "tf.stop_gradient of a value that weights are trained through",
     updated_in_a_branch: "If .*: train_op depends on a predicate that changes",
+    read_after_its_assignment: "ReadVariableOp .*: the loss reads Variable after its assignment",
     rate_of_a_placeholder: "a learning rate may depend on global_step only",
 }
 

@@ -100,7 +100,10 @@ class _Copying:
     def _write(self, update: UpdatingOp) -> None:
         """A copy is the gradient, where the parameter's layer is in the backward pass."""
         after = self._last(update)
-        update.operands[1] = self._insert(update.grad, update, InsertPoint.after(after))
+        update.operands[1] = copy = self._insert(update.grad, update, InsertPoint.after(after))
+        if self._operations.index(update) < self._operations.index(after):  # an assignment
+            update.detach()
+            Rewriter.insert_op(update, InsertPoint.after(_owner(copy)))
 
     def _last(self, update: UpdatingOp) -> Operation:
         """The loss, what computes the gradient, or the layer's last operator, whichever is last."""
