@@ -163,7 +163,7 @@ class _GraphModel:
         if learning is None:
             return NativeSpec(mode=self.mode, loss=loss, host_call=call)
         ends, batch = (spec.train_op, spec.loss), self.inputs.keys()
-        import_statistics(importer, self.graph, ends, batch, gradients.variables.keys())
+        import_statistics(importer, self.graph, ends, batch, gradients.variables)
         if importer.assigned and self.asked.has_joined:
             raise GraphError(
                 f"model_fn: {importer.assigned[0]} is a statistic of each batch, and with "

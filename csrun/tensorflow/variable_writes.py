@@ -29,7 +29,7 @@ def is_write(op: Any) -> bool:
 
 
 def value_ancestors(op: Any) -> list[Any]:
-    """Return the operators that a value depends on, through variables that are written before their reads."""
+    """Return the operators that a value depends on, also through writes before reads."""
     pending, seen = [op], dict[str, Any]()
     while pending:
         new = [each for each in ancestors(pending) if each.name not in seen]

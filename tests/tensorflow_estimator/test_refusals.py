@@ -21,6 +21,7 @@ from support.tf_models import (
 
 from csrun.base.errors import UsageError
 
+moving_averages = pytest.importorskip("tensorflow.python.training.moving_averages")
 pytestmark = ignore_warnings
 HERE = re.escape(__file__)
 
@@ -93,6 +94,22 @@ def read_after_its_assignment(features, labels, mode, params):
         return minimized(cross_entropy(logits - center.read_value(), labels))
 
 
+def averages_of_weights(features, labels, mode, params):
+    spec = minimized(cross_entropy(dense(features), labels))
+    with tf.control_dependencies([spec.train_op]):
+        averages = tf.train.ExponentialMovingAverage(0.9).apply(v1.trainable_variables())
+    return CSEstimatorSpec(mode, loss=spec.loss, train_op=averages)
+
+
+def average_without_bias(features, labels, mode, params):
+    spec = minimized(cross_entropy(dense(features), labels))
+    mean = v1.get_variable("mean", [20], trainable=False)
+    update = moving_averages.assign_moving_average(
+        mean, tf.reduce_mean(features, 0), 0.9, zero_debias=True
+    )
+    return CSEstimatorSpec(mode, loss=spec.loss, train_op=tf.group(spec.train_op, update))
+
+
 LINES = range(dense.__code__.co_firstlineno, 1000)  # of the models
 REFUSED = {
     operator_without_form: "TensorFlow operator MatrixDeterminant .*: it has no CIRH form",
@@ -104,6 +121,8 @@ REFUSED = {
     stopped: "tf.stop_gradient of a value that weights are trained through",
     updated_in_a_branch: "If .*: train_op depends on a predicate that changes",
     read_after_its_assignment: "ReadVariableOp .*: the loss reads Variable after its assignment",
+    averages_of_weights: "train_op changes dense/.*/ExponentialMovingAverage, which is neither",
+    average_without_bias: r"train_op changes mean\S*/local_step, which is neither",
     rate_of_a_placeholder: "a learning rate may depend on global_step only",
 }
 
