@@ -14,6 +14,7 @@ class AdagradRule(OptimizerRule):
 
     kind = torch.optim.Adagrad
     fixed = ("lr_decay", "initial_accumulator_value", "eps", "maximize")
+    builds_state_from = ("initial_accumulator_value",)
 
     def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:
         first = group["initial_accumulator_value"]

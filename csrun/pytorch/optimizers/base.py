@@ -41,12 +41,14 @@ class OptimizerRule(ABC):
     kind: its class. must_be: options that are supported with one value only, and that value. fixed:
     options that are compiled into the program and must not change. cycled: the one of them that
     OneCycleLR and CyclicLR change, `momentum` or `betas`, where that is supported.
+    builds_state_from: options of the state that its constructor makes.
     """
 
     kind: ClassVar[type[torch.optim.Optimizer]]
     must_be: ClassVar[Mapping[str, Any]] = {"differentiable": False}
     fixed: ClassVar[tuple[str, ...]]
     cycled: ClassVar[str | None] = None
+    builds_state_from: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def algorithm(self, group: Group, each: GroupNumbers) -> Algorithm:

@@ -42,7 +42,8 @@ def plain_step(
     with unrecorded(), torch.no_grad():
         parameter = torch.nn.Parameter(before.weights.clone())
         parameter.grad = before.gradient
-        own = type(user)([parameter], lr=rate)
+        first = {option: group[option] for option in rule.builds_state_from}
+        own = type(user)([parameter], lr=rate, **first)
         own.param_groups[0].update({**options, "params": [parameter]})
         if before.steps and before.slots:
             own.state[parameter].update(rule.state(before.slots, group, before.steps))
