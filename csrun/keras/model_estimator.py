@@ -54,11 +54,34 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         use_torch_for_keras()  # when it is imported, as the function may do
         super().__init__(given[0], model_dir, config, params)
         self._built: KerasModel | None = None
+        self._last: int | None = None  # step of the training, if it is given
 
     @property
     def keras_model(self) -> Any:
         """The Keras model."""
         return self._model().keras
+
+    def train(
+        self,
+        input_fn: InputFunction,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        checkpoint_path: str | Path | None = None,
+    ) -> Results:
+        """Train on `input_fn(params)`, as a native model."""
+        self._last = max_steps
+        return super().train(input_fn, steps, max_steps, checkpoint_path)
+
+    def train_and_evaluate(
+        self,
+        train_input_fn: InputFunction,
+        eval_input_fn: InputFunction,
+        max_steps: int | None,
+        eval_steps: int | None = None,
+    ) -> Results:
+        """Train up to `max_steps`, and evaluate after each checkpoint."""
+        self._last = max_steps
+        return super().train_and_evaluate(train_input_fn, eval_input_fn, max_steps, eval_steps)
 
     def fit(
         self, x: Any, y: Any, batch_size: int = 32, epochs: int = 1, shuffle: bool = True
@@ -88,7 +111,7 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         from csrun.keras.step_recording import example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
-        return trace_keras(model, dataset, self._config, options)
+        return trace_keras(model, dataset, self._config, options, self._last)
 
     def _model(self, features: Any = None) -> "KerasModel":
         """The model. features: of a batch, for which it is built if necessary."""

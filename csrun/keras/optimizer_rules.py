@@ -51,6 +51,7 @@ def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
     without a rule
     """
     optimizer, scaling = unscaled(model.keras.optimizer)
+    _require_rate(optimizer)
     name, rate = type(optimizer).__name__, _rate(optimizer._learning_rate)
     make, model.state = _rule_of(optimizer), {}
     if what := _without_rule(model, optimizer):
@@ -73,6 +74,16 @@ def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
         if (number := getattr(optimizer, option))
     }
     return KerasLearning(algorithms, Clipping(**limits), scaling)
+
+
+def _require_rate(optimizer: Any) -> None:
+    """Raises: UsageError for a learning rate that is a function"""
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    if not isinstance(optimizer._learning_rate, keras.Variable | schedule):
+        raise UsageError(
+            f"optimizer {type(optimizer).__name__}: learning_rate is a function, which csrun "
+            "cannot call in each step: use a number or a subclass of LearningRateSchedule"
+        )
 
 
 #: Keras's options of `Clipping`; an optimizer has one of them.

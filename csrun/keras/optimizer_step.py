@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
+from csrun.compiler import CompileError, CompileOptions, in_parts
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, place_of, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
@@ -19,6 +20,7 @@ from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
 
 OPTIMIZER_FOLDER = "optimizer/"  # begins the names of its variables in a checkpoint
+MOST_STEPS = 2**24  # that float32 counts one by one
 #: Methods that the PyTorch backend has for all variables at once, by operators of lists.
 _OF_LISTS = (
     "_apply_weight_decay",
@@ -35,19 +37,12 @@ class OptimizerStep:
     learning rate, if it is a variable, stays what it is.
 
     name: of its class. module: the model's variables and the optimizer's, which the step writes.
-
-    Raises: UsageError for a learning rate that is a function
     """
 
     def __init__(self, model: KerasModel, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
         self.name = type(optimizer).__name__
         rate = optimizer._learning_rate
-        if not isinstance(rate, keras.Variable | keras.optimizers.schedules.LearningRateSchedule):
-            raise UsageError(
-                f"{self.name}: learning_rate is a function, which csrun cannot call in each step: "
-                "use a number or a subclass of LearningRateSchedule"
-            )
         if not optimizer.built:
             optimizer.build(model.trained)
         state = [variable for variable in optimizer.variables if variable is not rate]
@@ -58,6 +53,19 @@ class OptimizerStep:
             parent, last = place_of(self.module, name)
             parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
 
+    def require_supported(self, options: CompileOptions, last: int | None) -> None:
+        """Raises: UsageError for a step in parts, and for a last step that cannot be counted"""
+        if options.parts > 1:
+            raise CompileError(
+                f"optimizer {self.name}: its update, which is recorded with the step, cannot run "
+                f"{in_parts(options)}"
+            )
+        if last is not None and last > MOST_STEPS:
+            raise UsageError(
+                f"optimizer {self.name}: its recorded update counts steps in float32, up to "
+                f"{MOST_STEPS}, got max_steps={last}: lower max_steps"
+            )
+
     def record(self, recorder: StepRecorder) -> None:
         """Record the update by the gradients of the trained variables.
 
@@ -67,7 +75,8 @@ class OptimizerStep:
         tensors = [(v, tensor_at(self.module, name)) for name, v in model.named.items()]
         trained = [tensor_at(self.module, stored_name(v)) for v in model.trained]
         branches = _Branches(recorder, [tensor for _, tensor in tensors])
-        with torch.no_grad(), _WrittenScope(tensors), self._as_recorded(branches):
+        scope = _WrittenScope(tensors, self._refusal_of)
+        with torch.no_grad(), scope, self._as_recorded(branches):
             try:
                 self._optimizer.apply([tensor.grad for tensor in trained], model.trained)
             except CaptureError as error:
@@ -77,15 +86,28 @@ class OptimizerStep:
         for tensor in trained:
             tensor.grad = None
 
+    def _refusal_of(self, variable: Any) -> UsageError:
+        """The error of an assignment to a variable that the step does not have."""
+        what = f"optimizer {self.name}: its update assigns"
+        if variable is self._optimizer._learning_rate:
+            return UsageError(
+                f"{what} its learning rate, which csrun reads once: use a subclass of "
+                "LearningRateSchedule"
+            )
+        return UsageError(
+            f"{what} {variable.path}, which is not among its variables: make it by add_variable in "
+            "build(), and draw no random numbers"
+        )
+
     @contextmanager
     def _as_recorded(self, branches: "_Branches") -> Iterator[None]:
         """Have the optimizer call operators that csrun records, on a loss that is not scaled."""
-        from keras.src import ops
+        from keras.src.ops.core import Cond
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
         kind = type(self._optimizer)
         with ExitStack() as stack:
-            stack.enter_context(patch.object(ops, "cond", branches.select))
+            stack.enter_context(patch.object(Cond, "__call__", branches.called))
             stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
             for name in _OF_LISTS:
                 if getattr(kind, name).__module__.startswith("keras.src.backend."):
@@ -106,13 +128,23 @@ def _named(variables: Sequence[Any]) -> dict[str, Any]:
 class _WrittenScope(keras.StatelessScope):
     """A scope in which variables are these tensors, which assignments write."""
 
-    def __init__(self, tensors: Sequence[tuple[Any, torch.Tensor]]) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[tuple[Any, torch.Tensor]],
+        refusal_of: Callable[[Any], UsageError],
+    ) -> None:
         super().__init__()
+        self._refusal_of = refusal_of
         self.state_mapping = {id(variable): tensor for variable, tensor in tensors}
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Keras assigns a value to a variable."""
+        """Copy an assigned value into the variable's tensor.
+
+        Raises: UsageError for a variable without one
+        """
         variable, value = update
+        if id(variable) not in self.state_mapping:
+            raise self._refusal_of(variable)
         self.state_mapping[id(variable)].copy_(value)
 
 
@@ -123,25 +155,28 @@ class _Branches:
         self._recorder = recorder
         self._tensors = [recorder.traced(tensor) for tensor in tensors]
 
-    def select(
-        self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]
-    ) -> Any:
+    @property
+    def called(self) -> Callable[..., Any]:
+        """The method that calls an operator Cond, to which keras.ops.cond comes, too."""
+        return lambda operator, *arguments, **options: self.select(*arguments, **options)
+
+    def select(self, pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
         """Source: keras.ops.cond"""
-        if not isinstance(condition, TracedTensor):
-            return if_true() if condition else if_false()
+        if not isinstance(pred, TracedTensor):
+            return true_fn() if pred else false_fn()
         before = self._values
-        first = if_true()
+        first = true_fn()
         taken = self._values
         for tensor, value in zip(self._tensors, before, strict=True):
             tensor.value = value
-        second = if_false()
+        second = false_fn()
         for tensor, value in zip(self._tensors, taken, strict=True):
             if tensor.value != value:
-                chosen = torch.where(condition, self._recorder.trace_ref(value), tensor)
+                chosen = torch.where(pred, self._recorder.trace_ref(value), tensor)
                 tensor.value = self._recorder.traced(chosen).value
         if first is None:
             return None
-        return tree_map(lambda x, y: torch.where(condition, x, y), first, second)
+        return tree_map(lambda x, y: torch.where(pred, x, y), first, second)
 
     @property
     def _values(self) -> list[Ref]:

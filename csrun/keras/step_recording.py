@@ -14,7 +14,7 @@ from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.model import OutputOp
-from csrun.compiler import CompileError, CompileOptions, in_parts, rebatch
+from csrun.compiler import CompileOptions, rebatch
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
@@ -31,9 +31,15 @@ from csrun.pytorch.record.recording import Recording, Ref
 
 
 def trace_keras(
-    model: KerasModel, dataset: Dataset, config: CSRunConfig, options: CompileOptions
+    model: KerasModel,
+    dataset: Dataset,
+    config: CSRunConfig,
+    options: CompileOptions,
+    last: int | None = None,
 ) -> TracedModel:
     """The program of a mode before the passes, its metrics, and the first values of its weights.
+
+    last: the training's last step, if it is given
 
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
@@ -50,11 +56,8 @@ def trace_keras(
     names = dataset.names(len(specs))
     is_mixed, trains = storage is not None, mode is RunMode.TRAIN
     learning = learning_of(model, is_mixed) if trains else KerasLearning({})
-    if learning.step is not None and options.parts > 1:
-        raise CompileError(
-            f"optimizer {learning.step.name}: its update, which is recorded with the step, cannot "
-            f"run {in_parts(options)}"
-        )
+    if learning.step is not None:
+        learning.step.require_supported(options, last)
     step = _KerasStep(model, mode, learning.step)
     recording = _with_names(step.record(dataset), names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []

@@ -25,6 +25,14 @@ class OwnSgd(OPTIMIZERS.SGD):
         super().update_step(gradient, variable, learning_rate / 2)
 
 
+class OwnSchedule(SCHEDULES.LearningRateSchedule):
+    """A schedule of the user's, which decides by the step."""
+
+    def __call__(self, step):
+        """A decay after two steps."""
+        return keras.ops.cond(step < 2, lambda: 0.1, lambda: 0.2 / keras.ops.cast(step, "float32"))
+
+
 MADE = {
     "sgd": lambda: OPTIMIZERS.SGD(0.1, weight_decay=0.1),
     "sgd nesterov": lambda: OPTIMIZERS.SGD(0.05, momentum=0.9, nesterov=True),
@@ -48,7 +56,9 @@ MADE = {
         SCHEDULES.ExponentialDecay(0.1, 2, 0.5, staircase=True), beta=0.1
     ),
     "adafactor": lambda: OPTIMIZERS.Adafactor(0.01),
-    "a class of the script's": lambda: OwnSgd(0.1, momentum=0.9),
+    "lamb": lambda: OPTIMIZERS.Lamb(0.01),
+    "muon": lambda: OPTIMIZERS.Muon(0.01),
+    "a class of the script's": lambda: OwnSgd(OwnSchedule(), momentum=0.9),
     "momentum decayed": lambda: OPTIMIZERS.SGD(
         SCHEDULES.CosineDecay(0.0, 4, warmup_target=0.1, warmup_steps=2),
         momentum=0.9,
@@ -146,9 +156,31 @@ class ReadingSgd(OPTIMIZERS.SGD):
             super().update_step(gradient, variable, learning_rate)
 
 
+class AssigningSgd(OPTIMIZERS.SGD):
+    """An optimizer that assigns a variable: its learning rate, or one of a generator."""
+
+    def build(self, variables):
+        """Another generator of noise."""
+        super().build(variables)
+        self.noise = None if self.nesterov else keras.random.SeedGenerator(1)
+
+    def update_step(self, gradient, variable, learning_rate):
+        """The step, with an assignment."""
+        super().update_step(gradient, variable, learning_rate)
+        if self.nesterov:
+            self._learning_rate.assign(learning_rate / 2)
+        else:
+            self.noise.next()
+
+
 REFUSED = {
+    "optimizer AssigningSgd: its update assigns its learning rate, which": lambda: AssigningSgd(
+        0.1, momentum=0.9, nesterov=True
+    ),
+    "optimizer AssigningSgd: its update assigns .*seed.*, which is not among": lambda: AssigningSgd(
+        0.1
+    ),
     "optimizer ReadingSgd: csrun cannot record its update: .* is read": lambda: ReadingSgd(0.1),
-    "Adam: learning_rate is a function": lambda: OPTIMIZERS.Adam(lambda: 0.1),
 }
 
 
@@ -159,19 +191,33 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, message):
     assert not list(tmp_path.glob("model-ckpt*"))
 
 
+EMA = {"learning_rate": 0.1, "use_ema": True}
 NEEDS_A_RULE = {
-    "optimizer Adam: use_ema is only supported in float32": {"precision": "mixed_bfloat16"},
-    "optimizer Adam: its update, .*, cannot run in 2 micro-batches: remove": {
-        "micro_batch_size": 8
-    },
+    "optimizer Adam: use_ema is only supported in float32": (EMA, {"precision": "mixed_bfloat16"}),
+    "optimizer Adam: learning_rate is a function, which csrun cannot": (
+        {"learning_rate": lambda: 0.1},
+        {"precision": "mixed_bfloat16"},
+    ),
+    "optimizer Adam: its update, .*, cannot run in 2 micro-batches: remove": (
+        EMA,
+        {"micro_batch_size": 8},
+    ),
 }
 
 
 @pytest.mark.parametrize("message", NEEDS_A_RULE)
 def test_where_an_update_needs_a_rule_another_is_refused(tmp_path, message):
-    config = CSRunConfig(**NEEDS_A_RULE[message])
-    make = lambda: mlp(OPTIMIZERS.Adam(0.1, use_ema=True))  # noqa: E731
+    options, config = NEEDS_A_RULE[message]
+    make = lambda: mlp(OPTIMIZERS.Adam(**options))  # noqa: E731
     with pytest.raises(UsageError, match="^" + message):
-        KerasModelToCerebrasEstimator(make, tmp_path, config).train(
+        KerasModelToCerebrasEstimator(make, tmp_path, CSRunConfig(**config)).train(
             lambda params: Dataset.from_batches(batches("mlp", 1))
+        )
+
+
+def test_more_steps_than_float32_counts_are_refused_of_a_recorded_update(tmp_path):
+    make = lambda: mlp(OPTIMIZERS.Adamax(0.1))  # noqa: E731
+    with pytest.raises(UsageError, match=r"optimizer Adamax: .* up to 16777216, got max_steps"):
+        KerasModelToCerebrasEstimator(make, tmp_path).train(
+            lambda params: Dataset.from_batches(batches("mlp", 1)), max_steps=2**24 + 1
         )
