@@ -4,15 +4,17 @@ The mean of the gradients of `grad_accum_steps` batches is that of all their sam
 such a batch into micro-batches where the wafer cannot hold it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from csrun.base.errors import UsageError
-from csrun.data import Dataset, as_dataset
+from csrun.data import DataError, Dataset, as_dataset
 
+AnyArray = npt.NDArray[Any]
 KEY = "grad_accum_steps"
 
 
@@ -53,7 +55,30 @@ class JoinedBatches:
         self._dataset, self._count = dataset, count
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._dataset.batches()
+        """Yield joined batches.
+
+        Raises: DataError for a data set of fewer batches, and for arrays that cannot be joined
+        """
+        batches, first = self._dataset.batches(), 0
         while len(group := [*islice(batches, self._count)]) == self._count:
-            columns = [np.concatenate(arrays) for arrays in zip(*group, strict=True)]
-            yield self._dataset.nested(columns)
+            names = self._dataset.names(len(group[0]))
+            columns = zip(names, zip(*group, strict=True), strict=True)
+            yield self._dataset.nested([_joined(name, arrays, first) for name, arrays in columns])
+            first += self._count
+        if not first:
+            raise DataError(
+                f"{KEY}={self._count}: the data set has only {len(group)} batches: give it more, "
+                f"or lower {KEY}"
+            )
+
+
+def _joined(name: str, arrays: Sequence[AnyArray], first: int) -> AnyArray:
+    """Join an array of several batches. first: number of the first of them."""
+    for number, array in enumerate(arrays, first):
+        if array.ndim == 0 or array.shape[1:] != arrays[0].shape[1:]:
+            other = f"that of batch {first} {arrays[0].shape}: pad the batches to one shape"
+            why = other if array.ndim else "without samples: give it an axis of samples"
+            raise DataError(
+                f"{KEY}={len(arrays)}: {name} of batch {number} has shape {array.shape}, {why}"
+            )
+    return np.concatenate(arrays)

@@ -21,6 +21,8 @@ from support.tf_models import (
 )
 
 from csrun.base.errors import UsageError
+from csrun.data import DataError, Dataset
+from csrun.tensorflow import joined_batches
 
 pytestmark = ignore_warnings
 
@@ -144,6 +146,23 @@ def test_a_number_of_accumulated_batches_is_positive(tmp_path):
     params = {"optimizer": {"grad_accum_steps": 0}}
     with pytest.raises(UsageError, match=r"optimizer\.grad_accum_steps must be an integer >= 1"):
         CerebrasEstimator(accumulating, tmp_path, params=params).train(lambda: batches(1), steps=1)
+
+
+JOINED = {
+    r"grad_accum_steps=2: labels of batch 3 has shape \(4, 5\), that of batch 2 \(4, 3\)": [3] * 3
+    + [5],
+    r"grad_accum_steps=2: labels of batch 0 has shape \(\), without samples": [None] * 2,
+    "grad_accum_steps=2: the data set has only 1 batches: give it more": [3],
+}
+
+
+@pytest.mark.parametrize("message", JOINED)
+def test_batches_that_cannot_be_joined_are_named(message):
+    widths = JOINED[message]
+    data = [(np.ones((4, 2)), np.ones(() if n is None else (4, n))) for n in widths]
+    make = joined_batches.joined(lambda params: Dataset.from_batches(data), 2)
+    with pytest.raises(DataError, match=message):
+        list(make(None).batches())
 
 
 def test_dropout_drops_the_share_and_keeps_the_mean(tmp_path):

@@ -102,7 +102,7 @@ class _Copying:
         after = self._last(update)
         update.operands[1] = copy = self._insert(update.grad, update, InsertPoint.after(after))
         if self._operations.index(update) < self._operations.index(after):  # an assignment
-            update.detach()
+            update.detach()  # type: ignore[no-untyped-call]
             Rewriter.insert_op(update, InsertPoint.after(_owner(copy)))
 
     def _last(self, update: UpdatingOp) -> Operation:
