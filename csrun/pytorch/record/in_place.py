@@ -103,7 +103,11 @@ class InPlaceWrites:
         refusal = self._recorder.refusal
         if target.memory.stored and not target.memory.stored.startswith("buffer"):
             remedy = "write x = x * 2 instead of x *= 2"
-            if self._recorder.has_loss:
+            if target.memory.stored.startswith("boolean"):
+                remedy = "set it in the loop, between two steps, as by buffer.fill_(True)"
+            elif target.memory.stored.startswith("integer"):
+                remedy = "make it a buffer of floats"
+            elif self._recorder.has_loss:
                 remedy = "give the Session the optimizer that updates it"
             raise refusal(
                 f"{func} writes into {target.memory.stored}, which the step may only read: {remedy}"

@@ -99,7 +99,8 @@ class PlainTensors:
         _, _, made = self._known.get(id(tensor), (None, None, None))
         if made is None:
             numbers = self.numbers_of(tensor)
-            stored = f"integer buffer {name}"
+            kind = "boolean" if tensor.dtype is torch.bool else "integer"
+            stored = f"{kind} buffer {name}"
             made = self._recorder.add_plain(numbers, LeafSource.CONSTANT, name, stored)
             self._known[id(tensor)] = tensor, numbers, made
             self.buffers.add(made.value)

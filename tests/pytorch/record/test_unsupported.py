@@ -227,7 +227,7 @@ def test_a_constant_that_changes_in_the_step_is_two():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda ids: ids.mul_(2), "writes into integer buffer ids"),
+        (lambda ids: ids.mul_(2), "writes into integer buffer ids.* make it a buffer of floats"),
         (lambda ids: ids.add_(1), "forward reads the integer buffer ids, which it counts up"),
     ],
 )
@@ -241,6 +241,18 @@ def test_a_buffer_of_integers_that_changes_is_refused(change, message):
 
     model.then = forward
     refused(model, step, message)
+
+
+def test_a_switch_that_forward_sets_is_refused():
+    model = Model(lambda x: x)
+    model.register_buffer("is_ready", torch.tensor(False))
+
+    def forward(x):
+        model.is_ready.fill_(True)
+        return x
+
+    model.then = forward
+    refused(model, step, "writes into boolean buffer is_ready.*: set it in the loop, between two")
 
 
 def test_dropout_that_is_computed_again_is_refused():
