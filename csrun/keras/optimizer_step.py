@@ -22,7 +22,7 @@ from csrun.pytorch.record.traced import TracedTensor
 OPTIMIZER_FOLDER = "optimizer/"  # begins the names of its variables in a checkpoint
 MOST_STEPS = 2**24  # that float32 counts one by one
 #: Methods that the PyTorch backend has for all variables at once, by operators of lists.
-_OF_LISTS = (
+_FOREACH_METHODS = (
     "_apply_weight_decay",
     "_backend_update_step",
     "_backend_reset_gradient_accumulators",
@@ -109,7 +109,7 @@ class OptimizerStep:
         with ExitStack() as stack:
             stack.enter_context(patch.object(Cond, "__call__", branches.called))
             stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
-            for name in _OF_LISTS:
+            for name in _FOREACH_METHODS:
                 if getattr(kind, name).__module__.startswith("keras.src.backend."):
                     stack.enter_context(patch.object(kind, name, getattr(BaseOptimizer, name)))
             yield

@@ -72,11 +72,11 @@ class KerasModel:
 
     @property
     def named(self) -> dict[str, Any]:
-        """All that a training has, by the names in a checkpoint."""
+        """Variables of the model and the recorded optimizer, by checkpoint name."""
         return {stored_name(v): v for v in self.variables} | self.state
 
     def hold_variables(self, module: torch.nn.Module) -> None:
-        """Have copies of the variables in a module, at their places."""
+        """Register copies of the variables in a module."""
         for variable in self.trained:
             value = torch.nn.Parameter(variable.value.detach().cpu().clone())
             parent, name = place_of(module, stored_name(variable))

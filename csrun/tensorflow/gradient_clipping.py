@@ -26,7 +26,7 @@ def clipping_of(gradient: Any, known: Mapping[str, str]) -> Clipped | None:
         case "Maximum":
             return _by_value(op, known)
         case "RealDiv":
-            return _by_own_norm(op, known)
+            return _by_gradient_norm(op, known)
         case _:
             return None
 
@@ -57,7 +57,7 @@ def _by_value(op: Any, known: Mapping[str, str]) -> Clipped | None:
     return Clipping(clip_value=float(most)), source.name
 
 
-def _by_own_norm(op: Any, known: Mapping[str, str]) -> Clipped | None:
+def _by_gradient_norm(op: Any, known: Mapping[str, str]) -> Clipped | None:
     """Source: tf.clip_by_norm: g * c / max(norm of g, c)"""
     product, longer = _plain(op.inputs[0].op), _plain(op.inputs[1].op)
     if product.type != "Mul" or longer.type != "Maximum":

@@ -6,7 +6,12 @@ from typing import Any
 from csrun.pytorch.record.recording import RecordedOperator, Recording
 
 _ORDERING = {"aten.topk.default", "aten.sort.default", "aten.sort.stable"}
-_OF_SOME = {"aten.slice.Tensor", "aten.detach.default", "aten.alias.default", "aten.clone.default"}
+_KEEPS_DISTINCT = {
+    "aten.slice.Tensor",
+    "aten.detach.default",
+    "aten.alias.default",
+    "aten.clone.default",
+}
 
 
 def writes_once(recording: Recording, scatter: RecordedOperator) -> bool:
@@ -14,7 +19,7 @@ def writes_once(recording: Recording, scatter: RecordedOperator) -> bool:
     given = _arguments(scatter)
     value, dim = given["index"], given["dim"]
     maker = recording.maker.get(value)
-    while maker is not None and maker.name in _OF_SOME:
+    while maker is not None and maker.name in _KEEPS_DISTINCT:
         value = maker.operands[0]
         maker = recording.maker.get(value)
     if maker is None or maker.name not in _ORDERING or maker.results[1] != value:

@@ -162,8 +162,8 @@ class Optimization:
         """Raises: UsageError for other trained parameters than before, where updates count steps"""
         counted = {
             name
-            for name, parameter in self._parameters()
-            if name in trained and self._rule.counts_steps(self._group_of(parameter))
+            for name, _ in self._parameters()
+            if name in trained and self._rule.counts_steps(self.group_of(name)[1])
         }
         if self._counted is not None and counted != self._counted:
             names = ", ".join(sorted(counted ^ self._counted))
@@ -173,9 +173,6 @@ class Optimization:
                 "all steps, or continue in a new Session with a new optimizer and model_dir"
             )
         self._counted = counted
-
-    def _group_of(self, parameter: torch.Tensor) -> dict[str, Any]:
-        return next(g for g in self._groups if any(p is parameter for p in g["params"]))
 
     def _options(self) -> list[tuple[Any, ...]]:
         rule = self._rule
@@ -224,7 +221,7 @@ class Optimization:
             state = unwatched_state(self.optimizer).get(parameter, {})
             if not self._rule.has_begun(state):
                 continue
-            group = self._group_of(parameter)
+            _, group = self.group_of(name)
             slots = self._rule.slots(state, group)
             steps = max(steps, self._rule.steps_of(state, group))
             found.update((f"{slot}/{stored_name(name)}", x) for slot, x in slots.items())
@@ -235,7 +232,6 @@ class Optimization:
 
         state: of the store, by the names of checkpoints; trained: the parameters that got gradients
         """
-        group_of = {id(p): group for group in self._groups for p in group["params"]}
         for name, parameter in self._parameters():
             if name in trained:
                 keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
@@ -244,7 +240,7 @@ class Optimization:
                     for slot, key in keys.items()
                     if key in state
                 }
-                if given := self._rule.state(slots, group_of[id(parameter)], steps):
+                if given := self._rule.state(slots, self.group_of(name)[1], steps):
                     unwatched_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:

@@ -43,10 +43,10 @@ def plain_step(
         parameter = torch.nn.Parameter(before.weights.clone())
         parameter.grad = before.gradient
         first = {option: group[option] for option in rule.builds_state_from}
-        own = type(user)([parameter], lr=rate, **first)
-        own.param_groups[0].update({**options, "params": [parameter]})
+        reference = type(user)([parameter], lr=rate, **first)
+        reference.param_groups[0].update({**options, "params": [parameter]})
         if before.steps and before.slots:
-            own.state[parameter].update(rule.state(before.slots, group, before.steps))
-        own.step()
-        slots = rule.slots(own.state[parameter], options) if before.slots else {}
+            reference.state[parameter].update(rule.state(before.slots, group, before.steps))
+        reference.step()
+        slots = rule.slots(reference.state[parameter], options) if before.slots else {}
     return {WEIGHTS: parameter.detach(), **slots}

@@ -81,7 +81,7 @@ class FunctionCapture(TorchFunctionMode):
         return self._recorder.is_finished
 
     def composite(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Record a call of a composite operator; make one of another function."""
+        """Record a composite operator; call any other function."""
         found = record_composite(self._recorder, func, args, kwargs)
         return call_for_user(func, args, kwargs) if found is NotImplemented else found
 

@@ -44,7 +44,7 @@ class TorchUpdates:
             for region, value in after.items():
                 key = f"{AFTER}{region}/{stored_name(name)}"
                 if key in self.found.numbers:
-                    stored = value.T if stored_name(name) in self._turned else value
+                    stored = value.T if stored_name(name) in self._transposed else value
                     yield self.found.numbers[key], stored.contiguous().numpy()
 
     def _gradients(self) -> dict[str, torch.Tensor]:
@@ -61,14 +61,14 @@ class TorchUpdates:
         return {name: clipped[ref] for name, ref in wanted.items()}
 
     @property
-    def _turned(self) -> set[str]:
+    def _transposed(self) -> set[str]:
         """Parameters of which the store has the transpose."""
         return {p.name for p in self.found.plan.parameters if p.is_turned}
 
     def _of(self, region: str, name: str) -> torch.Tensor | None:
         """A value before the update as PyTorch has it; None where it is not recorded."""
         value = self._read(f"{BEFORE}{region}/{stored_name(name)}")
-        return value.T if value is not None and stored_name(name) in self._turned else value
+        return value.T if value is not None and stored_name(name) in self._transposed else value
 
     def _read(self, key: str) -> torch.Tensor | None:
         if key not in self.found.numbers or (value := self.found.value(key)) is None:
