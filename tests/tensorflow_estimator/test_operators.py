@@ -157,9 +157,10 @@ def quantized(features, labels, mode, params):
     )
     with tf.control_dependencies([seen.assign_add(tf.reduce_mean(features, [0, 1, 2]))]):
         loss = tf.reduce_mean(tf.square(mean - codes)) + tf.reduce_mean(mean * seen)
-    sizes = moving_averages.assign_moving_average(size, tf.square(mean), 0.5, zero_debias=False)
-    totals = moving_averages.assign_moving_average(total, mean, 0.8, zero_debias=False)
-    update = codes.assign(totals / sizes)
+    with tf.control_dependencies([loss]):  # which reads the codes of before
+        sizes = moving_averages.assign_moving_average(size, tf.square(mean), 0.5, zero_debias=False)
+        totals = moving_averages.assign_moving_average(total, mean, 0.8, zero_debias=False)
+        update = codes.assign(totals / sizes)
     train_op = tf.group(v1.train.GradientDescentOptimizer(0.2).minimize(loss), update)
     return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
 
