@@ -147,7 +147,7 @@ def lowered(params: str) -> str:
 def checkout(tmp_path: Path) -> Path:
     """A copy of the reference models that trains for few steps, and csrun's commands beside it."""
     folder = tmp_path / "checkout"
-    leave_out = shutil.ignore_patterns("model_dir*", "__pycache__", "*.bin")
+    leave_out = shutil.ignore_patterns("model_dir*", "__pycache__", "*.bin", "compile_report.txt")
     shutil.copytree(MODELS, folder / "reference_models", ignore=leave_out)
     for params in folder.glob("reference_models/*/configs/*.yaml"):
         params.write_text(lowered(params.read_text()))
