@@ -19,9 +19,8 @@ from csrun.executable.arrays import ALIGNMENT_BYTES, Array
 from csrun.executable.machine_code import MachineCode
 
 #: Places in a team's memory, in bytes; what different threads write is in cache lines apart.
-DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM, SHARES = range(0, 512, 64)
-THREADS = SYSTEM + 16
-SHARE_BYTES = 64  # of a thread
+TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
+TEAM_BYTES = 512
 _JOIN_S = 1.0
 
 
@@ -51,14 +50,13 @@ class Team:
     def __init__(self, code: MachineCode, threads: int) -> None:
         self.threads = threads
         self._code = code
-        self._memory = empty(SHARES + SHARE_BYTES * threads)
+        self._memory = empty(TEAM_BYTES)
         self._memory[:] = 0
         self.address: int = self._memory.ctypes.data
         libc = CDLL(None)
         system = self._memory[SYSTEM:].view(np.uint64)
         system[0] = cast(libc.syscall, c_void_p).value or 0
         system[1] = cast(libc.sched_yield, c_void_p).value or 0
-        self._memory[THREADS:SHARES].view(np.int64)[0] = threads
         work = code.function("team.work", c_void_p, c_int64)
         self._helpers = [
             Thread(target=work, args=(self.address, n), name=f"team {n}", daemon=True)

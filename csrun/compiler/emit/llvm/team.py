@@ -1,39 +1,25 @@
 """The machine code of a team of threads: how they share the rows of a job.
 
 A job is (function, arguments of each thread, rows, chunk), a call is a list of jobs, one after the
-other. The caller publishes a job. Each thread has a share of its chunks, the same part of the rows
-in every job, so that what a kernel writes is read by the next one in the same core's cache; who has
-no chunk left takes those of others. A helper that gets no CPU takes none, and keeps nobody waiting.
+other. The caller publishes a job; it and its helpers take chunks of rows until none is left. A
+helper that gets no CPU takes none, and keeps nobody waiting: others compute its share.
 
 Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 
-Source: the wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3; work that
-idle threads take from others: Blumofe and Leiserson 1999, Scheduling Multithreaded Computations by
-Work Stealing
+Source: the wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3
 """
 
-from csrun.executable.team import (
-    BUSY,
-    DONE,
-    GENERATION,
-    JOB,
-    SHARE_BYTES,
-    SHARES,
-    SLEEPERS,
-    STOP,
-    SYSTEM,
-    THREADS,
-)
+from csrun.executable.team import BUSY, DONE, GENERATION, JOB, SLEEPERS, STOP, SYSTEM, TICKET
 
 SPINS = 2000  # pauses before a helper sleeps: 0.04 to 0.12 ms, so that streamers get its CPU
 PATIENCE = 200  # pauses before the caller offers its CPU to a helper that has not finished
 FUTEX, WAIT, WAKE, ALL = 202, 128, 129, 2**31 - 1  # Linux on x86-64; waits of this process alone
 
 TEAM_CODE = f"""\
-; A team's memory: {DONE} chunks done, {JOB} function, arguments of each thread, rows, chunk,
-; chunks, {GENERATION} changes with each job, {SLEEPERS} helpers that sleep, {STOP} no more jobs,
-; {BUSY} a call is under way, {SYSTEM} syscall and sched_yield of libc, {THREADS} their number,
-; {SHARES} for each thread a ticket: the job's number (upper half) and the next chunk of its share.
+; A team's memory: {TICKET} the job's number (upper half) and its next chunk, {DONE} chunks done,
+; {JOB} function, arguments of each thread, rows, chunk, chunks, {GENERATION} changes with each
+; job, {SLEEPERS} helpers that sleep, {STOP} no more jobs, {BUSY} a call is under way, {SYSTEM}
+; syscall and sched_yield of libc.
 
 ; Run jobs: on all threads, or on the caller's where there is no team, or another call has it.
 define void @team.run(ptr %team, ptr %jobs, i64 %count) nounwind {{
@@ -95,22 +81,11 @@ alone:
   call void @team.alone(ptr %job)
   ret void
 publish:
-  ; First tickets of which no chunk is left: a helper that has read one before finds another when it
-  ; claims a chunk, and takes none of a job that is half written.
-  %threads.at = getelementptr i8, ptr %team, i64 {THREADS}
-  %threads = load i64, ptr %threads.at
-  %first = getelementptr i8, ptr %team, i64 {SHARES}
-  %before = load atomic i64, ptr %first monotonic, align 8
+  ; First a ticket of which no chunk is left: a helper that has read the one before finds another
+  ; one when it claims a chunk, and takes none of a job that is half written.
+  %before = load atomic i64, ptr %team monotonic, align 8
   %none = or i64 %before, 4294967295
-  br label %close
-close:
-  %c = phi i64 [ 0, %publish ], [ %c.next, %close ]
-  %closing = getelementptr [{SHARE_BYTES} x i8], ptr %first, i64 %c
-  %closed = atomicrmw xchg ptr %closing, i64 %none acq_rel
-  %c.next = add i64 %c, 1
-  %is_open = icmp slt i64 %c.next, %threads
-  br i1 %is_open, label %close, label %write
-write:
+  %closed = atomicrmw xchg ptr %team, i64 %none acq_rel
   %rows.up = add i64 %rows, %chunk
   %rows.last = sub i64 %rows.up, 1
   %chunks = sdiv i64 %rows.last, %chunk
@@ -123,22 +98,12 @@ write:
   %number = lshr i64 %before, 32
   %next = add i64 %number, 1
   %ticket = shl i64 %next, 32
-  br label %open
-open: ; the helpers' shares first, the caller's last
-  %o = phi i64 [ %threads, %write ], [ %thread, %open ]
-  %thread = sub i64 %o, 1
-  %start = call i64 @team.start(i64 %thread, i64 %chunks, i64 %threads)
-  %own = or i64 %ticket, %start
-  %opening = getelementptr [{SHARE_BYTES} x i8], ptr %first, i64 %thread
-  store atomic i64 %own, ptr %opening release, align 8
-  %is_closed = icmp sgt i64 %thread, 0
-  br i1 %is_closed, label %open, label %compute
-compute:
+  store atomic i64 %ticket, ptr %team release, align 8
   call void @team.wake(ptr %team)
   call void @team.take(ptr %team, i64 0)
   br label %wait
 wait:
-  %spins = phi i64 [ 0, %compute ], [ %spins.next, %pause ]
+  %spins = phi i64 [ 0, %publish ], [ %spins.next, %pause ]
   %computed = load atomic i64, ptr %done acquire, align 8
   %is_done = icmp eq i64 %computed, %chunks
   br i1 %is_done, label %end, label %patience
@@ -176,43 +141,25 @@ end:
   ret void
 }}
 
-; The first chunk of a thread's share.
-define internal i64 @team.start(i64 %thread, i64 %chunks, i64 %threads) nounwind {{
-  %before = mul i64 %thread, %chunks
-  %start = sdiv i64 %before, %threads
-  ret i64 %start
-}}
-
-; Compute chunks of the job that is published, until none is left: of the own share, then of others.
+; Compute chunks of the job that is published, until none is left.
 define internal void @team.take(ptr %team, i64 %thread) nounwind {{
 entry:
   %job = getelementptr i8, ptr %team, i64 {JOB}
   %done = getelementptr i8, ptr %team, i64 {DONE}
-  %threads.at = getelementptr i8, ptr %team, i64 {THREADS}
-  %threads = load i64, ptr %threads.at
-  %shares = getelementptr i8, ptr %team, i64 {SHARES}
   %table.at = getelementptr i64, ptr %job, i64 1
   %rows.at = getelementptr i64, ptr %job, i64 2
   %chunk.at = getelementptr i64, ptr %job, i64 3
   %chunks.at = getelementptr i64, ptr %job, i64 4
-  br label %share
-share:
-  %n = phi i64 [ 0, %entry ], [ %n.next, %empty ]
-  %at = add i64 %thread, %n
-  %owner = urem i64 %at, %threads
-  %owner.next = add i64 %owner, 1
-  %ticket.at = getelementptr [{SHARE_BYTES} x i8], ptr %shares, i64 %owner
   br label %look
 look:
-  %ticket = load atomic i64, ptr %ticket.at acquire, align 8
+  %ticket = load atomic i64, ptr %team acquire, align 8
   %number = and i64 %ticket, 4294967295
   %chunks = load atomic i64, ptr %chunks.at monotonic, align 8
-  %end.of = call i64 @team.start(i64 %owner.next, i64 %chunks, i64 %threads)
-  %is_left = icmp slt i64 %number, %end.of
-  br i1 %is_left, label %claim, label %empty
+  %is_left = icmp slt i64 %number, %chunks
+  br i1 %is_left, label %claim, label %end
 claim:
   %next = add i64 %ticket, 1
-  %claimed = cmpxchg ptr %ticket.at, i64 %ticket, i64 %next acq_rel monotonic
+  %claimed = cmpxchg ptr %team, i64 %ticket, i64 %next acq_rel monotonic
   %is_ours = extractvalue {{ i64, i1 }} %claimed, 1
   br i1 %is_ours, label %compute, label %look
 compute:
@@ -228,10 +175,6 @@ compute:
   call void %function(ptr %arguments, i64 %first, i64 %last)
   %computed = atomicrmw add ptr %done, i64 1 acq_rel
   br label %look
-empty:
-  %n.next = add i64 %n, 1
-  %is_more = icmp slt i64 %n.next, %threads
-  br i1 %is_more, label %share, label %end
 end:
   ret void
 }}
@@ -239,8 +182,6 @@ end:
 ; A helper: takes chunks of job after job; spins between them, then sleeps.
 define void @team.work(ptr %team, i64 %thread) nounwind {{
 entry:
-  %shares = getelementptr i8, ptr %team, i64 {SHARES}
-  %ticket.at = getelementptr [{SHARE_BYTES} x i8], ptr %shares, i64 %thread
   %stop = getelementptr i8, ptr %team, i64 {STOP}
   %generation = getelementptr i8, ptr %team, i64 {GENERATION}
   %sleepers = getelementptr i8, ptr %team, i64 {SLEEPERS}
@@ -252,7 +193,7 @@ ready:
   br label %spin
 spin:
   %spins = phi i64 [ 0, %ready ], [ %spins.next, %pause ]
-  %ticket = load atomic i64, ptr %ticket.at acquire, align 8
+  %ticket = load atomic i64, ptr %team acquire, align 8
   %found = lshr i64 %ticket, 32
   %is_new = icmp ne i64 %found, %seen
   br i1 %is_new, label %take, label %is_stopped
@@ -275,7 +216,7 @@ sleep:
   ; one, or this one sees the job, or the wait finds another generation.
   %more = atomicrmw add ptr %sleepers, i32 1 seq_cst
   %now = load atomic i32, ptr %generation seq_cst, align 4
-  %last = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %last = load atomic i64, ptr %team seq_cst, align 8
   %number = lshr i64 %last, 32
   %is_same = icmp eq i64 %number, %seen
   %ended = load atomic i32, ptr %stop seq_cst, align 4
