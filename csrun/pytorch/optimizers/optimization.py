@@ -67,14 +67,13 @@ class Optimization:
         """The rule of the optimizer."""
         return self._rule
 
-    def group_of(self, name: str) -> tuple[int, dict[str, Any]]:
-        """Return the number of a parameter's group, and the group."""
-        found = (
-            (number, group)
+    def groups(self) -> dict[str, tuple[int, dict[str, Any]]]:
+        """Return the number and the group of each parameter, by its name."""
+        return {
+            self._name(p, number): (number, group)
             for number, group in enumerate(self._groups)
-            if any(self._names.get(id(p)) == name for p in group["params"])
-        )
-        return next(found)
+            for p in group["params"]
+        }
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
@@ -162,8 +161,8 @@ class Optimization:
         """Raises: UsageError for other trained parameters than before, where updates count steps"""
         counted = {
             name
-            for name, _ in self._parameters()
-            if name in trained and self._rule.counts_steps(self.group_of(name)[1])
+            for name, (_, group) in self.groups().items()
+            if name in trained and self._rule.counts_steps(group)
         }
         if self._counted is not None and counted != self._counted:
             names = ", ".join(sorted(counted ^ self._counted))
@@ -216,12 +215,12 @@ class Optimization:
     def loaded(self) -> tuple[dict[str, torch.Tensor], int]:
         """Return the state that the script has loaded, by its names in the store, and its steps."""
         found: dict[str, torch.Tensor] = {}
-        steps = 0
+        steps, groups = 0, self.groups()
         for name, parameter in self._parameters():
             state = unwatched_state(self.optimizer).get(parameter, {})
             if not self._rule.has_begun(state):
                 continue
-            _, group = self.group_of(name)
+            _, group = groups[name]
             slots = self._rule.slots(state, group)
             steps = max(steps, self._rule.steps_of(state, group))
             found.update((f"{slot}/{stored_name(name)}", x) for slot, x in slots.items())
@@ -232,6 +231,7 @@ class Optimization:
 
         state: of the store, by the names of checkpoints; trained: the parameters that got gradients
         """
+        groups = self.groups()
         for name, parameter in self._parameters():
             if name in trained:
                 keys = {slot: f"{slot}/{stored_name(name)}" for slot in SLOTS}
@@ -240,7 +240,7 @@ class Optimization:
                     for slot, key in keys.items()
                     if key in state
                 }
-                if given := self._rule.state(slots, self.group_of(name)[1], steps):
+                if given := self._rule.state(slots, groups[name][1], steps):
                     unwatched_state(self.optimizer)[parameter].update(given)
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:

@@ -29,7 +29,7 @@ def plain_step(
 
     numbers: of the step, of all groups, up to the last one that the program reads
     """
-    place, group = optimization.group_of(name)
+    place, group = optimization.groups()[name]
     filled = (*numbers, *NUMBERS * (place + 1) * [0.0])
     rate, decay, cycled = filled[NUMBERS * place : NUMBERS * (place + 1)]
     rule, user = optimization.rule, optimization.optimizer
