@@ -33,12 +33,10 @@ SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _BATCH_FLOATS)
 PACKED_BYTES = 4 << 20  # at most, of B that all threads share
 _PACKED_COLUMNS = 96  # of a chunk, at most
 _CHUNKS = 4  # of each thread, in which one may be slower than others
-_SMALL_ROWS = 24  # of a chunk that balances threads; fewer lose 2 to 5 % of their time
-_GROUP_COLUMNS, _MOST_GROUPS = 128, 16  # at least so many columns
-# What takes as long as so many more rows of a chunk, and as so many more columns.
-_ROWS_OF_CHUNK, _COLUMNS_OF_A = 2, 10
+_TILES_OF_CHUNK = 2  # of rows
+_GROUP_COLUMNS = 128  # at least, of a group
 _LEAST_WORK = 1 << 17  # multiplications of a chunk: 3 us
-_LEAST_PACKED = 1 << 13  # numbers of a chunk: 2 us
+_LEAST_PACKED = 1 << 19  # numbers that threads share: fewer are packed sooner by one of them
 _LARGE = 1 << 22  # multiplications of an item that all threads share
 
 
@@ -276,6 +274,8 @@ def _merged(form: _Form) -> _Form:
 
 
 def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
+    if threads > 1 and _is_small(form, tile, threads):
+        form = _in_parts(form, threads)
     items = prod(axis.size for axis in form.axes)
     is_batch = items > 1 and form.k * tile.columns <= _BATCH_FLOATS
     if is_batch and (items >= _CHUNKS * threads or form.work <= _LARGE):
@@ -284,6 +284,19 @@ def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[Produ
     else:
         for places in product(*(range(axis.size) for axis in form.axes)):
             yield from _matrix_steps(form.item(places), packed, tile, threads)
+
+
+def _is_small(form: _Form, tile: Tile, threads: int) -> bool:
+    """Return whether each thread packs B by itself: to wait until it is packed takes longer."""
+    has_parts = not form.axes and form.m % threads == 0 and form.b_size == 4
+    fits = form.k * _padded(form.n, tile) <= _BATCH_FLOATS
+    return has_parts and fits and threads * _LEAST_WORK <= form.work <= _LARGE
+
+
+def _in_parts(form: _Form, parts: int) -> _Form:
+    """The product as a batch of equal parts of its rows, with one B."""
+    rows = form.m // parts
+    return replace(form, m=rows, axes=(_Axis(parts, rows * form.a_row, 0, rows * form.c_row),))
 
 
 def _batch_step(form: _Form, tile: Tile) -> ProductStep:
@@ -324,25 +337,19 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
 
 @cache
 def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
-    """Rows of a chunk, and columns of a group, with which the busiest thread has least to do."""
+    """Rows of a chunk, and columns of a group: one group, unless there are too few rows."""
     if threads == 1:
         return BLOCK_ROWS, _padded(n, tile)
-    tiles, block = -(-m // tile.rows), BLOCK_ROWS // tile.rows
-    found: list[tuple[int, int, int]] = []
-    for groups in range(1, min(max(n // _GROUP_COLUMNS, 1), _MOST_GROUPS) + 1):
-        width = _padded(-(-n // groups), tile)
-        least = min(-(-_LEAST_WORK // (width * k * tile.rows)), block)
-        most = max(tiles * groups // (_CHUNKS * threads), _SMALL_ROWS // tile.rows, least)
-        for count in range(least, min(most, block) + 1):
-            chunks = -(-tiles // count) * -(-n // width)
-            rows, rounds = count * tile.rows, -(-chunks // threads)
-            found.append((rounds * (rows + _ROWS_OF_CHUNK) * (width + _COLUMNS_OF_A), rows, width))
-    return min(found)[1:]
+    rows = _TILES_OF_CHUNK * tile.rows
+    groups = min(-(-_CHUNKS * threads * rows // m), max(n // _GROUP_COLUMNS, 1))
+    width = _padded(-(-n // groups), tile)
+    return rows * -(-_LEAST_WORK // (width * k * rows)), width
 
 
 def _columns_of_chunk(n: int, k: int, tile: Tile, threads: int) -> int:
-    each = max(-(-n // (_CHUNKS * threads)), _LEAST_PACKED // k)
-    return min(_padded(each, tile), _PACKED_COLUMNS)
+    if n * k < _LEAST_PACKED:
+        return _padded(n, tile)
+    return min(_padded(-(-n // (_CHUNKS * threads)), tile), _PACKED_COLUMNS)
 
 
 def _padded(n: int, tile: Tile) -> int:

@@ -1,15 +1,27 @@
 """The machine code of a team of threads: how they share the rows of a job.
 
 A job is (function, arguments of each thread, rows, chunk), a call is a list of jobs, one after the
-other. The caller publishes a job; it and its helpers take chunks of rows until none is left. A
-helper that gets no CPU takes none, and keeps nobody waiting: others compute its share.
+other. The caller publishes a job; it and its helpers take chunks of rows until none is left: first
+many at once, 2 / (3 * threads) of those that are left, at the end one by one, so that all finish at
+nearly the same time. A helper that gets no CPU takes none, and keeps nobody waiting.
 
 Between jobs helpers spin for about 0.1 ms, then sleep until the next one.
 
-Source: the wait and wake of Franke et al. 2002, Fuss, Futexes and Furwocks, section 3
+Sources: Polychronopoulos and Kuck 1987, Guided Self-Scheduling; the wait and wake of Franke et al.
+2002, Fuss, Futexes and Furwocks, section 3
 """
 
-from csrun.executable.team import BUSY, DONE, GENERATION, JOB, SLEEPERS, STOP, SYSTEM, TICKET
+from csrun.executable.team import (
+    BUSY,
+    DONE,
+    GENERATION,
+    JOB,
+    SHARES,
+    SLEEPERS,
+    STOP,
+    SYSTEM,
+    TICKET,
+)
 
 SPINS = 2000  # pauses before a helper sleeps: 0.04 to 0.12 ms, so that streamers get its CPU
 PATIENCE = 200  # pauses before the caller offers its CPU to a helper that has not finished
@@ -19,7 +31,7 @@ TEAM_CODE = f"""\
 ; A team's memory: {TICKET} the job's number (upper half) and its next chunk, {DONE} chunks done,
 ; {JOB} function, arguments of each thread, rows, chunk, chunks, {GENERATION} changes with each
 ; job, {SLEEPERS} helpers that sleep, {STOP} no more jobs, {BUSY} a call is under way, {SYSTEM}
-; syscall and sched_yield of libc.
+; syscall and sched_yield of libc, {SHARES} 3 * threads.
 
 ; Run jobs: on all threads, or on the caller's where there is no team, or another call has it.
 define void @team.run(ptr %team, ptr %jobs, i64 %count) nounwind {{
@@ -150,6 +162,8 @@ entry:
   %rows.at = getelementptr i64, ptr %job, i64 2
   %chunk.at = getelementptr i64, ptr %job, i64 3
   %chunks.at = getelementptr i64, ptr %job, i64 4
+  %shares.at = getelementptr i8, ptr %team, i64 {SHARES}
+  %shares = load i64, ptr %shares.at
   br label %look
 look:
   %ticket = load atomic i64, ptr %team acquire, align 8
@@ -158,7 +172,11 @@ look:
   %is_left = icmp slt i64 %number, %chunks
   br i1 %is_left, label %claim, label %end
 claim:
-  %next = add i64 %ticket, 1
+  %left = sub i64 %chunks, %number
+  %twice = shl i64 %left, 1
+  %share = udiv i64 %twice, %shares
+  %count = call i64 @llvm.smax.i64(i64 %share, i64 1)
+  %next = add i64 %ticket, %count
   %claimed = cmpxchg ptr %team, i64 %ticket, i64 %next acq_rel monotonic
   %is_ours = extractvalue {{ i64, i1 }} %claimed, 1
   br i1 %is_ours, label %compute, label %look
@@ -170,10 +188,11 @@ compute:
   %rows = load i64, ptr %rows.at
   %chunk = load i64, ptr %chunk.at
   %first = mul i64 %number, %chunk
-  %after = add i64 %first, %chunk
+  %extent = mul i64 %count, %chunk
+  %after = add i64 %first, %extent
   %last = call i64 @llvm.smin.i64(i64 %after, i64 %rows)
   call void %function(ptr %arguments, i64 %first, i64 %last)
-  %computed = atomicrmw add ptr %done, i64 1 acq_rel
+  %computed = atomicrmw add ptr %done, i64 %count acq_rel
   br label %look
 end:
   ret void
@@ -244,6 +263,7 @@ define void @team.stop(ptr %team) nounwind {{
 
 #: Intrinsics that it calls, each with its declaration.
 DECLARED = {
+    "llvm.smax.i64": "declare i64 @llvm.smax.i64(i64, i64)",
     "llvm.smin.i64": "declare i64 @llvm.smin.i64(i64, i64)",
     "llvm.x86.sse2.pause": "declare void @llvm.x86.sse2.pause()",
     "llvm.memcpy.p0.p0.i64": "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",

@@ -144,7 +144,16 @@ def test_batches_are_one_step_or_one_product():
     assert dense.steps[1].words[7] == 27
 
 
-@pytest.mark.parametrize("size", [(40, 50, 60), (130, 300, BLOCK_K + 70)], ids=str)
+def test_threads_pack_a_small_matrix_each_for_itself():
+    a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
+    parts = plan_of(a, b, out, False, 0, AVX2, threads=2)
+    assert [(step.function, step.rows) for step in parts.steps] == [("product.batch", 2)]
+    for m, threads in ((128, 1), (127, 2), (32, 2)):
+        whole = plan_of(a[:m], b, out[:m], False, 0, AVX2, threads)
+        assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
+
+
+@pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 70)], ids=str)
 def test_bits_depend_on_k_alone(size):
     """Not on chunks, threads, tiles, orders in memory, nor on other rows and columns."""
     m, n, k = size
