@@ -108,7 +108,7 @@ class Training:
 def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads: int) -> Step:
     """One training step of a compiled program on a batch, with so many threads."""
     from support.programs import Machine, step_of
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import ThreadpoolController
 
     from csrun.executable import Runtime
     from csrun.executable.threads import threads_of
@@ -120,9 +120,10 @@ def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads:
     visits = executable.wafer_program(machine.arena, machine.store, runtime).visits
     updates = Updates(plan, executable.update_program(machine.store, runtime))
     step = step_of(plan, batch, len(batch[0]))
+    libraries = ThreadpoolController()
 
     def run() -> None:
-        with threadpool_limits(count.blas, user_api="blas"):
+        with libraries.limit(limits=count.blas, user_api="blas"):
             for visit in visits:
                 visit(batch, step)
             for group in plan.deliveries:
