@@ -10,7 +10,7 @@ from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.half import widen_half
 
 _GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
-_AHEAD = 16  # rows: the next one is in another page, where the CPU does not look by itself
+_AHEAD = 4  # rows: the next one is in another page, where the CPU does not look by itself
 _FLOAT, _QUARTER, _VECTOR = Kind("float32"), Kind("float32", 4), Kind("float32", 8)
 # Shuffles that transpose 4 by 4 numbers in each half of 4 vectors.
 _LOW_PAIRS, _HIGH_PAIRS = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
