@@ -74,6 +74,13 @@ class LaneValue:
         return f"{self.kind.ir} {self.text}"
 
 
+@dataclass(frozen=True)
+class FirstLanes(LaneValue):
+    """The mask of the first lanes, of which the number is known when the code is written."""
+
+    count: int
+
+
 INDEX = Kind("int64")
 
 
@@ -135,6 +142,12 @@ class Code:
         kind = Kind(dtype, LANES)
         numbers = ", ".join(f"{kind.element} {n}" for n in range(LANES))
         return LaneValue(f"<{numbers}>", kind)
+
+    def first_lanes(self, count: int) -> FirstLanes:
+        """The mask of so many lanes."""
+        kind = Kind("bool", LANES)
+        bits = ", ".join(f"{kind.element} {int(n < count)}" for n in range(LANES))
+        return FirstLanes(f"<{bits}>", kind, count)
 
     def op(self, name: str, x: LaneValue, y: LaneValue) -> LaneValue:
         """An instruction of two operands of one type."""
@@ -214,9 +227,26 @@ class Code:
         if mask is None:
             self.lines.append(f"  store {value}, ptr {pointer}, align {align}")
             return
+        if isinstance(mask, FirstLanes):
+            self._store_first(value, pointer, mask.count)
+            return
         name = f"llvm.masked.store.{value.kind.suffix}.p0"
         self._declare(name, f"void @{name}({value.kind.ir}, ptr, i32, {mask.kind.ir})")
         self.lines.append(f"  call void @{name}({value}, ptr {pointer}, i32 {align}, {mask})")
+
+    def _store_first(self, value: LaneValue, pointer: str, count: int) -> None:
+        """Lanes in pieces of 2 ** n: some CPUs take ten times as long for a store with a mask."""
+        done = 0
+        while done < count:
+            size = 1 << ((count - done).bit_length() - 1)
+            kind = Kind(value.kind.dtype, size)
+            lanes = ", ".join(f"i32 {n}" for n in range(done, done + size))
+            piece = f"shufflevector {value}, {value}, <{size} x i32> <{lanes}>"
+            own = f"<{size} x {kind.element}> {self.make(kind, piece).text}"
+            place = self.offset(pointer, kind.dtype, index(done))
+            align = stored_size(kind.dtype)
+            self.lines.append(f"  store {own}, ptr {place}, align {align}")
+            done += size
 
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:
         """Elements that are not consecutive."""

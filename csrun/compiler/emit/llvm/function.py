@@ -213,7 +213,7 @@ class FunctionWriter:
             with self._code.loop(index(0), index(full), LANES) as at:
                 self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, None), sums)
         if size % LANES:
-            mask = self._mask(index(size % LANES))
+            mask = self._code.first_lanes(size % LANES)
             at = index(full)
             self._point(NestPoint(stage, row, [*places, (dims, at)], dims, LANES, mask), sums)
 
