@@ -81,7 +81,7 @@ class LibraryCase:
         given = self._values.get(array.name)
         whole = np.full(size, np.nan if "float" in array.dtype else 1, array.dtype)
         if given is not None:
-            array_over(whole, array)[...] = given
+            array_over(whole, array)[...] = np.reshape(given, array.shape)
         memory = Guarded(whole.nbytes, at_end)
         memory.memory[:] = whole.view(np.uint8)
         return memory

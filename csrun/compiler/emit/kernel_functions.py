@@ -11,7 +11,7 @@ from csrun.compiler.emit.llvm.library import BUILDERS, library_code
 from csrun.compiler.emit.llvm.module import KernelCode, common_text, kernel_code, module_text
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Phase
-from csrun.compiler.graph.kernel import Kernel, Name
+from csrun.compiler.graph.kernel import CHECKS, Kernel, Name
 from csrun.compiler.kernels.products import AddedProduct, Product
 from csrun.compiler.lair.dialect import print_kernels
 from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction
@@ -69,12 +69,14 @@ class KernelFunctions:
     def prepare(self, kernel: Kernel, name: Name) -> list[str]:
         """Lines that bind a kernel's arrays."""
         form = self._of.get(id(kernel))
-        return kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
+        own = kernel.prepare(name) if form is None else form.function.prepare(form.label, name)
+        return [CHECKS, *own] if kernel.check(name) else own
 
     def emit(self, kernel: Kernel, name: Name) -> list[str]:
         """Lines of a kernel in a visit."""
         form = self._of.get(id(kernel))
-        return kernel.emit(name) if form is None else form.function.emit(form.label, name)
+        own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
+        return [*kernel.check(name), *own]
 
     def kernel_files(self, has_products: bool = True) -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.

@@ -65,6 +65,10 @@ class Kernel(ABC):
         """Lines that run once, when the program is bound: views and small constants."""
         return []
 
+    def check(self, name: Name) -> list[str]:
+        """Lines before those of `emit` that raise an error where the values allow no result."""
+        return []
+
     @abstractmethod
     def emit(self, name: Name) -> list[str]:
         """Lines of Python; `name` gives the local variable of an array."""
@@ -113,6 +117,24 @@ def bound_struct(variable: str, kind: str, fields: Mapping[str, str]) -> str:
     return f"{variable} = {kind}({arguments})"
 
 
+#: The import that lines of checks need.
+CHECKS = "from csrun.kernels.indexing import require_inside"
+
+
+def indices_inside(indices: str, size: int, layer: str) -> list[str]:
+    """Return the line that raises an error where one of some indices is out of range."""
+    return [f"require_inside({indices}, {size}, {f'layer {layer}'!r})"]
+
+
 Matcher = Callable[[Operation, "Graph"], Kernel | None]
 
-__all__ = ["FunctionKernel", "Kernel", "Matcher", "Name", "Phase", "bound_struct"]
+__all__ = [
+    "CHECKS",
+    "FunctionKernel",
+    "Kernel",
+    "Matcher",
+    "Name",
+    "Phase",
+    "bound_struct",
+    "indices_inside",
+]

@@ -10,9 +10,9 @@ from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct, indices_inside
 
-IMPORT = "from csrun.kernels import embedding, indexing"
+IMPORT = "from csrun.kernels import embedding"
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,15 @@ class Lookup(Kernel):
     def prepare(self, name: Name) -> list[str]:
         return [IMPORT]
 
+    def check(self, name: Name) -> list[str]:
+        """Of indices that nobody has seen."""
+        if self.is_checked:
+            return []
+        return indices_inside(name(self.indices), self.weight.shape[0], self.layer)
+
     def emit(self, name: Name) -> list[str]:
         arguments = ", ".join(map(name, (self.weight, self.indices, self.out)))
-        call = f"embedding.lookup({arguments})"
-        if self.is_checked:
-            return [call]
-        numbers = f"{self.weight.shape[0]}, {f'layer {self.layer}'!r}"
-        return [f"indexing.require_inside({name(self.indices)}, {numbers})", call]
+        return [f"embedding.lookup({arguments})"]
 
 
 @dataclass(frozen=True)

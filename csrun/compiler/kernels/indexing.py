@@ -17,7 +17,7 @@ from csrun.cirh.ops.indexing import (
 )
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
+from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, indices_inside
 
 FUNCTIONS: dict[str, str] = {
     GatherOp.name: "gather",
@@ -45,6 +45,10 @@ class Indexing(Kernel):
     kind = "indexing"
 
     @property
+    def is_gradient(self) -> bool:
+        return self.function.endswith("backward")
+
+    @property
     def reads(self) -> tuple[Array, ...]:
         return self.x, self.indices
 
@@ -61,7 +65,7 @@ class Indexing(Kernel):
     @property
     def flops(self) -> int:
         """In the backward pass an addition for each value."""
-        return prod(self.x.shape) if self.function.endswith("backward") else 0
+        return prod(self.x.shape) if self.is_gradient else 0
 
     @property
     def _mesh(self) -> str | None:
@@ -75,15 +79,17 @@ class Indexing(Kernel):
             lines.append(f"{self._mesh} = indexing.mesh_of{self.indices.shape}")
         return lines
 
+    def check(self, name: Name) -> list[str]:
+        """Of indices that nobody has seen."""
+        if self.size is None:
+            return []
+        return indices_inside(name(self.indices), self.size, self.layer)
+
     def emit(self, name: Name) -> list[str]:
-        """One call, after a check of indices that nobody has seen."""
+        """One call."""
         arrays = map(name, (self.x, self.indices, self.out, *self.scratch))
         arguments = ", ".join([*arrays, *([self._mesh] if self._mesh else []), str(self.dim)])
-        call = f"indexing.{self.function}({arguments})"
-        if self.size is None:
-            return [call]
-        where = f"layer {self.layer}"
-        return [f"indexing.require_inside({name(self.indices)}, {self.size}, {where!r})", call]
+        return [f"indexing.{self.function}({arguments})"]
 
 
 def match_indexing(operation: Operation, graph: Graph) -> Kernel:

@@ -16,7 +16,14 @@ from csrun.cirh.ops.vocab_shards import (
 )
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
-from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase, bound_struct
+from csrun.compiler.graph.kernel import (
+    Kernel,
+    Matcher,
+    Name,
+    Phase,
+    bound_struct,
+    indices_inside,
+)
 from csrun.compiler.kernels.cross_entropy import ending_of
 from csrun.compiler.kernels.embedding import IMPORT, LookupBackward, rows_of
 from csrun.compiler.kernels.padding import first_of_padding, labels_of
@@ -85,13 +92,16 @@ class LookupPart(Kernel):
         """Bind the shard: its first row and its scratch."""
         return [IMPORT, _shard(self.first, self.out.name, self.indices, name)[1]]
 
+    def check(self, name: Name) -> list[str]:
+        """Of indices that nobody has seen, before the first part."""
+        if self.before is not None or self.count is None:
+            return []
+        return indices_inside(name(self.indices), self.count, self.layer)
+
     def emit(self, name: Name) -> list[str]:
         """Lines for the running value, then a call."""
         indices, out = name(self.indices), name(self.out)
         lines = []
-        if self.before is None and self.count is not None:
-            checked = f"{indices}, {self.count}, {f'layer {self.layer}'!r}"
-            lines.append(f"indexing.require_inside({checked})")
         if self.before is None:
             lines.append(f"{out}.fill(0)")
         elif self.before != self.out:

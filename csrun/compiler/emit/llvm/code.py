@@ -158,6 +158,12 @@ class Code:
         name = "fcmp" if x.kind.is_float else "icmp"
         return self.make(x.kind.of("bool"), f"{name} {how} {x}, {y.text}")
 
+    def any_lane(self, mask: LaneValue) -> LaneValue:
+        """Whether a mask is true anywhere."""
+        if mask.kind.lanes == 1:
+            return mask
+        return self.call_typed(f"llvm.vector.reduce.or.{mask.kind.suffix}", Kind("bool"), [mask])
+
     def select(self, condition: LaneValue, x: LaneValue, y: LaneValue) -> LaneValue:
         return self.make(x.kind, f"select {condition}, {x}, {y}")
 
@@ -210,8 +216,11 @@ class Code:
 
     def gather(self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None) -> LaneValue:
         """Elements that are not consecutive."""
+        return self._gathered(self._addresses(pointer, kind, stride), kind, mask)
+
+    def _gathered(self, addresses: str, kind: Kind, mask: LaneValue | None) -> LaneValue:
         stored = kind.of("int8") if kind.dtype == "bool" else kind
-        addresses, mask = self._addresses(pointer, kind, stride, mask)
+        mask = mask or self.constant(1, kind.of("bool"))
         name = f"llvm.masked.gather.{stored.suffix}.v{LANES}p0"
         self._declare(
             name, f"{stored.ir} @{name}(<{LANES} x ptr>, i32, {mask.kind.ir}, {stored.ir})"
@@ -219,6 +228,14 @@ class Code:
         align = stored_size(kind.dtype)
         operands = f"{addresses}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
         return self._loaded(self.make(stored, f"call {stored.ir} @{name}({operands})"), kind)
+
+    def gather_at(self, pointer: str, kind: Kind, places: LaneValue) -> LaneValue:
+        """The elements at these places, one in each lane."""
+        stored = _stored(kind.dtype)
+        found = self.make(INDEX, f"getelementptr {stored}, ptr {pointer}, {places}").text
+        if kind.lanes == 1:
+            return self.load(found, kind)
+        return self._gathered(f"<{kind.lanes} x ptr> {found}", kind, None)
 
     def store(self, value: LaneValue, pointer: str, mask: LaneValue | None = None) -> None:
         """Consecutive elements, where the mask is true."""
@@ -251,22 +268,21 @@ class Code:
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:
         """Elements that are not consecutive."""
         value = self._stored_value(value)
-        addresses, mask = self._addresses(pointer, value.kind, stride, mask)
+        addresses = self._addresses(pointer, value.kind, stride)
+        mask = mask or self.constant(1, Kind("bool", LANES))
         name = f"llvm.masked.scatter.{value.kind.suffix}.v{LANES}p0"
         self._declare(name, f"void @{name}({value.kind.ir}, <{LANES} x ptr>, i32, {mask.kind.ir})")
         align = stored_size(value.kind.dtype)
         self.lines.append(f"  call void @{name}({value}, {addresses}, i32 {align}, {mask})")
 
-    def _addresses(
-        self, pointer: str, kind: Kind, stride: int, mask: LaneValue | None
-    ) -> tuple[str, LaneValue]:
+    def _addresses(self, pointer: str, kind: Kind, stride: int) -> str:
+        """Those of one element in each lane."""
         numbers = ", ".join(f"i64 {n * stride}" for n in range(LANES))
         stored = _stored(kind.dtype)
         found = self.make(
             INDEX, f"getelementptr {stored}, ptr {pointer}, <{LANES} x i64> <{numbers}>"
         )
-        every = self.constant(1, Kind("bool", LANES))
-        return f"<{LANES} x ptr> {found.text}", mask or every
+        return f"<{LANES} x ptr> {found.text}"
 
     def _declare(self, name: str, text: str) -> None:
         self.declared[name] = f"declare {text}"

@@ -32,7 +32,9 @@ _EXACT = {
     "trunc": "trunc",
     "rint": "rint",
 }
-_ELEMENTARY = frozenset({"exp", "expm1", "log", "log1p", "tanh", "logistic", "normal_cdf"})
+_ELEMENTARY = frozenset(
+    {"exp", "expm1", "log", "log1p", "tanh", "logistic", "normal_cdf", "sin", "cos", "power"}
+)
 #: Order of types, of which an operator of two takes the wider.
 _WIDTHS = ("bool", "int8", "int32", "int64", "float32", "float64")
 
@@ -71,7 +73,7 @@ def call_function(code: Code, function: str, args: Sequence[LaneValue]) -> LaneV
     if function in _EXACT:
         return code.call(_EXACT[function], args[0])
     if function in _ELEMENTARY:
-        found: LaneValue = getattr(Float32(code, kind), function)(args[0])
+        found: LaneValue = getattr(Float32(code, kind), function)(*args)
         return found
     if function not in _OTHERS:
         raise NoMachineCodeError(f"no machine code for {function}")

@@ -20,9 +20,11 @@ FUNCTIONS = {
     "log1p": (np.log1p, 2.5, (-1, 3e38)),
     "tanh": (np.tanh, 2.5, (-30, 30)),
     "logistic": (lambda x: 1 / (1 + np.exp(-x)), 2.5, (-88, 30)),
+    "sin": (np.sin, 0.51, (-np.inf, np.inf)),
+    "cos": (np.cos, 0.51, (-np.inf, np.inf)),
 }
 PEERS = {
-    **{name: getattr(torch, name) for name in ("exp", "expm1", "log", "log1p", "tanh")},
+    **{name: getattr(torch, name) for name in FUNCTIONS if name != "logistic"},
     "logistic": torch.sigmoid,
     "normal_cdf": torch.special.ndtr,
 }
@@ -32,8 +34,11 @@ ENDS += [1e-40, -1e-40, 1e-45, 3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 0.5, 1e
 
 @pytest.fixture(scope="module", params=[16, 1])
 def functions(request):
-    made = {n: lambda code, x, n=n: getattr(Float32(code, x.kind), n)(x) for n in PEERS}
-    return LaneFunctions(made, dict.fromkeys(PEERS, ("float32",)), request.param)
+    def call(n):
+        return lambda code, *args: getattr(Float32(code, args[0].kind), n)(*args)
+
+    operands = dict.fromkeys(PEERS, ("float32",)) | {"power": ("float32",) * 2}
+    return LaneFunctions({n: call(n) for n in operands}, operands, request.param)
 
 
 def places(least, most):
@@ -42,6 +47,7 @@ def places(least, most):
     bits = random.integers(0, 0x7F800000, 1 << 16, dtype=np.int64).astype(np.int32)
     anywhere = bits.view(np.float32) * random.choice([-1, 1], bits.size)
     near = [random.uniform(max(least, -200), min(most, 200), 1 << 16)]
+    near += [np.arange(1 << 14) * np.pi / 2]  # of the sine's zeros
     near += [random.standard_normal(1 << 15), 1 + random.standard_normal(1 << 14) / 100]
     x = np.concatenate([anywhere, *near]).astype(np.float32)
     return x[(x > least) & (x < most)]
@@ -61,6 +67,36 @@ def test_the_error_is_below_its_bound(functions, name):
     found, wanted, nearest = found[is_finite], wanted[is_finite], nearest[is_finite]
     ulp = np.spacing(np.abs(nearest)).astype(np.float64)
     assert np.max(np.abs(found - wanted) / ulp) <= bound
+
+
+def test_powers(functions):
+    """Bases and exponents of all sizes, bases near 1, whole exponents of negative bases."""
+    random = np.random.default_rng(3)
+    x = places(-np.inf, np.inf)[: 1 << 16]
+    base = np.concatenate([x, np.abs(x), 1 + random.standard_normal(x.size) / 1000, -np.abs(x)])
+    exponent = [random.permutation(x), random.standard_normal(x.size) * 2]
+    exponent += [random.standard_normal(x.size) * 3e4, random.integers(-9, 9, x.size)]
+    base, exponent = (np.asarray(a, "f4") for a in (base, np.concatenate(exponent)))
+    with np.errstate(all="ignore"):
+        wanted = np.power(base.astype(float), exponent.astype(float))
+        nearest = wanted.astype("f4")
+    found = functions("power", base, exponent)
+    is_finite = np.isfinite(nearest)
+    assert is_finite.sum() > 1 << 17
+    np.testing.assert_array_equal(found[~is_finite], nearest[~is_finite])
+    np.testing.assert_array_equal(np.signbit(found)[is_finite], np.signbit(nearest)[is_finite])
+    ulp = np.spacing(np.abs(nearest[is_finite])).astype(float)
+    assert np.max(np.abs(found[is_finite] - wanted[is_finite]) / ulp) <= 0.51
+
+
+def test_powers_of_zeros_infinities_and_nan_are_pytorchs(functions):
+    ends = np.array([*ENDS, 2, -2, 3, -3, -0.5, 2.0**24 - 1, 2.0**24, 2.0**31], np.float32)
+    base, exponent = np.repeat(ends, ends.size), np.tile(ends, ends.size)
+    wanted = torch.pow(torch.from_numpy(base), torch.from_numpy(exponent)).numpy()
+    found = functions("power", base, exponent)
+    np.testing.assert_allclose(found, wanted, rtol=2e-7)
+    is_number = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(wanted)[is_number])
 
 
 def test_the_normal_cdf_is_as_near_as_atens(functions):

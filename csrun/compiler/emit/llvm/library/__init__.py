@@ -6,6 +6,7 @@ from typing import Any
 from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.convolution import convolution_code
+from csrun.compiler.emit.llvm.library.assembly import assembly_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
 from csrun.compiler.emit.llvm.library.dropout import mask_code
 from csrun.compiler.emit.llvm.library.embedding import (
@@ -13,6 +14,7 @@ from csrun.compiler.emit.llvm.library.embedding import (
     lookup_code,
     lookup_part_code,
 )
+from csrun.compiler.emit.llvm.library.lookups import indexing_code
 from csrun.compiler.emit.llvm.library.normalization import norm_code
 from csrun.compiler.emit.llvm.library.pooling import average_pool_code, max_pool_code
 from csrun.compiler.emit.llvm.library.rotary import rotary_code
@@ -21,6 +23,7 @@ from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.kernel import Kernel
 from csrun.compiler.kernels.attention import Attention
 from csrun.compiler.kernels.batch_norm import BatchNorm
+from csrun.compiler.kernels.concatenation import Assembly
 from csrun.compiler.kernels.convolution import (
     Convolve,
     ConvolveBackwardInput,
@@ -28,6 +31,7 @@ from csrun.compiler.kernels.convolution import (
 )
 from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
+from csrun.compiler.kernels.indexing import Indexing
 from csrun.compiler.kernels.normalization import Norm
 from csrun.compiler.kernels.pooling import AveragePool, MaxPool
 from csrun.compiler.kernels.rotary import Rotary
@@ -43,6 +47,8 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
     LookupPart: lookup_part_code,
     LookupBackward: lookup_backward_code,
     LookupPartBackward: lookup_backward_code,
+    Indexing: indexing_code,
+    Assembly: assembly_code,
     DropoutMask: mask_code,
     Rotary: rotary_code,
     BatchNorm: batch_norm_code,

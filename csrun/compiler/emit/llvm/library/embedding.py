@@ -24,9 +24,9 @@ SHARES = 64
 
 
 def lookup_code(kernel: Lookup, name: str) -> KernelCode | None:
-    """Machine code over the indices; None for indices that nobody has checked."""
+    """Machine code over the indices, of which those out of range were refused before."""
     table, out = as_rows(kernel.weight), as_rows(kernel.out)
-    if table is None or out is None or not kernel.is_checked:
+    if table is None or out is None:
         return None
     function = LibraryFunction((table, kernel.indices, out))
     code = function.code
@@ -43,8 +43,6 @@ def lookup_part_code(kernel: LookupPart, name: str) -> KernelCode | None:
     table, out = as_rows(kernel.weight), as_rows(kernel.out)
     before = out if kernel.before is None else as_rows(kernel.before)
     if table is None or out is None or before is None:
-        return None
-    if kernel.before is None and kernel.count is not None:  # nobody has checked the indices
         return None
     function = LibraryFunction((table, kernel.indices, out, before))
     code, count = function.code, index(table.shape[0])
@@ -114,8 +112,7 @@ class _GradientWriter:
         with code.loop(index(0), index(full), LANES) as at:
             keys = code.load(self.function.row(1, at), Kind(indices.dtype, LANES))
             found = self._is_inside(convert(code, keys, "int64"))
-            any_of = code.call_typed(f"llvm.vector.reduce.or.v{LANES}i1", Kind("bool"), [found])
-            with code.when(any_of):
+            with code.when(code.any_lane(found)):
                 self._add(at, code.op("add", at, index(LANES)))
         self._add(index(full), index(count))
 
