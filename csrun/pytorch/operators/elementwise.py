@@ -215,6 +215,7 @@ def add_scaled(
     product: bool, e: Emission, x: SSAValue, a: SSAValue, b: SSAValue, value: float = 1
 ) -> SSAValue:
     """x + value a b, or x + value a / b."""
+    x, a, b = (e.cast(operand, e.dtype) for operand in (x, a, b))
     found = e.emit(arithmetic.MulOp if product else arithmetic.DivOp, a, b)
     if value != 1:
         found = e.emit(arithmetic.MulOp, found, e.full(value, dtype(found)))

@@ -37,6 +37,7 @@ from csrun.pytorch.record.recording import (
     Recording,
     Ref,
 )
+from csrun.pytorch.record.tensor_lists import is_of_lists, record_each
 from csrun.pytorch.record.torch_modes import onednn, unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import (
@@ -227,6 +228,8 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         kwargs = kwargs or {}
         if self._is_finished:
             return call_for_user(func, args, kwargs)
+        if is_of_lists(func):
+            return record_each(self, func, args, kwargs)
         if self.is_in_update and has_number(func, kwargs):
             return record_scaled(self, func, args, kwargs)
         if self.followed is not None:

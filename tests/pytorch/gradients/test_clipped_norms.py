@@ -116,6 +116,10 @@ def not_foreach(kit):
     return in_passes(kit, lambda: clip(kit, foreach=False).item())
 
 
+def foreach(kit):
+    return in_passes(kit, lambda: clip(kit, foreach=True).item())
+
+
 def not_clipped(kit):
     return in_passes(kit, lambda: clip_grad_norm_(kit.model.parameters(), math.inf).item())
 
@@ -136,7 +140,7 @@ def from_the_second_pass(kit):
 
 LOOPS = (
     *(at_once, at_the_end, every_third, after_the_step, compared, in_sums, after_the_loss),
-    *(not_foreach, not_clipped, scaled_before, from_the_second_pass, beside_the_last_one),
+    *(not_foreach, foreach, not_clipped, scaled_before, from_the_second_pass, beside_the_last_one),
 )
 
 

@@ -30,9 +30,29 @@ class Decaying(optim.Optimizer):
                 p.add_(state["mean"], alpha=-group["lr"] / state["count"])
 
 
+class OfLists(optim.Optimizer):
+    """Updates all parameters at once, scaled by the norms of their gradients."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.means = [torch.zeros_like(p) for p in self.param_groups[0]["params"]]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        (group,) = self.param_groups
+        gradients = [p.grad for p in group["params"]]
+        for p, mean in zip(group["params"], self.means, strict=True):
+            self.state[p]["mean"] = mean
+        torch._foreach_lerp_(self.means, gradients, 0.1)
+        scales = torch._foreach_norm(gradients)
+        torch._foreach_add_(scales, 1.0)
+        torch._foreach_addcdiv_(group["params"], self.means, scales, value=-group["lr"])
+
+
 CASES = {
     "Rprop": lambda p: optim.Rprop(p, 0.01),
     "ASGD": lambda p: optim.ASGD(p, 0.05),
+    "OfLists": lambda p: OfLists(p, 0.1),
     "Adafactor": lambda p: optim.Adafactor(p, 0.05),
     "Decaying": lambda p: Decaying(p, 0.1),
 }
@@ -47,6 +67,7 @@ IN_LISTS = {
     "Adamax": lambda p: optim.Adamax(p, 0.01, weight_decay=0.1),
     "AdamW": lambda p: optim.AdamW(p, 0.01, amsgrad=True),
     "NAdam": lambda p: optim.NAdam(p, 0.01),
+    "Adam of lists": lambda p: optim.Adam(p, 0.01, foreach=True),
     "SGD": lambda p: optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
 }
 
