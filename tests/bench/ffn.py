@@ -30,10 +30,14 @@ FACTOR = 4  # of the inner width
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Dense, gelu by tanh, Dense, in a network that AdamW trains: rows [rows, size]."""
+    """Dense, gelu by tanh, Dense, in a network that AdamW trains: rows [rows, size].
+
+    kernels: form of the kernels
+    """
 
     rows: int
     size: int
+    kernels: str = "numpy"
 
     @property
     def shapes(self) -> str:
@@ -54,9 +58,9 @@ class FeedForward:
         """The six products."""
         return self._call(lambda layer, kind: layer in ("up", "down") and kind == PRODUCT)
 
-    def activation(self) -> Call:
+    def activation(self, threads: int = 1) -> Call:
         """Bias and gelu of the first Dense, forward and backward."""
-        return self._call(lambda layer, kind: layer == "up" and kind != PRODUCT)
+        return self._call(lambda layer, kind: layer == "up" and kind != PRODUCT, threads)
 
     def update(self, threads: int = 1) -> Call:
         """AdamW's step, of all weights, as MemoryX makes it with so many threads."""
@@ -75,14 +79,14 @@ class FeedForward:
 
         return run
 
-    def _call(self, keep: Callable[[str, str], bool]) -> Call:
+    def _call(self, keep: Callable[[str, str], bool], threads: int = 1) -> Call:
         """The lines of kernels that are to be kept, by layer and kind, over random numbers."""
         lines = "\n".join(_kept(self._executable.program, keep))
         plan = self._executable.plan
         memory = np.random.default_rng(1).standard_normal(plan.arena_bytes // 4 + 1).astype("f")
         arena = memory.view(np.uint8)[: plan.arena_bytes]
-        program = replace(self._executable, program=lines)
-        visits = program.wafer_program(arena, arena[: plan.store.nbytes], Runtime(seed=0)).visits
+        program, runtime = replace(self._executable, program=lines), Runtime(0, threads=threads)
+        visits = program.wafer_program(arena, arena[: plan.store.nbytes], runtime).visits
         step = StepState()
 
         def run() -> None:
@@ -103,7 +107,7 @@ class FeedForward:
             train_op = nn.AdamW(1e-3, weight_decay=0.01).minimize(loss)
             module = tracer.finish(RunMode.TRAIN, loss, train_op, [])
         with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
-            return compile_model(module, Path(folder), options_of()).executable
+            return compile_model(module, Path(folder), options_of(kernels=self.kernels)).executable
 
 
 def _kept(program: str, keep: Callable[[str, str], bool]) -> Iterator[str]:

@@ -7,13 +7,13 @@ import numpy as np
 from csrun.compiler.emit.codegen import HEAD, REDUCTIONS, numpy_names
 from csrun.compiler.emit.kernel_functions import KernelFunctions
 from csrun.compiler.emit.local_names import Names
-from csrun.executable import StepState
+from csrun.executable import Runtime, StepState
 
 
-def bound(kernels, given, form="numpy"):
+def bound(kernels, given, form="numpy", threads=1):
     """A function that runs the kernels' lines, and all arrays by name; those not given are NaN.
 
-    form: of the loops of LAIR, `llvm` for machine code
+    form: `llvm` for machine code, by so many threads
     """
     arrays = dict(given)
     for kernel in kernels:
@@ -31,12 +31,12 @@ def bound(kernels, given, form="numpy"):
         "def run(step):",
         *(f"    {line}" for line in lines),
     ]
-    text, scope = "\n".join(body), {"v": arrays}
+    text, scope = "\n".join(body), {"v": arrays, "runtime": Runtime(seed=0)}
     called = ", ".join(sorted(numpy_names("\n".join([text, *bindings]))))
     exec(HEAD.format(version="0", checksum="0", functions=called) + text, scope)
     if form == "llvm":
         files = functions.kernel_files()
         assert files is not None, "none of the loops has machine code"
-        files.replace_functions(scope, Path("kernels"), threads=1)
+        files.replace_functions(scope, Path("kernels"), threads=threads)
     exec("\n".join(bindings), scope)
     return lambda: scope["run"](StepState()), arrays

@@ -78,6 +78,7 @@ CASES = {
     "large_windows": Case((1, 4, 20, 20), 3, (19, 20)),
     "one_sample": Case((1, 3, 50, 50), 18, (7, 7), (2, 2), (3, 3)),
     "long_rows": Case((1, 2, 5, 700), 3, padding=(1, 1)),
+    "sound": Case((2, 3, 1, 9001), 4, (1, 10), (1, 5), (0, 3)),
     "many_channels": Case((5, 130, 6, 6), 110, padding=(1, 1)),
     "many_samples": Case((40, 3, 7, 7), 20, padding=(1, 1)),
 }
@@ -186,14 +187,19 @@ def test_threads_change_no_bit(tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+LONG = 1 << 23  # pixels of a row, for which a thread has no scratch
+
+
 def test_what_has_no_machine_code():
     case = CASES["plain"]
     windows, groups = case.windows, case.groups
     arrays = [array("x", *case.shape), array("w", *case.weight), array("y", *case.places)]
     doubles = [array(a.name, *a.shape, dtype="float64") for a in arrays]
     assert library_code(Convolve("c", *doubles, windows, groups, None), "kernel") is None
-    wide_rows = [array("x", 1, 1, 1, 5000), array("w", 1, 1, 1, 3), array("y", 1, 1, 1, 4998)]
-    kernel = Convolve("c", *wide_rows, Windows((1, 3), (1, 1), (0, 0)), 1, None)
+    wide_rows = [
+        array(name, 1, 1, 1, size) for name, size in zip("xwy", (LONG, 1, LONG), strict=True)
+    ]
+    kernel = Convolve("c", *wide_rows, Windows((1, 1), (1, 1), (0, 0)), 1, None)
     assert library_code(kernel, "kernel") is None
     turned = array("x", 3, 7, 6, 2).permuted((0, 3, 1, 2))
     assert library_code(Convolve("c", turned, *arrays[1:], windows, groups, None), "kernel") is None

@@ -26,7 +26,7 @@ from csrun.compiler.kernels.convolution import (
 from csrun.executable import machine_code
 from csrun.executable.products import BLOCK_K, Tile, tile_of
 
-MOST_WINDOWS = 4096  # in a row of windows, all of which scratch has a place for
+MOST_SCRATCH_BYTES = 16 << 20  # of a thread, which a row of windows has its place in
 
 _Writer = Callable[[Any, int], ConvolutionWriter]
 _BY_PRODUCTS: dict[type[Convolution], _Writer] = {
@@ -49,7 +49,8 @@ def convolution_code(kernel: Convolution, name: str, tile: Tile | None = None) -
     if not _has_form(kernel):
         return None
     panel = (tile or tile_of(machine_code.host())).columns
-    return _writer_of(kernel)(kernel, panel).finished(name)
+    code = _writer_of(kernel)(kernel, panel).finished(name)
+    return code if code.scratch_bytes <= MOST_SCRATCH_BYTES else None
 
 
 def _writer_of(kernel: Convolution) -> _Writer:
@@ -63,7 +64,7 @@ def _writer_of(kernel: Convolution) -> _Writer:
 
 
 def _has_form(kernel: Convolution) -> bool:
-    """Return whether all is float32 with contiguous images, neither too wide for scratch."""
+    """Return whether all is float32 with contiguous images."""
     arrays = (*kernel.reads, *kernel.writes)
     planes = [(a.strides[2:], a.shape[2:]) for a in (kernel.images, kernel.maps)]
     weight = kernel.weight
@@ -72,5 +73,4 @@ def _has_form(kernel: Convolution) -> bool:
         and all(strides == contiguous(shape) for strides, shape in planes)
         and weight.strides[1:] == contiguous(weight.shape[1:])
         and prod(kernel.windows.size) <= BLOCK_K
-        and max(kernel.images.shape[3], kernel.maps.shape[3]) <= MOST_WINDOWS
     )
