@@ -1,7 +1,7 @@
 """Machine code of max and average pooling, forward and backward: a plane after the other.
 
 A window's pixels are seen row by row; those outside of the image are passed over. Forward takes 16
-windows of a row at once, backward one.
+windows of a row at once, those at the borders of the image one by one, backward one.
 """
 
 from abc import ABC, abstractmethod
@@ -102,25 +102,63 @@ class _PoolingWriter(ABC):
         """Add to the gradients of a window's pixels."""
 
     def _write_row(self, row: LaneValue) -> None:
+        """Windows that are inside of the image need no masks; in vectors they are by themselves."""
+        code, (rows, columns) = self._code, (self._inner_windows(d) for d in (0, 1))
+        if not self._is_padded or self._kind.lanes == 1 or len(columns) < LEAST_WINDOWS:
+            self._write_windows(row, range(self._places[1]))
+            return
+        above = code.op("sub", row, index(rows.start))
+        with code.when(code.compare("uge", above, index(len(rows)))):
+            self._write_windows(row, range(self._places[1]))
+        with code.when(code.compare("ult", above, index(len(rows)))):
+            for border in (range(columns.start), range(columns.stop, self._places[1])):
+                with self._written_as(1, is_padded=True):
+                    self._write_windows(row, border)
+            with self._written_as(LANES, is_padded=False):
+                self._write_windows(row, columns)
+
+    def _inner_windows(self, axis: int) -> range:
+        """The windows that have all of their pixels in the image, along an axis."""
+        w = self.kernel.windows
+        reach = (w.size[axis] - 1) * w.dilation[axis]
+        first = -(-w.padding[axis] // w.stride[axis])
+        last = (self._image[axis] - 1 - reach + w.padding[axis]) // w.stride[axis]
+        return range(first, max(min(last + 1, self._places[axis]), first))
+
+    @contextmanager
+    def _written_as(self, lanes: int, is_padded: bool) -> Iterator[None]:
+        """Write vectors of so many windows, which are inside of the image or may not be."""
+        before = self._kind, self._is_padded
+        self._kind, self._is_padded = Kind(self._kind.dtype, lanes), is_padded
+        yield
+        self._kind, self._is_padded = before
+
+    def _write_windows(self, row: LaneValue, columns: range) -> None:
+        """Some windows of a row."""
+        code, first = self._code, index(columns.start)
         write = self.forward if self._is_forward else self.backward
         if self._kind.lanes > 1:
-            each_vector(
-                self._code, self._places[1], lambda at, mask: write(self._window(row, at, mask))
-            )
+            rest = len(columns) % LANES
+
+            def write_vector(at: LaneValue, mask: LaneValue | None) -> None:
+                write(self._window(row, code.op("add", at, first), rest, mask))
+
+            each_vector(code, len(columns), write_vector)
             return
-        with self._code.loop(index(0), index(self._places[1])) as column:
+        with code.loop(first, index(columns.stop)) as column:
             write(self._window(row, column))
 
     def _window(
-        self, row: LaneValue, column: LaneValue, mask: LaneValue | None = None
+        self, row: LaneValue, column: LaneValue, rest: int = 0, mask: LaneValue | None = None
     ) -> _WindowLanes:
+        """The windows of a vector; rest: how many the mask has."""
         code, w = self._code, self.kernel.windows
         number = code.op("add", code.op("mul", row, index(self._places[1])), column)
         down, right = (
             code.op("sub", code.op("mul", place, index(stride)), index(padding))
             for place, stride, padding in zip((row, column), w.stride, w.padding, strict=True)
         )
-        count = self._kind.lanes if mask is None else self._places[1] % LANES
+        count = self._kind.lanes if mask is None else rest
         return _WindowLanes(number, down, right, count, mask)
 
     def _clear(self) -> None:
