@@ -246,12 +246,12 @@ class _PoolingWriter(ABC):
         place = self._code.offset(self._starts[parameter], value.kind.dtype, windows.number)
         self._code.store(value, place, windows.mask)
 
-    def _add(self, value: LaneValue, pixel: _Pixel) -> None:
+    def _add(self, value: LaneValue, place: LaneValue) -> None:
         """Add to a pixel of the result."""
         last = len(self._starts) - 1
-        total = call_function(self._code, "add", [self._load(last, pixel.place), value])
-        place = self._code.offset(self._starts[last], value.kind.dtype, pixel.place)
-        self._code.store(total, place)
+        total = call_function(self._code, "add", [self._load(last, place), value])
+        pointer = self._code.offset(self._starts[last], value.kind.dtype, place)
+        self._code.store(total, pointer)
 
 
 class _MaxWriter(_PoolingWriter):
@@ -283,11 +283,15 @@ class _MaxWriter(_PoolingWriter):
 
     def backward(self, window: _WindowLanes) -> None:
         """Add the window's gradient to the pixel that it took."""
-        code, columns = self._code, index(self.kernel.windows.size[1])
-        number = convert(code, self._load(1, window.number, "int32"), "int64")
-        i, j = (code.op(how, number, columns) for how in ("udiv", "urem"))
-        with self._pixel(window, number, i, j) as pixel:
-            self._add(self._load(0, window.number), pixel)
+        code, number = self._code, self._load(1, window.number, "int32")
+        columns = code.constant(self.kernel.windows.size[1], number.kind)
+        i, j = (convert(code, code.op(how, number, columns), "int64") for how in ("udiv", "urem"))
+        (height, width), (down, right) = self._image, self.kernel.windows.dilation
+        first = code.op("add", code.op("mul", window.row, index(width)), window.column)
+        place = code.op("add", first, code.op("mul", i, index(down * width)))
+        place = code.op("add", place, code.op("mul", j, index(right)))
+        with code.when(code.compare("ult", place, index(height * width))):
+            self._add(self._load(0, window.number), place)
 
 
 class _AverageWriter(_PoolingWriter):
@@ -305,7 +309,7 @@ class _AverageWriter(_PoolingWriter):
     def backward(self, window: _WindowLanes) -> None:
         """Add to each pixel its share."""
         share = self._over_count(self._load(0, window.number), window)
-        self._each_pixel(window, lambda pixel: self._add(share, pixel))
+        self._each_pixel(window, lambda pixel: self._add(share, pixel.place))
 
     def _over_count(self, value: LaneValue, windows: _WindowLanes) -> LaneValue:
         """A value over the count of the pixels, or of those in the image."""
