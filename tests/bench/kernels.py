@@ -1,4 +1,4 @@
-"""Kernels of transformers beside PyTorch's eager ones, one thread on both sides.
+"""Kernels of transformers beside PyTorch's eager ones, one thread on both sides unless said.
 
 Matrix products of machine code are beside OpenBLAS's.
 
@@ -16,6 +16,7 @@ from attention_code import measure_attention
 from ffn import FACTOR, FeedForward
 from library import measure_library
 from matrix_products import measure_matrix_products
+from memory_kernels import measure_memory
 from processes import with_and_without_openblas
 from result import Result, interleaved
 from support.kernels import bound
@@ -287,6 +288,7 @@ def measure(settings: str) -> None:
             report(f"log-{workload}", "csrun", "PyTorch eager", calls)
         measure_attention(torch, settings)
         measure_library(torch)
+        measure_memory(torch)
         report(f"gelu, {settings}", "exact", "by tanh", gelu_calls(), 2.0)
         for block in (FeedForward(1024, 384), FeedForward(512, 768)):
             measure_products(block, settings)

@@ -128,8 +128,9 @@ def _softmaxes(torch: Any, rows: int = 4096, size: int = 1024) -> list[Moving]:
     backward = Softmax("softmax", "softmax_backward", (grad, y), out, Phase.BACKWARD)
     again = lambda: torch.autograd.grad(result, leaf, slope, retain_graph=True)  # noqa: E731
     title, nbytes, call = f"softmax [{rows}, {size}]", 4 * rows * size, lambda: plain.softmax(1)
+    ours = _of_kernels([forward], values)
     return [
-        Moving(title, _of_kernels([forward], values), call, 2 * nbytes),
+        Moving(title, ours, call, 2 * nbytes, is_limited=False),  # by exponentials
         Moving(f"{title}, gradient", _of_kernels([backward], values), again, 3 * nbytes),
     ]
 
@@ -163,7 +164,7 @@ def _cross_entropy(torch: Any, rows: int = 256, classes: int = 50257) -> list[Mo
 
     ours = _of_kernels([forward, backward], {"logits": logits, "labels": labels})
     title = f"cross entropy and gradient [{rows}, {classes}]"
-    return [Moving(title, ours, theirs, 3 * 4 * rows * classes)]
+    return [Moving(title, ours, theirs, 3 * 4 * rows * classes, is_limited=False)]
 
 
 def _adamw(torch: Any) -> list[Moving]:

@@ -88,3 +88,19 @@ def test_a_feed_forward_block_is_cut_in_its_parts():
     assert "gradient_up_bias" in rest
     assert "run_up_" in rest.partition("def forward_0")[2]
     assert block.weights == sum((i + 1) * o for i, o in ((8, 16), (16, 64), (64, 16), (16, 8)))
+
+
+def test_kernels_that_move_memory_run(monkeypatch, capsys):
+    pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+    import memory_kernels as m
+
+    sizes = {
+        m._norms: (8, 16),
+        m._softmaxes: (8, 11),
+        m._cross_entropy: (8, 11),
+        m._dropout: (2, 3, 5),
+    }
+    for make, shape in sizes.items():
+        for kernel in make(torch, *shape):
+            kernel.ours(2)()
+            kernel.theirs()
