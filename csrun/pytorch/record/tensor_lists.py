@@ -17,8 +17,9 @@ _ANY_DEVICE = "CompositeExplicitAutograd"
 @cache
 def is_of_lists(func: Any) -> bool:
     """Return whether an operator is computed tensor by tensor."""
-    is_foreach = func._schema.name.startswith("aten::_foreach_")
-    return is_foreach and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _ANY_DEVICE)
+    if not func._schema.name.startswith("aten::_foreach_"):
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _ANY_DEVICE))
 
 
 def record_each(

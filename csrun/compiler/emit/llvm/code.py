@@ -276,7 +276,7 @@ class Code:
         self.lines.append(f"  call void @{name}({value}, {addresses}, i32 {align}, {mask})")
 
     def _addresses(self, pointer: str, kind: Kind, stride: int) -> str:
-        """Those of one element in each lane."""
+        """Addresses of one element in each lane."""
         numbers = ", ".join(f"i64 {n * stride}" for n in range(LANES))
         stored = _stored(kind.dtype)
         found = self.make(

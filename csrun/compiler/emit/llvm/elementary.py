@@ -7,8 +7,8 @@ Source: Cephes' single precision polynomials (Moshier 1989), evaluated with fma
 """
 
 from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue, NoMachineCodeError
+from csrun.compiler.emit.llvm.exponentiation import Exponentiation
 from csrun.compiler.emit.llvm.lane_math import LaneMath
-from csrun.compiler.emit.llvm.power import Power
 from csrun.compiler.emit.llvm.sine import Sine
 from csrun.kernels.special import TANH_COEFFICIENTS
 
@@ -130,7 +130,7 @@ class Float32(LaneMath):
 
     def power(self, x: LaneValue, y: LaneValue) -> LaneValue:
         """x ** y: 0.51 ulp; NaN of what is negative, unless y is a whole number."""
-        return Power(self.code, x, y).value()
+        return Exponentiation(self.code, x, y).value()
 
     # Pieces.
 

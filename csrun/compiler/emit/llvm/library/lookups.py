@@ -58,7 +58,7 @@ def _shape_at(array: Array, kernel: Indexing) -> tuple[int, ...]:
 
 
 def _part(x: Array, kernel: Indexing) -> Array:
-    """What is looked up in: where there are indices, along the other axes."""
+    """The part that is looked up in: along the other axes as long as the indices."""
     for d, size in enumerate(kernel.indices.shape):
         if d != kernel.dim:
             x = x.sliced(d, 0, size)
@@ -71,7 +71,7 @@ def _three_axes(array: Array, dim: int) -> Array | None:
 
 
 def _table_code(kernel: Indexing, grad: Array, out: Array, name: str) -> KernelCode | None:
-    """That of the gradient of a table, whose rows are looked up."""
+    """Machine code of the gradient of a table, whose rows are looked up."""
     rows = grad.selected(0, 0), kernel.indices, out.selected(0, 0)
     return lookup_backward_code(LookupBackward(kernel.layer, *rows, padding=-1), name)
 

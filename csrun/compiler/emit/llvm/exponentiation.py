@@ -17,7 +17,7 @@ _MANTISSA = (1 << 52) - 1
 _MOST = 400.0  # exponents of 2 that are surely no float32's
 
 
-class Power:
+class Exponentiation:
     """x ** y: 0.51 ulp."""
 
     def __init__(self, code: Code, x: LaneValue, y: LaneValue) -> None:
