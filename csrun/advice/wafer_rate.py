@@ -1,6 +1,8 @@
 """Rate of this machine's executor with a batch ready."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import msgspec
@@ -9,7 +11,6 @@ from csrun.advice.numbers import spread
 from csrun.base.run_config import RunSettings
 from csrun.data import Dataset
 from csrun.executable import Executable
-from csrun.executable.measured_values import RANGES_FOLDER, remove_measured
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.store.first_values import initialize
 from csrun.runtime.wire.messages import StepOrder
@@ -30,13 +31,13 @@ class WaferRate:
 def wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
     """Measure this machine's executor with a batch ready, updates of the weights included.
 
-    Ranges of numbers are measured as in the run, and removed; its few recorded steps are not there.
+    Ranges of numbers are measured as in the run, and removed, but not those of a training in the
+    folder; its few recorded steps are not there.
     """
     plan = msgspec.structs.replace(executable.plan, recording=None)
-    try:
-        return _measured(replace(executable, plan=plan), dataset, settings)
-    finally:
-        remove_measured(executable.directory / RANGES_FOLDER)
+    with TemporaryDirectory(prefix="csrun-ranges-") as ranges:
+        measured = replace(executable, plan=plan, ranges=Path(ranges))
+        return _measured(measured, dataset, settings)
 
 
 def _measured(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:

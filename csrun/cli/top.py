@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -11,11 +10,10 @@ from csrun.cli import frame
 from csrun.cli.completion import job_ids
 
 if TYPE_CHECKING:
-    from csrun.watch import Collector, SiteSnapshot
+    from csrun.watch import SiteSnapshot
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 PIPE_COLUMNS = 100
-REPORTS_S = 3.0  # in which the agents of a cluster's nodes answer
 
 
 @click.command("top", context_settings=SETTINGS)
@@ -45,9 +43,9 @@ def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
     if output == "json":
         import msgspec
 
-        click.echo(msgspec.json.format(msgspec.json.encode(_complete(collector, job_id))))
+        click.echo(msgspec.json.format(msgspec.json.encode(collector.snapshot(job_id))))
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _print(_complete(collector, job_id))
+        _print(collector.snapshot(job_id))
     else:
         from csrun.watch.live import show
 
@@ -55,22 +53,14 @@ def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
     return 0
 
 
-def _complete(collector: "Collector", job_id: int | None) -> "SiteSnapshot":
-    """A snapshot; where other nodes have not reported their tasks yet, one a little later."""
-    found = collector.snapshot(job_id)
-    if found.job is not None and any(task.state == "unknown" for task in found.job.tasks):
-        time.sleep(REPORTS_S)
-        found = collector.snapshot(job_id)
-    return found
-
-
 def _print(snapshot: "SiteSnapshot") -> None:
     from rich.console import Console
+    from rich.segment import SegmentLines
 
     from csrun.watch.screen import frame as drawn
 
     console = Console(width=shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns)
     with console.capture() as captured:
-        console.print(drawn(snapshot, console))
+        console.print(SegmentLines(drawn(snapshot, console), new_lines=True))
     for line in captured.get().splitlines():
         click.echo(line.rstrip())

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from secrets import token_urlsafe
 from threading import Lock, Thread
 from typing import Any
@@ -20,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
 from csrun.dashboard.page_text import served_page, wafer_of
-from csrun.dashboard.run_catalog import Point, RunCatalog, plain
+from csrun.dashboard.run_catalog import Point, RunCatalog, Use, plain
 
 ADDRESS = "127.0.0.1"
 TICK_S = 1.0
@@ -94,6 +95,7 @@ class _RunFeed:
         self._server, self._run = server, run
         self._sent = ""
         self._points: list[Point] = []
+        self._usage: list[Use] = []
         self._due_s = -float("inf")
 
     def postpone(self) -> None:
@@ -103,12 +105,14 @@ class _RunFeed:
     def message(self) -> str | None:
         """The run as JSON; None when nothing has changed.
 
-        Of logged steps it has those from number `after` on: the last one may have got values.
+        Of logged steps it has those from number `after` on, as the last one may have got values;
+        of the tasks' use of CPU and memory what came after `used`, as a long one is thinned.
         """
         began_s = time.monotonic()
         if began_s < self._due_s:
             return None
-        detail, points = self._server.ask(lambda catalog: catalog.detail(self._run))
+        history = self._server.ask(lambda catalog: catalog.detail(self._run))
+        detail, points, usage = history.detail, history.points, history.usage
         text = json.dumps(plain(detail))
         ended_s = time.monotonic()
         is_live = detail.state in LIVE_STATES
@@ -116,10 +120,18 @@ class _RunFeed:
         self._due_s = ended_s + min(most_s, share * (ended_s - began_s))
         after = max(0, len(self._points) - 1)
         newest = [(step, wall_s, dict(values)) for step, wall_s, values in points[after:]]
-        if text == self._sent and newest == self._points[after:]:
+        used = _count_of_equal(self._usage, usage)
+        if text == self._sent and newest == self._points[after:] and used == len(usage):
             return None
-        self._sent, self._points = text, self._points[:after] + newest
-        return f'{{"detail":{text},"after":{after},"points":{json.dumps(plain(newest))}}}'
+        self._sent, self._points, self._usage = text, self._points[:after] + newest, usage
+        more = {"after": after, "points": newest, "used": used, "usage": usage[used:]}
+        return f'{{"detail":{text},{json.dumps(plain(more))[1:]}'
+
+
+def _count_of_equal(known: list[Use], now: list[Use]) -> int:
+    """Number of samples at the begin of both lists that are of the same times."""
+    pairs = zip(known, now, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -151,8 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/events":
                 self._events(run)
             case "/run":
-                detail, points = ask(lambda catalog: catalog.detail(run))
-                self._json({"detail": detail, "points": points})
+                self._json(ask(lambda catalog: catalog.detail(run)))
             case "/settings":
                 self._json(ask(lambda catalog: catalog.settings(run)))
             case "/wafer":

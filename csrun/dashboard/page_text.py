@@ -37,15 +37,13 @@ def script_text(data: Any) -> str:
 
 def _run(catalog: RunCatalog, run: str) -> dict[str, Any]:
     """All that the page shows of a run."""
-    detail, points = catalog.detail(run)
+    history = catalog.detail(run)
     logs = {}
-    for task in detail.files.logs:
+    for task in history.detail.files.logs:
         log = catalog.log(run, task)
         most = CHIEF_LINES if task == log_name(0) else TASK_LINES
         logs[task] = log | {"lines": log["lines"][-most:]}
-    return {
-        "detail": plain(detail),
-        "points": plain(points),
+    return plain(history) | {
         "settings": catalog.settings(run),
         "wafer": wafer_of(catalog, run),
         "logs": logs,

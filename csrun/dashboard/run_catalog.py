@@ -23,6 +23,7 @@ from csrun.dashboard.run_detail import (
 from csrun.dashboard.run_table import RunRow, RunRows, RunTable
 from csrun.jobs.folder import JobFolder
 from csrun.launch.backend import Backend
+from csrun.launch.process.usage_log import LoadSample
 from csrun.records.model_dir import newest_compile
 from csrun.records.run_comparison import identity_of, parameters_of
 from csrun.site import Site
@@ -42,6 +43,19 @@ FACTS_S = 10.0  # a cluster's controller has others to answer, too
 
 Facts = tuple[tuple[str, str], ...]
 Point = tuple[int, float, dict[str, float]]
+Use = tuple[float, dict[str, tuple[float, int]]]
+
+
+class RunHistory(msgspec.Struct, frozen=True):
+    """A run now, and what led to it.
+
+    points: logged steps: step, time, values by tag. usage: times, and CPU and memory of tasks by
+    log. Units: times in seconds since the epoch, CPU in percent of one CPU, memory in bytes
+    """
+
+    detail: RunDetail
+    points: list[Point]
+    usage: list[Use] = []
 
 
 class NoSuchRunError(UsageError):
@@ -79,8 +93,8 @@ class RunCatalog:
         self.row(run)
         return self._table.by_id.get(run)
 
-    def detail(self, run: str) -> tuple[RunDetail, list[Point]]:
-        """A run now, and its logged steps: step, seconds since the epoch, values by tag.
+    def detail(self, run: str) -> RunHistory:
+        """A run now, with its logged steps and its tasks' use of CPU and memory.
 
         Raises: NoSuchRunError; CsrunError when the scheduler does not answer
         """
@@ -89,7 +103,7 @@ class RunCatalog:
             return self._of_folder(row)
         return self._of_job(row, row.job_id)
 
-    def _of_job(self, row: RunRow, job_id: int) -> tuple[RunDetail, list[Point]]:
+    def _of_job(self, row: RunRow, job_id: int) -> RunHistory:
         snapshot = self._collector.snapshot(job_id)
         job = next(line for line in snapshot.jobs if line.job_id == job_id)
         shown = snapshot.job
@@ -114,7 +128,8 @@ class RunCatalog:
             None if model_dir is None else performance_of(model_dir, since_s, until_s),
             files_of(model_dir, folder),
         )
-        return detail, _points(self._collector.points(job_id))
+        points, usage = self._collector.points(job_id), self._collector.usage(job_id)
+        return RunHistory(detail, _points(points), list(map(_use, usage)))
 
     def _job_facts(self, job: JobLine) -> Facts:
         """Details of a job; of one that has not changed, those of some seconds ago."""
@@ -125,7 +140,7 @@ class RunCatalog:
             self._facts[job.job_id] = known
         return known[2]
 
-    def _of_folder(self, row: RunRow) -> tuple[RunDetail, list[Point]]:
+    def _of_folder(self, row: RunRow) -> RunHistory:
         model_dir = self._table.by_id[row.id]
         assert model_dir is not None
         values = self._values.pop(row.id, None) or RunValues(model_dir, None, None, EVERYTHING)
@@ -146,7 +161,7 @@ class RunCatalog:
             performance=performance_of(model_dir, 0.0, None),
             files=files_of(model_dir, None),
         )
-        return detail, _points(values.points)
+        return RunHistory(detail, _points(values.points))
 
     def _own_folder(self, row: RunRow) -> JobFolder | None:
         """Folder of this account's job."""
@@ -215,6 +230,11 @@ class RunCatalog:
 
 def _points(steps: Sequence[LoggedStep]) -> list[Point]:
     return [(each.step, each.wall_s, each.values) for each in steps]
+
+
+def _use(sample: LoadSample) -> Use:
+    loads = {log: (load.cpu_percent, load.memory_bytes) for log, load in sample.loads.items()}
+    return sample.taken_s, loads
 
 
 def plain(value: Any) -> Any:

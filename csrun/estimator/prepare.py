@@ -55,6 +55,7 @@ def compile_only(run: EstimatorRun, mode: RunMode) -> Results:
     """Compile into model_dir; needs no system."""
     target = compile_target(run.context, run.config)
     folder = _to_measure()
+    run = _beside_others(run, folder)
     # an analysis reports once, from its measurements instead of a probe
     compiling = run if folder is None else replace(run, reports=NoReports())
     with model_dir.opened(run.model_dir):
@@ -74,6 +75,7 @@ def prepare_traced(
         if folder is None:
             return
         run = replace(run, model_dir=folder / MODEL_DIR)
+    run = _beside_others(run, folder)
     with model_dir.opened(run.model_dir), compile_display(run.context) as begin:
         traced = tracing.trace(options)
         compiled = compilation.compile_fitting(tracing, traced, run.model_dir, options, begin)
@@ -103,6 +105,15 @@ def _to_measure() -> Path | None:
     if folder is None or Measurements.read(folder) or RunEstimate.read(folder):
         return None
     return folder
+
+
+def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
+    """The run of an analysis, which writes nothing into a model_dir that a training has."""
+    holder = "" if folder is None else model_dir.holder_of(run.model_dir)
+    if folder is None or not holder:
+        return run
+    log.info(f"model_dir {run.model_dir} is in use by {holder}: compiling in a folder of its own")
+    return replace(run, model_dir=folder / MODEL_DIR)
 
 
 def _analyze(

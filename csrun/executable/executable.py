@@ -29,7 +29,7 @@ from csrun.executable.bind import (
 )
 from csrun.executable.kernel_code import MACHINE_CODE_FILES, KernelFiles
 from csrun.executable.kernel_signature import KernelManifest
-from csrun.executable.measured_values import ValueMeasurer
+from csrun.executable.measured_values import RANGES_FOLDER, ValueMeasurer
 from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
 from csrun.executable.shared_store import over_store_of
@@ -57,7 +57,8 @@ class ForeignError(UnreadableError):
 class Executable:
     """A compiled model: its plan and its program's text; `digest` is its manifest's SHA-256.
 
-    kernels: machine code of functions of the program, if it was compiled for that.
+    kernels: machine code of functions of the program, if it was compiled for that. ranges: folder
+    of measured ranges, in place of the one in its directory.
     """
 
     directory: Path
@@ -65,6 +66,7 @@ class Executable:
     program: str
     digest: str
     kernels: KernelFiles | None = None
+    ranges: Path | None = None
 
     def wafer_program(
         self,
@@ -107,7 +109,8 @@ class Executable:
         if plan.recording is not None:
             found.append(ValueRecorder(self.directory, plan.recording))
         if plan.measuring is not None and plan.storage is not None:
-            found.append(ValueMeasurer(self.directory, plan.measuring, plan.storage))
+            ranges = self.ranges or self.directory / RANGES_FOLDER
+            found.append(ValueMeasurer(ranges, plan.measuring, plan.storage))
         return found
 
     def _namespace(self, threads: int = 1) -> dict[str, Any]:

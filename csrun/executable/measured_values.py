@@ -42,13 +42,13 @@ class MeasuredValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class ValueMeasurer:
-    """Writer of the ranges of a program's values, into a folder of its compile directory.
+    """Writer of the ranges of a program's values, into a folder.
 
     It looks for overflows in every step, and counts stored activations in those that are due.
     """
 
-    def __init__(self, directory: Path, measured: "MeasuredSteps", half: HalfFormat) -> None:
-        self._folder, self._every, self._half = directory / RANGES_FOLDER, measured.every, half
+    def __init__(self, folder: Path, measured: "MeasuredSteps", half: HalfFormat) -> None:
+        self._folder, self._every, self._half = folder, measured.every, half
         self._is_stored = [value.is_activation for value in measured.values]
         self._step, self._files = 0, list[Path]()  # of the newest step
 

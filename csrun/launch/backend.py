@@ -1,4 +1,4 @@
-"""Interface of a scheduler: one object of fourteen verbs.
+"""Interface of a scheduler: one object of thirteen verbs.
 
 `local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
 other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
@@ -17,7 +17,6 @@ from csrun.jobs.request import JobRequest
 from csrun.launch.job_plan import JobPlan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun
-from csrun.launch.process.task_usage import TaskUsage
 from csrun.site import Site
 
 
@@ -102,9 +101,6 @@ class Backend(Protocol):
 
     def folder(self, job_id: int) -> Path:
         """The folder of one of this account's jobs, which may be gone."""
-
-    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
-        """CPU and memory of the tasks of this account's job, by the names of their logs."""
 
     def check(self) -> Sequence[CheckResult]:
         """Check that the site is fit to run jobs."""

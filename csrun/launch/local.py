@@ -15,7 +15,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue, register
 from csrun.jobs.cancel import cancel
-from csrun.jobs.folder import JobFolder, jobs_dir, newest_first, require_room
+from csrun.jobs.folder import jobs_dir, newest_first, require_room
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -37,7 +37,6 @@ from csrun.launch.process.process_tree import become_subreaper
 from csrun.launch.process.server import start_server
 from csrun.launch.process.task_environment import slurm_variables
 from csrun.launch.process.task_output import task_output
-from csrun.launch.process.task_usage import TaskUsage, measure
 from csrun.launch.srun import srun_line
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
@@ -122,9 +121,6 @@ class LocalBackend(Backend):
 
     def folder(self, job_id: int) -> Path:
         return jobs_dir(self._site) / str(job_id)
-
-    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
-        return measure(JobFolder(self.folder(job_id)).logs)
 
     def check(self) -> list[CheckResult]:
         folder = jobs_dir(self._site)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ _WRITTEN_FOLDERS = ("train", "eval", "predict", performance.FOLDER, trace_file.F
 COMPILE_MANIFEST = "manifest.json"
 COMMAND_FILE = Path("train", "command_train.json")
 _HOLDER_CHARACTERS = 200
+_UNNAMED = "another process"
+_FLOCK = struct.Struct("hhqqi4x")  # fcntl(2), struct flock: type, whence, start, length, process
 _HELD = (errno.EACCES, errno.EAGAIN)  # fcntl(2): which of them is the file system's choice
 
 
@@ -93,12 +96,28 @@ def _sweep(folder: Path) -> None:
         files.sweep_temporaries(place)
 
 
+def holder_of(model_dir: Path) -> str:
+    """Return who trains in the folder, as `locked` has named it; empty where nobody does."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = files.open_regular(model_dir / LOCK_FILE, flags)
+    except OSError:
+        return ""
+    with open(descriptor, errors="replace") as file:
+        # F_GETLK only asks: a lock of ours, however short, could turn a training away.
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        if kind == fcntl.F_UNLCK:
+            return ""
+        return file.read(_HOLDER_CHARACTERS) or _UNNAMED
+
+
 def _lock(path: Path, holder: str) -> IO[str]:
     while True:
         file = _lock_file(path)
         if not _try_lock(file):
             file.seek(0)
-            other = file.read(_HOLDER_CHARACTERS) or "another process"
+            other = file.read(_HOLDER_CHARACTERS) or _UNNAMED
             file.close()
             raise UsageError(
                 f"model_dir {path.parent}: in use by {other}; wait until it ends, or choose "

@@ -9,6 +9,7 @@ from csrun.base.files import account_name
 from csrun.context.job import now
 from csrun.jobs.overview import SystemStatus
 from csrun.launch.backend import Backend, JobStatus
+from csrun.launch.process.usage_log import LoadSample
 from csrun.site import Scheduler, Site
 from csrun.watch.run_values import NEWEST, Extent, LoggedStep
 from csrun.watch.shown_job import ShownJob
@@ -62,6 +63,11 @@ class Collector:
         """Logged steps that this job's latest snapshot has read."""
         shown = self._shown.get(job_id)
         return () if shown is None else shown.points
+
+    def usage(self, job_id: int) -> list[LoadSample]:
+        """Use of CPU and memory by the tasks of a job that a snapshot has shown."""
+        shown = self._shown.get(job_id)
+        return [] if shown is None else shown.usage()
 
     def _ask(self) -> None:
         now_s = time.monotonic()

@@ -1,24 +1,26 @@
 """The live screen: draws snapshots on a terminal until the user quits."""
 
+import io
 import os
 import select
+import signal
 import sys
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from time import monotonic
 
 from rich.console import Console
-from rich.live import Live
 
 from csrun.base.errors import CsrunError
 from csrun.watch.collect import Collector
 from csrun.watch.keys import ScreenState, keys_in
 from csrun.watch.screen import in_order, screen
 from csrun.watch.site_snapshot import SiteSnapshot
+from csrun.watch.text_lines import Line
 
 REFRESH_S = 1.0
 LEAST_PRIORITY = 19
@@ -35,19 +37,41 @@ def show(collector: Collector, cancel: Cancel, job_id: int | None) -> None:
     snapshot = collector.snapshot(job_id)
     os.nice(LEAST_PRIORITY)  # on busy CPUs, those of a job, it takes next to nothing
     console = Console()
-    with _keys_unbuffered(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with _errors_afterwards(), _keys_unbuffered(), console.screen():
         try:
-            _LiveScreen(collector, cancel, console, live).run(snapshot)
+            _LiveScreen(collector, cancel, console).run(snapshot)
         except KeyboardInterrupt:
             return
 
 
+class ScreenPainter:
+    """Draws lines on a terminal's alternate screen: those that have changed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: Sequence[Line] = ()
+
+    def forget(self, *_: object) -> None:
+        """Draw all lines the next time."""
+        self._shown = ()
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        if len(lines) != len(self._shown):
+            self._shown = [[]] * len(lines)
+        with self._console:  # writes all of it at once
+            for row, (line, shown) in enumerate(zip(lines, self._shown, strict=True)):
+                if line != shown:
+                    self._console.update_screen_lines([line], y=row)
+        self._shown = lines
+
+
 class _LiveScreen:
-    def __init__(self, collector: Collector, cancel: Cancel, console: Console, live: Live) -> None:
+    def __init__(self, collector: Collector, cancel: Cancel, console: Console) -> None:
         self._collector = collector
         self._cancel = cancel
         self._console = console
-        self._live = live
+        self._painter = ScreenPainter(console)
+        signal.signal(signal.SIGCONT, self._painter.forget)  # a shell has had the terminal
         self._notices: list[str] = []  # of threads that wait for the end of a job
 
     def run(self, snapshot: SiteSnapshot) -> None:
@@ -55,7 +79,7 @@ class _LiveScreen:
         while not state.is_over:
             if self._notices:
                 state = replace(state, notice=self._notices.pop())
-            self._live.update(screen(snapshot, self._console, state.look), refresh=True)
+            self._painter.draw(screen(snapshot, self._console, state.look))
             state = self._after_keys(state, snapshot)
             if not state.is_over:
                 snapshot = self._collector.snapshot(state.selected)
@@ -92,6 +116,29 @@ class _LiveScreen:
         # A job may take its whole grace period to end; the screen goes on meanwhile.
         threading.Thread(target=end_job, daemon=True).start()
         return replace(state, cancels=None, notice=f"job {job_id}: cancelling")
+
+
+class _Heard(io.TextIOBase):
+    """Texts that were written, each once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, None] = {}
+
+    def write(self, text: str) -> int:
+        self.texts[text] = None
+        return len(text)
+
+
+@contextmanager
+def _errors_afterwards() -> Iterator[None]:
+    """Show what is written to standard error after the block."""
+    heard = _Heard()
+    try:
+        with redirect_stderr(heard):
+            yield
+    finally:
+        for text in filter(str.strip, heard.texts):
+            print(text, file=sys.stderr)
 
 
 @contextmanager

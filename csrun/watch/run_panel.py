@@ -5,12 +5,12 @@ from datetime import datetime
 from itertools import pairwise
 from math import isfinite, log
 
-from rich.table import Table
-from rich.text import Text
+from rich.segment import Segment
 
 from csrun.base.safe_text import printable_line
 from csrun.jobs.time_limit import format_duration
 from csrun.watch.site_snapshot import RunProgress
+from csrun.watch.text_lines import DIM, GAP, PLAIN, WARNING, Line, cut
 
 SILENT_S = 10.0  # without news of a run that lives, which is worth a word
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -21,24 +21,25 @@ _LABEL_WIDTH = 14
 _MOST_DETAIL = 100
 
 
-def run_table(run: RunProgress, now: datetime | None, width: int, ascii_only: bool) -> Table:
-    """Table of a run. now: of a run that lives; None of one that has ended."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for label, value in _lines(run, now, width, ascii_only):
-        table.add_row(label, Text(value, no_wrap=True, overflow="ellipsis"))
+def run_lines(run: RunProgress, now: datetime | None, width: int, ascii_only: bool) -> list[Line]:
+    """Lines of a run. now: of a run that lives; None of one that has ended."""
+    rows = [(label, value, PLAIN) for label, value in _lines(run, now, width, ascii_only)]
     if run.time:
-        table.add_row("time", Text(f"since step {run.losses[0].step:,}" if run.losses else ""))
+        since = f"since step {run.losses[0].step:,}" if run.losses else ""
+        rows.append(("time", since, PLAIN))
     for share in run.time:
         value = f"{bar(share.share, BAR_WIDTH, ascii_only)} {share.share:4.0%}"
-        table.add_row(f"  {share.row.replace('_', ' ')}", Text(value))
+        rows.append((f"  {share.row.replace('_', ' ')}", value, PLAIN))
     if now is not None and run.updated is not None:
         silent_s = (now - run.updated).total_seconds()
         if silent_s >= SILENT_S:
-            text = f"no progress for {format_duration(silent_s)}"
-            table.add_row("", Text(text, "bold yellow"))
-    return table
+            rows.append(("", f"no progress for {format_duration(silent_s)}", WARNING))
+    labels = max(len(label) for label, _, _ in rows)
+    room = max(0, width - labels - GAP)
+    return [
+        [Segment(f"{label:{labels + GAP}}", DIM), Segment(cut(value, room), style)]
+        for label, value, style in rows
+    ]
 
 
 def _lines(

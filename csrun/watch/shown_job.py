@@ -13,11 +13,12 @@ from csrun.jobs.folder import JobFolder
 from csrun.jobs.overview import SystemStatus
 from csrun.launch.backend import Backend
 from csrun.launch.process.task_output import log_name, visible_ranks
+from csrun.launch.process.usage_log import LoadSample, UsageReader
 from csrun.records.log_lines import model_dir_in
 from csrun.site import Site
 from csrun.watch.run_values import NEWEST, Extent, LoggedStep, RunValues, progress_of
 from csrun.watch.site_snapshot import JobDetail, JobLine, RunProgress, TaskLine
-from csrun.watch.task_lines import CpuMeter, TasksNow
+from csrun.watch.task_lines import TasksNow
 
 LOG_BYTES = 1 << 15
 LOG_LINES = 200
@@ -35,10 +36,9 @@ class ShownJob:
 
     def __init__(self, site: Site, backend: Backend, job_id: int, extent: Extent = NEWEST) -> None:
         self._site = site
-        self._backend = backend
         self.job_id = job_id
         self._folder = JobFolder(backend.folder(job_id))
-        self._meter = CpuMeter()
+        self._usage = UsageReader(self._folder.path)
         self._file: JobFile | None = None
         self._model_dir: Path | None = None
         self._extent = extent
@@ -69,6 +69,10 @@ class ShownJob:
         """Logged steps that the latest `detail` has read."""
         return () if self._values is None else self._values.points
 
+    def usage(self) -> list[LoadSample]:
+        """Use of CPU and memory by the tasks, from the job's begin on."""
+        return self._usage.history()
+
     def _on_systems(self, systems: Sequence[SystemStatus]) -> Telemetry | None:
         """Telemetry of another account's job, by the systems that it holds."""
         held = {system.name for system in systems if system.job == self.job_id}
@@ -87,8 +91,8 @@ class ShownJob:
         return self._values.progress(telemetry)
 
     def _tasks(self, job: JobLine, file: JobFile, straggler: str) -> tuple[TaskLine, ...]:
-        usages = self._backend.task_usages(job.job_id) if job.is_active else {}
-        return TasksNow(file, self._folder, usages, job.is_active, straggler).lines(self._meter)
+        loads = self._usage.newest() if job.is_active else {}
+        return TasksNow(file, self._folder, loads, job.is_active, straggler).lines()
 
     def _log(self, file: JobFile) -> tuple[str, ...]:
         text = read_end(self._folder.log(log_name(visible_ranks(file)[0])), LOG_BYTES)

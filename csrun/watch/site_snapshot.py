@@ -72,9 +72,9 @@ class RunProgress(msgspec.Struct, frozen=True):
 class TaskLine(msgspec.Struct, frozen=True):
     """A task of the job; rank: None for a wafer process.
 
-    state: waiting, starting, running, stopped, ended, failed or unknown. cpu_percent: of one CPU,
-    since the snapshot before, or since the task's start in the first one; None, like the memory,
-    where the processes cannot be seen. is_straggler: the streamer that delays the steps.
+    state: running, stopped, ended, failed or unknown. cpu_percent: of one CPU, in the last seconds;
+    None, like the memory, where nothing recent is known. is_straggler: the streamer that delays the
+    steps. log: name of its log.
     """
 
     name: str
@@ -85,6 +85,7 @@ class TaskLine(msgspec.Struct, frozen=True):
     cpu_percent: float | None = None
     memory_bytes: int | None = None
     is_straggler: bool = False
+    log: str = ""
 
 
 class JobDetail(msgspec.Struct, frozen=True):

@@ -21,6 +21,9 @@ def test_no_values_of_its_steps_stay(tmp_path: Path, monkeypatch: pytest.MonkeyP
     network = Network(storage=FLOAT16)
     options = {"number_ranges": 1, "record_steps": (1, 2)}
     executable = network.compile(tmp_path, ExecutionMode.PIPELINED, **options)
+    of_a_training = executable.directory / "ranges" / "1-0-0.ranges"
+    of_a_training.parent.mkdir()
+    of_a_training.touch()
     before = files_in(tmp_path)
     (batch,) = network.batches(1)
     data = Dataset.from_arrays(*batch).batch(network.batch)

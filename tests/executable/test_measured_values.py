@@ -46,14 +46,14 @@ def test_integers_do_not_overflow():
 def test_files_of_steps(tmp_path):
     """Those that are due stay until they are removed; of others the newest."""
     values = RecordedValue("hidden/relu", "hidden", "relu"), RecordedValue("loss", "model", "loss")
-    measurer = ValueMeasurer(tmp_path, MeasuredSteps(2, values), FLOAT16)
+    folder = tmp_path / "ranges"
+    measurer = ValueMeasurer(folder, MeasuredSteps(2, values), FLOAT16)
     words = np.array([0.0, 2.0**-24, 4.0, np.inf], np.float16).view(np.uint16)
     for index in range(5):
         for first_sample in (0, 4):
             step = StepState(index, first_sample)
             measurer(step, 0, words)
             measurer(step, 1, np.array([1.0]))
-    folder = tmp_path / "ranges"
     kept = {int(path.stem.split("-")[0]) for path in folder.iterdir()}
     assert kept == {2, 4, 5}
     first, second = measured_values(folder, 4)

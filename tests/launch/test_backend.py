@@ -13,8 +13,8 @@ from csrun.launch.backend import Backend
 from csrun.site import Scheduler, load
 
 ROOT = Path(csrun.__file__).parent
-VERBS = {"plan", "run", "preview", "jobs", "records", "folders", "folder", "task_usages", "check",
-         "nodes", "systems", "cancel", "label", "logs"}  # fmt: skip
+VERBS = {"plan", "run", "preview", "jobs", "records", "folders", "folder", "check", "nodes",
+         "systems", "cancel", "label", "logs"}  # fmt: skip
 
 
 def imported(path: Path) -> Iterator[str]:

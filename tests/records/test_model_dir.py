@@ -103,13 +103,15 @@ def test_the_second_training_is_told_who_has_the_folder(tmp_path: Path) -> None:
             model_dir.locked(tmp_path, "job 8"),
         ):
             pass
-        assert (tmp_path / model_dir.LOCK_FILE).read_text() == "job 7"
+        assert (tmp_path / model_dir.LOCK_FILE).read_text() == model_dir.holder_of(tmp_path) == "job 7"
+    assert model_dir.holder_of(tmp_path) == ""
 
 
 def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
     assert (tmp_path / model_dir.LOCK_FILE).exists()
+    assert model_dir.holder_of(tmp_path) == ""
     with model_dir.locked(tmp_path, "8"):
         assert (tmp_path / model_dir.LOCK_FILE).read_text() == "8"
     assert not (tmp_path / model_dir.LOCK_FILE).exists()

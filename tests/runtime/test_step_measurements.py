@@ -26,7 +26,7 @@ def first_overflow(folder, *minibatches):
     directory = folder / "tfcs_12"
     directory.mkdir(exist_ok=True)
     for first_sample, values in enumerate(minibatches):
-        measurer = ValueMeasurer(directory, steps, FLOAT16)
+        measurer = ValueMeasurer(directory / "ranges", steps, FLOAT16)
         for number, value in enumerate(values):
             measurer(StepState(4, first_sample), number, np.float32(value))
     return measurements.first_overflow(5)

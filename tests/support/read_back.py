@@ -26,7 +26,9 @@ from csrun.jobs import overview, register
 from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
+from csrun.launch.process import usage_log
 from csrun.launch.process.protocol import StartTask
+from csrun.launch.process.task_usage import TaskUsage
 from csrun.launch.slurm import mailbox
 from csrun.params.command_line import load as load_params
 from csrun.params.entry_point import Params
@@ -249,6 +251,23 @@ def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:
     return bool(result[: len(whole)] == whole[: len(result)])
 
 
+def make_usage(folder: Path) -> None:
+    for number in range(3):
+        usage = TaskUsage("rank-00000", 7, "S", 1.0 + number, 0.5 * number, 1000)
+        with (folder / "usage-0.log").open("ab") as file:
+            file.write(usage_log._line_of(usage_log.UsageSample(1e9 + number, (usage,))))
+
+
+def read_usage(folder: Path) -> Any:
+    """What is asked of a sample alone: a share of CPU is of the time since the one before."""
+    found = usage_log.UsageReader(folder).history()
+    return [(s.taken_s, [*s.loads], s.loads["rank-00000"].memory_bytes) for s in found]
+
+
+def or_some(result: Any, whole: Any, warned: list[str]) -> bool:
+    return set(map(str, result)) <= set(map(str, whole))
+
+
 def make_params(folder: Path) -> None:
     text = "runconfig:\n  max_steps: 10\n  log_steps: 5\n  model_dir: here\n  seed: 3\n"
     (folder / "params.yaml").write_text(text)
@@ -341,6 +360,7 @@ KINDS = {
                   as_in_the_site_file),
     "measurements": Kind(make_measured, read_measured, ("*.json",), or_some_none),
     "mail": Kind(make_mail, read_mail, ("mail/launcher",), or_the_first),
+    "usage": Kind(make_usage, read_usage, ("usage-0.log",), or_some),
     "params": Kind(make_params, read_params, ("params.yaml",), whatever, may_be_a_pipe=True),
     "site": Kind(make_site, read_site, ("site.yaml",), whatever),
     "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),

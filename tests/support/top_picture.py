@@ -15,6 +15,7 @@ from unittest import mock
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
+from rich.segment import SegmentLines
 from support.fc_mnist import FcMnist
 from support.jobs import STALL_S, until
 from support.pages import CHECKOUT
@@ -41,7 +42,7 @@ def drawn(snapshot: SiteSnapshot) -> str:
         width=COLUMNS, height=LINES, record=True, file=StringIO(), force_terminal=True
     )
     selected = None if snapshot.job is None else snapshot.job.job_id
-    console.print(screen(snapshot, console, Look(selected)))
+    console.print(SegmentLines(screen(snapshot, console, Look(selected)), new_lines=True), end="")
     template = FONTS.sub("", CONSOLE_SVG_FORMAT)
     return console.export_svg(title="csrun top", code_format=template, unique_id="top")
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from rich.console import Console
+from rich.segment import SegmentLines
 
 from csrun.base.mode import ExecutionMode
 from csrun.jobs.overview import SystemStatus
@@ -67,7 +68,7 @@ def drawn(
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, force_terminal=look is not None)
     shown = frame(snapshot, console) if look is None else screen(snapshot, console, look)
-    console.print(shown)
+    console.print(SegmentLines(shown, new_lines=True), end="")
     return file.getvalue()
 
 

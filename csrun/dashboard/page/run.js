@@ -35,9 +35,10 @@ class RunView {
     root.replaceChildren(make("p", { class: "note" }, "loading"));
   }
 
-  receive({ detail, after, points }) {
+  receive({ detail, after, points, used, usage }) {
     if (!this.detail) this.build();
     this.points.splice(after, Infinity, ...points);
+    this.tasks.receive(detail.tasks, used, usage);
     this.detail = detail;
     this.show();
   }
@@ -72,8 +73,8 @@ class RunView {
         slot("wafer", "Wafer", true),
         make("section", { id: "logs", class: "full" }, make("h3", {}, "Logs"), this.logs.element),
         slot("performance", "Performance"), slot("details", "Job")));
-    this.tasks = new SortedTable(TASK_COLUMNS, (task) => task.name);
-    this.slots.tasks.append(make("div", { class: "wide" }, this.tasks.element));
+    this.tasks = new TaskPanel();
+    this.slots.tasks.append(this.tasks.element);
     this.ended = new SortedTable(CHECKPOINT_COLUMNS, (line) => line.name);
     this.slots.checkpoints.append(make("div", { class: "wide" }, this.ended.element));
     this.slots.wafer.append(make("p", { class: "note" }, "loading"));
@@ -131,7 +132,6 @@ class RunView {
     this.showOthers(stamp, lines);
     this.renew("ledger", [stamp, detail.performance], () => this.ledger());
     this.renew("newest", stamp, () => this.newest());
-    this.tasks.show(detail.tasks);
     document.querySelector("#tasks").hidden = !detail.tasks.length;
     this.ended.show(detail.checkpoints);
     document.querySelector("#checkpoints").hidden = !detail.checkpoints.length;
@@ -224,18 +224,6 @@ class RunView {
   }
 }
 
-const TASK_COLUMNS = [
-  { title: "Task", value: (task) => task.name },
-  { title: "Rank", value: (task) => task.rank, number: true },
-  { title: "Role", value: (task) => task.role },
-  { title: "Node", value: (task) => task.node },
-  { title: "State", value: (task) => task.state, state: (task) => stateClass(task.state) },
-  { title: "CPU, %", value: (task) => task.cpu_percent, number: true,
-    text: (task) => isNumber(task.cpu_percent) ? task.cpu_percent.toFixed(0) : "" },
-  { title: "Memory", value: (task) => task.memory_bytes, text: (task) => bytes(task.memory_bytes),
-    number: true },
-  { title: "", text: (task) => task.is_straggler ? "straggler" : "" },
-];
 const CHECKPOINT_COLUMNS = [
   { title: "Step", value: (line) => line.step, number: true },
   { title: "Name", value: (line) => line.name },

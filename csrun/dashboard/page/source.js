@@ -32,7 +32,7 @@ const source = SAVED ? {
   file: () => null,
   watch(run, listener) {
     listener.table(SAVED.table);
-    if (run && SAVED.runs[run]) listener.run({ ...SAVED.runs[run], after: 0 });
+    if (run && SAVED.runs[run]) listener.run({ ...SAVED.runs[run], after: 0, used: 0 });
     listener.status(`saved ${moment(SAVED.taken)}`);
     return () => {};
   },

@@ -123,6 +123,11 @@ class NodeTasks:
         """Number of living tasks, wafers included."""
         return len(self._living)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of living tasks."""
+        return {task.name for task in self._living.values()}
+
     def start(self, ordered: StartTask, job: JobFile, owned: Iterable[Closable] = ()) -> None:
         """Fork a task, which closes what is `owned` by this process; the first that start again
         find nothing of those that have ended.

@@ -30,6 +30,7 @@ from csrun.launch.process.process_tree import (
     set_name,
 )
 from csrun.launch.process.protocol import MessageSocket, StartTask, TaskEnded, TasksReady, ToServer
+from csrun.launch.process.usage_log import UsageWriter
 from csrun.system import FileLock
 
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -42,6 +43,7 @@ class ForkServer:
         self._control = control
         self._job = JobFile.read(folder.path)
         self._tasks = NodeTasks(folder, LINK_SOCKET, len(self._job.tasks), _HANDLED)
+        self._usage = UsageWriter(folder, node_id=0)
         self._selector = selectors.DefaultSelector()
         self._from_launcher = msgspec.msgpack.Decoder(ToServer)
 
@@ -51,7 +53,7 @@ class ForkServer:
         for source in (self._control, tasks.link, tasks.gate, tasks.signals):
             self._selector.register(source, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._usage.wait_s):
                 if key.fileobj is tasks.link:
                     self._forward()
                 elif key.fileobj is tasks.gate:
@@ -63,6 +65,7 @@ class ForkServer:
                     return signum
                 else:
                     self._reap()
+            self._usage.turn(tasks.names)
 
     def _handle(self) -> bool:
         bodies = self._control.receive()

@@ -11,7 +11,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class TaskUsage(msgspec.Struct, frozen=True):
+class TaskUsage(msgspec.Struct, frozen=True, array_like=True):
     """Processes of one task together; `name` is that of its log.
 
     state: of the oldest process, in the kernel's letter. cpu_s: CPU time since the start.
@@ -62,7 +62,7 @@ def _usage(name: str, pid: int, up_s: float) -> TaskUsage:
         name,
         pid,
         state,
-        max(0.0, up_s - int(begun) / _TICKS_PER_S),
+        round(max(0.0, up_s - int(begun) / _TICKS_PER_S), 3),
         ticks / _TICKS_PER_S,
         int(pages) * _PAGE_BYTES,
     )

@@ -22,7 +22,6 @@ from csrun.launch.job_plan import JobPlan, plan
 from csrun.launch.preflight.checks import CheckResult
 from csrun.launch.preview import DryRun, describe
 from csrun.launch.process import job_logs
-from csrun.launch.process.task_usage import TaskUsage, measure
 from csrun.launch.slurm import (
     folders,
     options,
@@ -31,7 +30,6 @@ from csrun.launch.slurm import (
     site_check,
     squeue,
     submission,
-    usage_reports,
 )
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
@@ -94,12 +92,6 @@ class SlurmBackend(Backend):
 
     def folder(self, job_id: int) -> Path:
         return _jobs_dir(self._site) / str(job_id)
-
-    def task_usages(self, job_id: int) -> dict[str, TaskUsage]:
-        """Of this machine's tasks now, and of other nodes by their agents, 2 s later."""
-        folder = JobFolder(self.folder(job_id))
-        usage_reports.ask(folder.path)
-        return usage_reports.reported(folder.path) | measure(folder.logs)
 
     def check(self) -> list[CheckResult]:
         """By a short job on the idle nodes."""

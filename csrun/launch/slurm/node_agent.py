@@ -31,10 +31,10 @@ from csrun.launch.process.forking import NodeTasks
 from csrun.launch.process.preload import preload
 from csrun.launch.process.process_tree import become_subreaper, kill_descendants, set_name
 from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskEnded, TasksReady
+from csrun.launch.process.usage_log import UsageWriter
 from csrun.launch.slurm import mailbox
 from csrun.launch.slurm.identity import address_towards, machine
 from csrun.launch.slurm.orphaned_node import OrphanedNode
-from csrun.launch.slurm.usage_reports import UsageReporter
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
@@ -61,7 +61,7 @@ class NodeAgent:
         self._job: JobFile | None = None
         self._shows_progress = False
         self._next_progress_s = 0.0
-        self._usage = UsageReporter(folder.path, place.node_id)
+        self._usage = UsageWriter(folder, place.node_id)
         self._has_failed = False  # one of the tasks
         self._is_let_go = False
         self._let_go_code = 0
@@ -81,7 +81,7 @@ class NodeAgent:
                     key.data()
                 self._handle_all()
                 self._say_again()
-                self._usage.turn()
+                self._usage.turn(self._tasks.names)
                 self._do(self._alone.turn())
         is_left = self._alone.is_alone and not self._is_let_go
         return self._alone.leave() if is_left else self._let_go_code

@@ -1,0 +1,185 @@
+"""CPU and memory of a job's tasks over time: a file of each node in the job's folder.
+
+The process that has a node's tasks appends a line every few seconds; whoever watches the job reads
+it, on any machine. A full file is thinned, so that it stays small in a job of days.
+"""
+
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from heapq import merge
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from csrun.base.files import open_regular, read_whole, write_whole
+from csrun.base.stored import UNREADABLE
+from csrun.jobs.folder import JobFolder
+from csrun.launch.process.task_usage import TaskUsage, measure
+
+FILE = "usage-{}.log"
+FIRST_S, EVERY_S = 0.5, 5.0  # between samples of a job that has just begun, and later
+AGE_SHARE = 0.1  # of the time since the begin, that is between two samples meanwhile
+MOST_SAMPLES = 600
+RECENT_S = 4 * EVERY_S  # clocks of nodes differ, and NFS is late
+_MOST_BYTES = 64 << 20
+
+
+class UsageSample(msgspec.Struct, frozen=True, array_like=True):
+    """Usage of a node's tasks at one moment. Units: taken_s in seconds since the epoch"""
+
+    taken_s: float
+    tasks: tuple[TaskUsage, ...]
+
+
+_decoder = msgspec.json.Decoder(UsageSample)
+
+
+def _line_of(sample: UsageSample) -> bytes:
+    text = msgspec.json.encode(sample)
+    return b"%08x %b\n" % (crc32(text), text)
+
+
+def _samples_in(data: bytes) -> Iterator[UsageSample]:
+    """Samples of whole lines; a damaged one is left out."""
+    for line in data.splitlines():
+        checksum, _, text = line.partition(b" ")
+        if checksum == b"%08x" % crc32(text):
+            with suppress(*UNREADABLE):
+                yield _decoder.decode(text)
+
+
+def thinned(samples: Sequence[UsageSample]) -> list[UsageSample]:
+    """At most half of what a file holds: the first of each of equal spans of time, and the last.
+
+    Spans have 2^k times the distance of new samples: what one thinning keeps of a span is what a
+    later one would have kept of it.
+    """
+    begun_s, span_s = samples[0].taken_s, EVERY_S
+    while True:
+        latest_first = reversed(samples[:-1])
+        kept = {(each.taken_s - begun_s) // span_s: each for each in latest_first}
+        if len(kept) < MOST_SAMPLES // 2:
+            return [*reversed(kept.values()), samples[-1]]
+        span_s *= 2
+
+
+class UsageWriter:
+    """Writer of one node's file."""
+
+    def __init__(self, folder: JobFolder, node_id: int) -> None:
+        self._path, self._logs = folder.path / FILE.format(node_id), folder.logs
+        self._begun_s = self._due_s = time.monotonic()
+        self._samples = 0
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next sample is due."""
+        return max(0.0, self._due_s - time.monotonic())
+
+    def turn(self, names: Collection[str]) -> None:
+        """Write a sample of the tasks that live here, if one is due; a full disk loses it."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + min(EVERY_S, max(FIRST_S, AGE_SHARE * (now_s - self._begun_s)))
+        tasks = tuple(usage for usage in measure(self._logs).values() if usage.name in names)
+        if tasks:
+            with suppress(OSError):
+                self._append(UsageSample(round(time.time(), 3), tasks))
+
+    def _append(self, sample: UsageSample) -> None:
+        if self._samples >= MOST_SAMPLES:
+            kept = thinned([*_samples_in(read_whole(self._path, _MOST_BYTES))])
+            write_whole(self._path, b"".join(map(_line_of, kept)), durable=False)
+            self._samples = len(kept)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with open(open_regular(self._path, flags, 0o600), "ab", buffering=0) as file:
+            file.write(_line_of(sample))
+        self._samples += 1
+
+
+class TaskLoad(msgspec.Struct, frozen=True):
+    """Load of a task. state: as in its TaskUsage. cpu_percent: of one CPU, since the sample before;
+    since the task's start in the first one.
+    """
+
+    state: str
+    cpu_percent: float
+    memory_bytes: int
+
+
+class LoadSample(msgspec.Struct, frozen=True):
+    """Loads of a node's tasks at one moment, by the names of their logs."""
+
+    taken_s: float
+    loads: dict[str, TaskLoad]
+
+
+class _NodeFile:
+    """One node's file, read as it grows, and again when it was thinned."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin(0)
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._offset = inode, 0
+        self._before: dict[str, tuple[float, TaskUsage]] = {}
+        self.samples: list[LoadSample] = []
+
+    def read(self) -> None:
+        """Read what was added; what cannot be read is left out."""
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+            with open(open_regular(self._path, flags), "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._begin(status.st_ino)
+                if status.st_size > self._offset:
+                    file.seek(self._offset)
+                    self._take(file.read(_MOST_BYTES))
+
+    def _take(self, data: bytes) -> None:
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for sample in _samples_in(whole):
+            loads = {usage.name: self._load(usage, sample.taken_s) for usage in sample.tasks}
+            self._before = {usage.name: (sample.taken_s, usage) for usage in sample.tasks}
+            self.samples.append(LoadSample(sample.taken_s, loads))
+
+    def _load(self, usage: TaskUsage, taken_s: float) -> TaskLoad:
+        seconds, cpu_s = usage.age_s, usage.cpu_s
+        before_s, before = self._before.get(usage.name, (taken_s, usage))
+        if before.pid == usage.pid and taken_s > before_s:
+            seconds, cpu_s = taken_s - before_s, max(0.0, usage.cpu_s - before.cpu_s)
+        percent = 100 * cpu_s / seconds if seconds > 0 else 0.0
+        return TaskLoad(usage.state, percent, usage.memory_bytes)
+
+
+class UsageReader:
+    """Loads of a job's tasks, read as its nodes add samples."""
+
+    def __init__(self, job_dir: Path) -> None:
+        self._job_dir = job_dir
+        self._files: dict[Path, _NodeFile] = {}
+
+    def newest(self) -> dict[str, TaskLoad]:
+        """Loads of the newest sample of each node, if it is recent."""
+        oldest_s, found = time.time() - RECENT_S, dict[str, TaskLoad]()
+        for file in self._read():
+            if file.samples and file.samples[-1].taken_s >= oldest_s:
+                found |= file.samples[-1].loads
+        return found
+
+    def history(self) -> list[LoadSample]:
+        """Samples of all nodes, oldest first."""
+        each = (file.samples for file in self._read())
+        return list(merge(*each, key=lambda sample: sample.taken_s))
+
+    def _read(self) -> list[_NodeFile]:
+        for path in self._job_dir.glob(FILE.format("*")):
+            self._files.setdefault(path, _NodeFile(path)).read()
+        return list(self._files.values())

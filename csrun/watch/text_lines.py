@@ -1,0 +1,87 @@
+"""Lines of a terminal as styled texts, and tables of them.
+
+A frame a second must cost next to nothing. Rich's own tables and layouts measure and wrap each cell
+again in every frame, which takes ten times as long as these lines of one height.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+
+from csrun.base.safe_text import printable_line
+
+Line = list[Segment]
+MOST_CHARACTERS = 300  # of a text of others: a screen has no more
+LEAST_WIDTH = 4  # of a column, where the screen is too narrow for all
+GAP = 2  # between columns
+PLAIN = Style.null()
+DIM, BOLD = Style(dim=True), Style(bold=True)
+GREEN, YELLOW, RED = Style(color="green"), Style(color="yellow"), Style(color="red")
+WARNING = Style(bold=True, color="yellow")
+
+
+def cell(text: str, style: Style = PLAIN, most: int = MOST_CHARACTERS) -> Segment:
+    """A text of unknown origin: control characters as escapes, cut."""
+    return Segment(cut(printable_line(text[: most + 1]), most), style)
+
+
+def cut(text: str, width: int) -> str:
+    """A text in no more than this width."""
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
+
+
+def styled(line: Iterable[Segment], style: Style) -> Line:
+    """A line in a style under that of its parts."""
+    return [Segment(part.text, style + (part.style or PLAIN)) for part in line]
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[Segment]], width: int, right: Iterable[str]
+) -> list[Line]:
+    """Lines of a table in this width. right: headings of columns that are aligned there."""
+    cells = [[Segment(heading, DIM) for heading in headings], *rows]
+    natural = [max(cell_len(each.text) for each in column) for column in zip(*cells, strict=True)]
+    widths = fitted(natural, width - GAP * (len(headings) - 1))
+    is_right = [heading in right for heading in headings]
+    return [_row(row, widths, is_right) for row in cells]
+
+
+def fitted(widths: Iterable[int], room: int) -> list[int]:
+    """Widths of columns that have so much room: the widest give way first."""
+    found = list(widths)
+    while (excess := sum(found) - room) > 0 and (widest := max(found)) > LEAST_WIDTH:
+        below = max((each for each in found if each < widest), default=0)
+        at = found.index(widest)
+        found[at] = max(LEAST_WIDTH, widest - min(excess, max(1, widest - below)))
+    return found
+
+
+def _row(row: Sequence[Segment], widths: Sequence[int], is_right: Sequence[bool]) -> Line:
+    line: Line = []
+    for part, width, to_right in zip(row, widths, is_right, strict=True):
+        text = cut(part.text, width)
+        spaces = " " * (width - cell_len(text))
+        text = f"{spaces}{text}" if to_right else f"{text}{spaces}"
+        line += [Segment(text, part.style), Segment(" " * GAP)]
+    return line[:-1]
+
+
+def width_of(lines: Iterable[Line]) -> int:
+    """Width of the longest line."""
+    return max((sum(cell_len(part.text) for part in line) for line in lines), default=0)
+
+
+def beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+    """Lines on the left, in this width, and others to the right of them."""
+    count = max(len(left), len(right))
+    both = ([*lines, *[[]] * (count - len(lines))] for lines in (left, right))
+    return [[*in_width(one, at), *other] for one, other in zip(*both, strict=True)]
+
+
+def in_width(line: Line, width: int) -> Line:
+    """A line in exactly this width, cut or filled."""
+    return Segment.adjust_line_length(line, width)
