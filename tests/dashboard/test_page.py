@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
+from math import log10
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from .conftest import MINIBATCHES, STEPS, TrainedRun
 
 pytestmark = needs_browser
 
+Curve = list[tuple[float, float]]
 ESCAPE = "\x1b[31m"
 EVIL = "<script>document.title='changed'</script><img src=x onerror=\"document.title='changed'\">"
 
@@ -93,19 +96,62 @@ def check_values(driver: Any, run: TrainedRun) -> None:
     check_curve(driver, {step: values["loss"] for step, values in logged.items()})
 
 
+def lines_in(driver: Any, selector: str) -> list[Curve]:
+    """Points of the lines of a chart."""
+    script = """return [...document.querySelectorAll(`${arguments[0]} polyline`)]
+        .map((line) => [...line.points].map((p) => [p.x, p.y]))"""
+    return [[*map(tuple, line)] for line in driver.execute_script(script, selector)]
+
+
 def check_curve(driver: Any, values: dict[int, float]) -> None:
     """The line of the losses is to scale: its points lie as the logged values do."""
-    points = driver.execute_script(
-        "return [...document.querySelector('#loss polyline').points].map((p) => [p.x, p.y])"
-    )
-    steps, heights = [*values], [*values.values()]
-    assert len(points) == len(steps)
-    across = (points[-1][0] - points[0][0]) / (steps[-1] - steps[0])
-    top, bottom = heights.index(max(heights)), heights.index(min(heights))
-    up = (points[top][1] - points[bottom][1]) / (heights[top] - heights[bottom])
-    for (x, y), step, height in zip(points, steps, heights, strict=True):
-        assert x - points[0][0] == pytest.approx(across * (step - steps[0]), abs=0.05)
-        assert y - points[0][1] == pytest.approx(up * (height - heights[0]), abs=0.05)
+    check_lines(lines_in(driver, "#loss"), [[*values.items()]])
+
+
+def check_lines(
+    drawn: list[list[tuple[float, float]]], values: list[list[tuple[float, float]]]
+) -> None:
+    """Points lie as values do, all lines of a chart in one scale."""
+    assert [*map(len, drawn)] == [*map(len, values)]
+    points, wanted = [*chain(*drawn)], [*chain(*values)]
+    low, high = min(y for _, y in wanted), max(y for _, y in wanted)
+    if low > 0 and high / low > 100:
+        wanted = [(x, log10(y)) for x, y in wanted]
+    for at in (0, 1):
+        shown, true = [point[at] for point in points], [value[at] for value in wanted]
+        first, last = true.index(min(true)), true.index(max(true))
+        scale = (shown[last] - shown[first]) / (true[last] - true[first])
+        assert [each - shown[first] for each in shown] == pytest.approx(
+            [scale * (each - true[first]) for each in true], abs=0.05
+        )
+
+
+def loads_in(job: Path) -> dict[str, list[tuple[float, float, float]]]:
+    """Times, CPU in percent and MB of a job's tasks by log, of what its launcher has written."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    before: dict[str, tuple[float, float]] = {}
+    for line in (job / "usage-0.log").read_text().splitlines():
+        taken_s, tasks = json.loads(line.partition(" ")[2])
+        for log, _, _, age_s, cpu_s, nbytes in tasks:
+            begun_s, used_s = before.get(log, (taken_s - age_s, 0.0))
+            before[log] = taken_s, cpu_s
+            passed_s = taken_s - begun_s
+            percent = 100 * (cpu_s - used_s) / passed_s if passed_s else 0.0
+            found.setdefault(log, []).append((taken_s, percent, nbytes / 1e6))
+    return found
+
+
+def check_loads(driver: Any, job: Path) -> None:
+    """Lines of the tasks' CPU and memory, against the file of their launcher."""
+    loads = loads_in(job)
+    logs = [row.get_attribute("data-key") for row in all_of(driver, "#tasks tbody tr")]
+    assert {*logs} == {*loads}
+    for selector, at in (("#task-cpu", 1), ("#task-memory", 2)):
+        drawn = lines_in(driver, selector)
+        check_lines(drawn, [[(load[0], load[at]) for load in loads[log]] for log in logs])
+        assert texts(driver, f"{selector} .legend li") == [
+            row[0] for row in table_of(driver, "#tasks table")
+        ]
 
 
 def check_replay(driver: Any, run: TrainedRun) -> None:
@@ -245,6 +291,7 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             until(lambda: texts(browser, "#subtitle")[0].startswith("CANCELLED, "))
             assert "SIGTERM" in texts(browser, "#failure")[0]
             assert {row[4] for row in table_of(browser, "#tasks")} <= {"ended", "failed"}
+            check_loads(browser, place.jobs / "1")
             logged = losses(place.model_dir)
             until(lambda: f"step {max(logged)}," in texts(browser, "#newest p")[0])
             shown = dict(table_of(browser, "#newest"))
@@ -260,3 +307,6 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             all_of(browser, "#logs button")[0].click()
             until(lambda: "global_step = 5," in texts(browser, "#logs pre")[0])
             assert "Running the CS Client" not in texts(browser, "#logs pre")[0]
+        open_page(browser, f"{export(tmp_path, tmp_path / 'run.html').as_uri()}#run/1")
+        wait_for(browser, "#task-cpu polyline")
+        check_loads(browser, place.jobs / "1")

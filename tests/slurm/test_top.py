@@ -1,13 +1,10 @@
 """csrun top on a cluster."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.jobs import STALL_S, Workplace, until
-
-from csrun.launch.slurm.usage_reports import reported
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +21,8 @@ def test_it_shows_the_same(cluster_place: Workplace) -> None:
             done = cluster_place.run("top", "-o", "json", command="csrun")
             assert done.returncode == 0, done.stderr
             found[:] = [json.loads(done.stdout)]
-            return {job["state"] for job in found[0]["jobs"]} >= {"RUNNING"}
+            states = {task["state"] for task in found[0]["job"]["tasks"]}
+            return states == {"running"}
 
         until(runs)
         tasks = found[0]["job"]["tasks"]
@@ -32,7 +30,6 @@ def test_it_shows_the_same(cluster_place: Workplace) -> None:
             (rank, "running") for rank in range(4)
         ]
         assert all(task["memory_bytes"] for task in tasks)
-        job_dir = Path(found[0]["job"]["folder"])
-        until(lambda: len(reported(job_dir)) == 4)  # the agents answer, too
+        assert {task["log"] for task in tasks} == {f"rank-{rank:05}" for rank in range(4)}
         launcher.terminate()
         launcher.communicate(timeout=STALL_S)
