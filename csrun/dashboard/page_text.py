@@ -43,7 +43,8 @@ def _run(catalog: RunCatalog, run: str) -> dict[str, Any]:
         log = catalog.log(run, task)
         most = CHIEF_LINES if task == log_name(0) else TASK_LINES
         logs[task] = log | {"lines": log["lines"][-most:]}
-    return plain(history) | {
+    shown: dict[str, Any] = plain(history)
+    return shown | {
         "settings": catalog.settings(run),
         "wafer": wafer_of(catalog, run),
         "logs": logs,

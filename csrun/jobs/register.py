@@ -7,9 +7,11 @@ living job whose lock is free is that of a LOST one. Anyone can see that; who ma
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -25,10 +27,14 @@ from csrun.jobs.record import JobRecord, RecordState, moved
 from csrun.site import Site
 from csrun.system import is_held, try_lock
 
+Records = dict[int, JobRecord]
+Source = TypeVar("Source", Path, JobRecord)
 KEPT_RECORDS = 1000
 RECORD_FILE = "record.json"  # on the board
 # Records by path and version: each write makes a new file. A screen reads all of them every second.
 _known: dict[Path, tuple[tuple[int, int, int], JobRecord]] = {}
+_listings: dict[Path, tuple[tuple[int, int, int], Records]] = {}  # by folder and version
+_CLOCK_NS = 10**9  # two changes of a folder may have one time if they are not farther apart
 LOST_CAUSE = "its launcher was killed, or the machine went down"
 
 
@@ -69,15 +75,43 @@ def read(site: Site, job_id: int) -> JobRecord:
 
 def read_all(site: Site) -> list[JobRecord]:
     """All records, the newest job last; a damaged one is named on standard error."""
-    found: list[JobRecord] = []
-    own = {_number_of(path): path for path in _own_paths(site)}
-    for _, path in sorted((_paths_of_others(site) | own).items()):
+    own = _own_records(site)
+    others = {job: path for job, path in _paths_of_others(site).items() if job not in own}
+    stored = _readable(others, _read) | own
+    return [*_readable(dict(sorted(stored.items())), lambda each: _as_it_is(site, each)).values()]
+
+
+def _readable(found: Mapping[int, Source], read: Callable[[Source], JobRecord]) -> Records:
+    """Records by number; one that was removed just now, for a newer one, is left out."""
+    records = {}
+    for job_id, source in found.items():
         try:
-            found.append(_as_it_is(site, _read(path)))
+            records[job_id] = read(source)
         except FileNotFoundError:
-            continue  # removed just now, for a newer one
+            continue
         except CsrunError as error:
             print(f"warning: {printable(str(error))}", file=sys.stderr)
+    return records
+
+
+def _own_records(site: Site) -> Records:
+    """This account's records as they lie in its folder, which is not read again while nothing was
+    renamed in it: each write of a record, or of labels, is.
+    """
+    folder = _folder(site)
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return {}
+    version = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+    known = _listings.get(folder)
+    if known is not None and known[0] == version:
+        return known[1]
+    paths = {_number_of(path): path for path in _own_paths(site)}
+    found = _readable(paths, _read)
+    is_settled = time.time_ns() - status.st_mtime_ns > _CLOCK_NS
+    if is_settled and len(found) == len(paths):
+        _listings[folder] = version, found
     return found
 
 

@@ -11,6 +11,7 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
+from itertools import groupby
 from time import monotonic
 
 from rich.console import Console
@@ -58,10 +59,13 @@ class ScreenPainter:
     def draw(self, lines: Sequence[Line]) -> None:
         if len(lines) != len(self._shown):
             self._shown = [[]] * len(lines)
+        rows = enumerate(zip(lines, self._shown, strict=True))
         with self._console:  # writes all of it at once
-            for row, (line, shown) in enumerate(zip(lines, self._shown, strict=True)):
-                if line != shown:
-                    self._console.update_screen_lines([line], y=row)
+            for is_new, run in groupby(rows, lambda row: row[1][0] != row[1][1]):
+                if is_new:
+                    numbers, pairs = zip(*run, strict=True)
+                    changed = [line for line, _ in pairs]
+                    self._console.update_screen_lines(changed, y=numbers[0])
         self._shown = lines
 
 
