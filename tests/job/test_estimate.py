@@ -11,6 +11,7 @@ import pytest
 from support.fc_mnist import RUN, FcMnist
 from support.jobs import STALL_S, until
 
+from csrun.records import model_dir
 from csrun.records.run_estimate import COMPARED_STEPS
 
 LAYOUT = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
@@ -58,6 +59,26 @@ def test_a_run_tells_how_it_compares_with_its_estimate(place: FcMnist) -> None:
     record = json.loads((place.model_dir / "performance" / "performance.json").read_text())
     assert record["estimated_step_time"] == found["step_s"]
     assert record["step_time"] > 0
+
+
+def files_in(folder: Path) -> dict[Path, tuple[int, int]]:
+    stats = {path: path.stat() for path in folder.rglob("*")}
+    return {path: (status.st_mtime_ns, status.st_size) for path, status in stats.items()}
+
+
+def test_a_model_dir_in_use_is_left_as_it_is(place: FcMnist) -> None:
+    place.configure(runconfig__max_steps=10)
+    with model_dir.opened(place.model_dir), model_dir.locked(place.model_dir, "job 7"):
+        ranges = place.model_dir / "tfcs_0" / "ranges"
+        ranges.mkdir(parents=True)
+        (ranges / "1-0-0.ranges").touch()
+        before = files_in(place.model_dir)
+        words = "estimate", "python", RUN, *place.own(("--compile_only",))
+        done = place.run(*words, command="csrun")
+        assert done.returncode == 0, done.stderr
+        assert "model_dir is in use by job 7: compiling in a folder of its own" in done.stderr
+        assert "step here" in done.stdout
+        assert files_in(place.model_dir) == before
 
 
 @pytest.mark.slow
