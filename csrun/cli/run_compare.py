@@ -1,6 +1,8 @@
 """csrun compare: how two runs differ, from their parameters to the first step."""
 
-from contextlib import nullcontext
+import shlex
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,17 @@ if TYPE_CHECKING:
         ValueDifference,
     )
     from csrun.base.flat_values import Difference
+    from csrun.base.run_command import RunCommand
     from csrun.records.run_comparison import LossComparison, RunComparison
 
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
-a_model_dir = click.Path(path_type=Path)
 
 
 @click.command("compare", context_settings=SETTINGS)
-@click.argument("run_a", type=a_model_dir)
-@click.argument("run_b", type=a_model_dir, required=False)
+@click.argument("run_a")
+@click.argument("run_b", required=False)
 @click.option(
     "--operators", is_flag=True, help="Run both again, up to the first operator that differs."
 )
@@ -55,8 +57,8 @@ a_model_dir = click.Path(path_type=Path)
 )
 @frame.in_format
 def compare(
-    run_a: Path,
-    run_b: Path | None,
+    run_a: str,
+    run_b: str | None,
     operators: bool,
     against: str | None,
     steps: int | None,
@@ -66,7 +68,7 @@ def compare(
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
 
     With --operators both are run again, in folders of their own, from the newest checkpoint that
-    they have in common.
+    they have in common. Two quoted commands in place of the model_dirs are run from their begin.
 
     Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared. With
     --operators or --against only operators count.
@@ -75,7 +77,10 @@ def compare(
 
     if (run_b is None) == (against is None):
         raise click.UsageError("name two trainings, or one and --against torch")
-    found = None if run_b is None else compare_runs(run_a, run_b)
+    commands = [command for each in (run_a, run_b) if each and (command := _command_in(each))]
+    if commands and (len(commands) < 2 or not operators):
+        raise click.UsageError("name two trainings, or two commands with --operators")
+    found = None if run_b is None or commands else compare_runs(Path(run_a), Path(run_b))
     is_table = output == "table"
     if is_table and found is not None:
         _show(found)
@@ -84,7 +89,7 @@ def compare(
             _show_json(found)
         return 0 if found.is_equal else DIFFERENT
     with frame.output_to_errors() if not is_table else nullcontext():
-        values = _compare_operators(run_a, run_b, steps, **allowed)
+        values = _compare_operators(run_a, run_b, commands, steps, **allowed)
     if is_table:
         click.echo("\n".join(_of_operators(values)))
     else:
@@ -92,15 +97,34 @@ def compare(
     return 0 if values.is_equal else DIFFERENT
 
 
-def _compare_operators(
-    run_a: Path, run_b: Path | None, steps: int | None, ulp: int, of_largest: bool
-) -> "OperatorComparison":
-    from csrun.advice.operator_comparison import Tolerance, compare_operators, compare_with_torch
+def _command_in(run: str) -> "RunCommand | None":
+    """The command that an argument is, in place of a folder."""
+    from csrun.base.run_command import RunCommand
 
-    tolerance = Tolerance(ulp, of_largest)
+    with suppress(ValueError):  # an open quotation mark
+        words = shlex.split(run)
+        if len(words) > 1 and not Path(run).exists():
+            return RunCommand(tuple(words), str(Path.cwd()))
+    return None
+
+
+def _compare_operators(
+    run_a: str,
+    run_b: str | None,
+    commands: "Sequence[RunCommand]",
+    steps: int | None,
+    ulp: int,
+    of_largest: bool,
+) -> "OperatorComparison":
+    from csrun.advice import operator_comparison as comparison
+
+    tolerance = comparison.Tolerance(ulp, of_largest)
     if run_b is None:
-        return compare_with_torch(run_a, tolerance, steps or 1, _report)
-    return compare_operators(run_a, run_b, tolerance, steps, _report)
+        return comparison.compare_with_torch(Path(run_a), tolerance, steps or 1, _report)
+    if commands:
+        first, second = commands
+        return comparison.compare_commands(first, second, tolerance, steps, _report)
+    return comparison.compare_operators(Path(run_a), Path(run_b), tolerance, steps, _report)
 
 
 def _report(line: str) -> None:

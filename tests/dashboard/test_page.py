@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from math import log10
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -232,6 +233,11 @@ def test_runs_are_sorted_filtered_and_compared(browser: Any, tmp_path: Path, sta
         wait_for(browser, "#everything").click()
         assert table_of(browser, "#settings")[1] == ["train: seed", "1", "1", "1"]
         assert texts(browser, "#settings tr.lit td:first-child") == ["train: lr"]
+    for number in range(197):
+        copytree(tmp_path / "runs" / "a", tmp_path / "runs" / f"a{number}")
+    with serving(tmp_path / "runs") as server:
+        open_page(browser, server.url)
+        until(lambda: len(all_of(browser, "#table tbody tr")) == 200)
 
 
 def test_hostile_names_are_texts(browser: Any, tmp_path: Path, state: str) -> None:

@@ -3,6 +3,7 @@
 from csrun.advice.operator_comparison.first_difference import (
     OperatorComparison,
     OperatorDifference,
+    compare_commands,
     compare_operators,
     compare_with_torch,
 )
@@ -13,6 +14,7 @@ __all__ = [
     "OperatorDifference",
     "Tolerance",
     "ValueDifference",
+    "compare_commands",
     "compare_operators",
     "compare_with_torch",
 ]

@@ -4,6 +4,7 @@ Both run again from their newest common checkpoint. The steps are recorded in wi
 so on, up to the first step whose logged losses differ: each window starts from the checkpoint.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from csrun.advice.operator_comparison.value_difference import (
     difference_of,
 )
 from csrun.base.errors import CsrunError, UsageError
+from csrun.base.run_command import RunCommand
 from csrun.executable import RECORDED
 from csrun.executable.recorded_values import OF_TORCH
 from csrun.records import checkpoints
@@ -90,23 +92,49 @@ def compare_operators(
     latest = losses.diverged.step if losses.diverged else losses.last_common
     starts = next(_common_starts(first, second, latest), (None, None))
     step = starts[0].step if starts[0] else 0
-    counted = _Count(tolerance)
-    first_step = step + 1
     end = latest if losses.diverged else step + FIRST_WINDOW
     end = end if steps is None else step + steps
+    return _compare_again(runs, starts, (step + 1, end), tolerance, report)
+
+
+def compare_commands(
+    first: RunCommand,
+    second: RunCommand,
+    tolerance: Tolerance = EXACT,
+    steps: int | None = None,
+    report: Report = lambda _: None,
+) -> OperatorComparison:
+    """Run the trainings of two commands in folders of their own, and compare their first steps, up
+    to the first difference.
+
+    Raises: UsageError where one cannot be run, or they have no value in common
+    """
+    runs = [RecordedRun(shlex.join(each.words), each) for each in (first, second)]
+    return _compare_again(runs, (None, None), (1, steps or FIRST_WINDOW), tolerance, report)
+
+
+def _compare_again(
+    runs: Sequence[RecordedRun],
+    starts: Sequence[Checkpoint | None],
+    steps: tuple[int, int],
+    tolerance: Tolerance,
+    report: Report,
+) -> OperatorComparison:
+    """Record steps of both runs in windows, and compare them up to the first difference."""
+    counted, (first_step, end) = _Count(tolerance), steps
     for window in _windows(first_step, end):
         with TemporaryDirectory(prefix="csrun-compare-") as folder:
             places = [Path(folder, name) for name in "ab"]
             for run, start, place in zip(runs, starts, places, strict=True):
-                report(f"{run.model_dir}: recording steps {window[0]} to {window[1]}")
+                report(f"{run.name}: recording steps {window[0]} to {window[1]}")
                 run.record(start, window, place)
             step = counted.add_steps(window, _reader((places[0], ""), (places[1], "")))
         if counted.difference is not None or step < window[1]:  # found, or one of the runs is over
             break
     if not counted.compared:
         raise UsageError(
-            f"{first} and {second}: no value of step {first_step} was recorded by both: compare"
-            " trainings of one model"
+            f"{runs[0].name} and {runs[1].name}: no value of step {first_step} was recorded by"
+            " both: compare trainings of one model"
         )
     return counted.result(starts[0], first_step, step)
 

@@ -25,10 +25,13 @@ END_S = 60.0  # for a job to end once it is asked to
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A training of the past. model_dir: its folder, which is only read."""
+    """A training of the past, or that of a command. name: in messages. model_dir: its folder, which
+    is only read; None of a command.
+    """
 
-    model_dir: Path
+    name: str
     command: RunCommand
+    model_dir: Path | None = None
 
     @classmethod
     def of(cls, model_dir: Path) -> "RecordedRun":
@@ -36,7 +39,7 @@ class RecordedRun:
 
         Raises: UsageError where its command is not known
         """
-        return cls(model_dir, read_command(model_dir))
+        return cls(str(model_dir), read_command(model_dir), model_dir)
 
     def record(
         self,
@@ -54,7 +57,7 @@ class RecordedRun:
         folder.mkdir(parents=True)
         if start is not None:
             checkpoints.copy(start, folder)
-            if (values := self.model_dir / LOOP_VALUES).is_file():
+            if self.model_dir and (values := self.model_dir / LOOP_VALUES).is_file():
                 shutil.copyfile(values, folder / LOOP_VALUES)
         again = Rerun(str(folder.absolute()), steps, start is not None, against_torch)
         with self._process(again, folder / LOG_FILE) as process:
@@ -63,10 +66,10 @@ class RecordedRun:
                 time.sleep(POLL_S)
                 code = process.poll()
         if failed := [text for path in _done(folder, source) if (text := path.read_text())]:
-            raise UsageError(f"{self.model_dir}: PyTorch cannot compute the step: {failed[0]}")
+            raise UsageError(f"{self.name}: PyTorch cannot compute the step: {failed[0]}")
         if code:
             raise UsageError(
-                f"{self.model_dir}: cannot be run again: {' '.join(self.command.words)} ended with"
+                f"{self.name}: cannot be run again: {' '.join(self.command.words)} ended with"
                 f" exit code {code}: {_last_line(folder / LOG_FILE)}"
             )
 
@@ -85,7 +88,7 @@ class RecordedRun:
                 )
             except OSError as error:
                 raise UsageError(
-                    f"{self.model_dir}: cannot be run again: {self.command.words[0]} in"
+                    f"{self.name}: cannot be run again: {self.command.words[0]} in"
                     f" {self.command.directory}: {error.strerror}"
                 ) from error
             try:

@@ -1,5 +1,6 @@
 """Operators of two trainings: scripts that are run, and run again with values recorded."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,6 +104,20 @@ def test_a_wrong_kernel_is_found_by_name(train: Train) -> None:
     assert different.line.endswith(f"script.py:{LINE_OF_NORM}")
     assert (different.value.place, different.value.differing) == ((3, 5), 1)
     assert different.value.second == pytest.approx(1.25 * different.value.first)
+
+
+def test_two_commands(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
+    model_dir = train("kernels=numpy")
+    before = contents(model_dir.parent)
+    words = sys.executable, str(model_dir.parent / "script.py"), "any", "kernels=numpy"
+    script = shlex.join(words)
+    planted = f"{script} planted=1"
+    assert run(csrun, ["compare", "--operators", "--steps", "1", script, planted]) == 1
+    assert "layer     norm\n" in capfd.readouterr().out
+    assert contents(model_dir.parent) == before
+    for wrong in ([script, planted], ["--operators", script, str(model_dir)]):
+        assert run(csrun, ["compare", *wrong]) == 2
+        assert "two commands with --operators" in capfd.readouterr().err
 
 
 def test_an_update_that_differs_is_found(train: Train) -> None:
