@@ -103,7 +103,9 @@ def test_the_second_training_is_told_who_has_the_folder(tmp_path: Path) -> None:
             model_dir.locked(tmp_path, "job 8"),
         ):
             pass
-        assert (tmp_path / model_dir.LOCK_FILE).read_text() == model_dir.holder_of(tmp_path) == "job 7"
+        assert (
+            (tmp_path / model_dir.LOCK_FILE).read_text() == model_dir.holder_of(tmp_path) == "job 7"
+        )
     assert model_dir.holder_of(tmp_path) == ""
 
 
