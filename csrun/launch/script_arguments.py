@@ -9,6 +9,7 @@ from pathlib import Path
 from csrun.base import choice, plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import Mode
+from csrun.base.precision_names import OPT_LEVEL
 from csrun.base.run_config import Params
 from csrun.launch.script_imports import has_run_config, is_run_by_params
 from csrun.launch.user_command import UserCommand
@@ -37,4 +38,5 @@ def _check_keys(path: Path) -> None:
     raw = plain_yaml.read(path)
     section = raw.get("runconfig") if isinstance(raw, dict) else None
     if isinstance(section, dict):
-        typed_yaml.check_keys({"runconfig": section}, Params, path)
+        own = {key: value for key, value in section.items() if key != OPT_LEVEL}
+        typed_yaml.check_keys({"runconfig": own}, Params, path)

@@ -12,7 +12,7 @@ from msgspec import inspect
 from msgspec.inspect import AnyType, DataclassType, DictType, StructType, Type, TypedDictType
 
 from csrun.base.errors import UsageError
-from csrun.base.precision_names import CB16, MIXED
+from csrun.base.precision_names import CB16, MIXED, OPT_LEVEL
 from csrun.base.typed_yaml import union_members
 from csrun.context import Role, current
 from csrun.records import log_lines
@@ -21,14 +21,15 @@ log = logging.getLogger("csrun")
 
 _MIXED_PRECISION, _FP16_TYPE = "model.mixed_precision", "model.fp16_type"
 _USE_BFLOAT16, _USE_CBFLOAT16 = "model.use_bfloat16", "csconfig.use_cbfloat16"
-_OPT_LEVEL, _PRECISION = "model.precision_opt_level", "runconfig.precision"
+_PRECISION = "runconfig.precision"
+_OPT_LEVELS = f"runconfig.{OPT_LEVEL}", f"model.{OPT_LEVEL}"
 #: The keys, and the values that each may have.
 _VALUES: Mapping[str, tuple[Any, ...]] = {
     _MIXED_PRECISION: (True, False),
     _FP16_TYPE: ("float16", "bfloat16", CB16),
     _USE_BFLOAT16: (True, False),
     _USE_CBFLOAT16: (True, False),
-    _OPT_LEVEL: (0, 1, 2),
+    **dict.fromkeys(_OPT_LEVELS, (0, 1, 2)),
 }
 _SCALES = "loss_scaling_factor", "loss_scale"
 
@@ -51,14 +52,15 @@ def translate_original_keys(raw: dict[str, Any], schema: type[Any], path: Path |
         return  # refused by the schema
     try:
         precision = _precision(found, section.get("precision"))
+        levels = _opt_levels(found)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     if precision is not None:
         section["precision"] = precision
     if found.get(_USE_BFLOAT16) and precision == f"{MIXED}bfloat16":
         _leave_unscaled(raw.get("optimizer"))
-    if level := found.get(_OPT_LEVEL):
-        _say(f"{_OPT_LEVEL}: {level} has no effect: sums and softmax are float32, as at level 0")
+    for key in (key for key, level in levels.items() if level):
+        _say(f"{key}: {levels[key]} has no effect: sums and softmax are float32, as at level 0")
 
 
 def _taken(raw: dict[str, Any], schema: type[Any]) -> dict[str, Any]:
@@ -116,6 +118,17 @@ def _precision(found: Mapping[str, Any], given: Any) -> str | None:
             values = {**found, _PRECISION: given}
             raise _contradiction({first: values[first], other: values[other]})
     return f"{MIXED}{name}"
+
+
+def _opt_levels(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the levels of accumulation by their keys.
+
+    Raises: UsageError for two that differ
+    """
+    levels = {key: found[key] for key in _OPT_LEVELS if key in found}
+    if len({*levels.values()}) > 1:
+        raise _contradiction(levels)
+    return levels
 
 
 def _require_no_cb16(found: Mapping[str, Any]) -> None:

@@ -133,8 +133,8 @@ def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads:
     return run
 
 
-def training_of(workload: Workload, root: Path) -> Training:
-    """The workload compiled into `root` for a pipelined run."""
+def training_of(workload: Workload, root: Path, storage: Any = None) -> Training:
+    """The workload compiled into `root` for a pipelined run; storage: its 16-bit format, if any."""
     from csrun.data import Dataset
 
     sys.path[:0] = [str(TESTS), str(MODELS / workload.model)]
@@ -148,7 +148,9 @@ def training_of(workload: Workload, root: Path) -> Training:
     dataset = Dataset.from_batches([_batch(workload, random)])
     forms = ["llvm" if machine_code.is_supported() else "numpy", "numpy"]
     executable, by_numpy = (
-        compile_model(_module(params, dataset), root / name, options_of(kernels=form)).executable
+        compile_model(
+            _module(params, dataset, storage), root / name, options_of(kernels=form)
+        ).executable
         for name, form in zip(("own", "numpy"), forms, strict=True)
     )
     weights = {
@@ -193,12 +195,13 @@ def _batch(workload: Workload, random: np.random.Generator) -> tuple[Any, Any]:
     return features, {"masked_lm_labels": labels, "next_sentence": follows}
 
 
-def _module(params: Any, dataset: Any) -> Any:
+def _module(params: Any, dataset: Any, storage: Any) -> Any:
     """The traced training step, without what the host would be told of it."""
     from model import model_fn
 
     from csrun import nn
     from csrun.base.mode import RunMode
+    from csrun.cirh import set_storage
     from csrun.nn.tracer import Tracer
 
     specs = dataset.element_spec()
@@ -208,4 +211,7 @@ def _module(params: Any, dataset: Any) -> Any:
             for name, spec in zip(dataset.names(len(specs)), specs, strict=True)
         ]
         spec = model_fn(*dataset.nested(tensors), nn.TRAIN, params)
-        return tracer.finish(RunMode.TRAIN, spec.loss, spec.train_op, [])
+        module = tracer.finish(RunMode.TRAIN, spec.loss, spec.train_op, [])
+    if storage is not None:
+        set_storage(module, storage)
+    return module

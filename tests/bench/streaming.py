@@ -68,6 +68,8 @@ class Workload:
     optimizer: dict[str, Any] = field(default_factory=lambda: {**ADAMW})
     is_saved: bool = True
     precision: str = "float32"
+    length: int = LENGTH
+    batch: int = 1
 
     model = "gpt2"
 
@@ -75,12 +77,12 @@ class Workload:
     def weights(self) -> int:
         """Brown et al. 2020, section 2.1: 12 d² a block, beside its biases; the tables."""
         block = 12 * self.width**2 + 13 * self.width
-        return self.layers * block + (self.vocabulary + LENGTH + 2) * self.width
+        return self.layers * block + (self.vocabulary + self.length + 2) * self.width
 
     @property
     def sizes(self) -> dict[str, int]:
         """The model, in the words of its params file."""
-        return self.common_sizes | {"max_position_embeddings": LENGTH}
+        return self.common_sizes | {"max_position_embeddings": self.length}
 
     @property
     def common_sizes(self) -> dict[str, int]:
@@ -89,7 +91,7 @@ class Workload:
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,
             "num_heads": self.heads,
-            "sequence_length": LENGTH,
+            "sequence_length": self.length,
         }
 
 
@@ -156,7 +158,7 @@ def bench_memory(name: str, stores: Collection[str]) -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
             rates = disk_rates(Path(folder)) if store == "disk" else None
-            run = _trained(Path(folder), workload, store)
+            run = trained(Path(folder), workload, store)
         what = f"{model} of {run.step_s:.0f} s in {run.seconds:.0f} s"
         baseline = f"the limit, {limit:g} GiB"
         Result(
@@ -191,7 +193,7 @@ def bench_halves(name: str) -> None:
     runs = {}
     for precision in ("float32", HALVES):
         with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
-            runs[precision] = _trained(Path(folder), replace(workload, precision=precision), "disk")
+            runs[precision] = trained(Path(folder), replace(workload, precision=precision), "disk")
     whole, halves = runs.values()
     what = f"{name}, store on disk, {workload.steps} steps"
     rows = (
@@ -207,18 +209,20 @@ def bench_halves(name: str) -> None:
         ).print()  # fmt: skip
 
 
-def _trained(folder: Path, workload: Workload, store: str) -> Trained:
+def trained(folder: Path, workload: Workload, store: str, mode: str = "train") -> Trained:
+    """Run the model in a job with its store in memory or on disk."""
     _prepare(folder, workload, _params(workload, store, folder))
     script = [str(MODELS / workload.model / "run.py")]
     if not workload.is_saved:
         (folder / "unsaved.py").write_text(UNSAVED)
         script.insert(0, "unsaved.py")
-    run = [sys.executable, "-m", *JOB, *script, "--mode", "train", "--params", "params.yaml"]
+    run = [sys.executable, "-m", *JOB, *script, "--mode", mode, "--params", "params.yaml"]
     started = time.perf_counter()
     text, peak, read, written = _watched(run, folder, {"CSRUN_STATE_DIR": str(folder / "state")})
     sys.stderr.writelines(f"{line}\n" for line in text.splitlines() if "Weight store" in line)
     seconds = time.perf_counter() - started
-    return Trained(peak, read, written, seconds, _steps_s(folder) / workload.steps)
+    step_s = _steps_s(folder) / workload.steps if mode == "train" else 0.0
+    return Trained(peak, read, written, seconds, step_s)
 
 
 def _trained_by_pytorch(folder: Path, workload: Workload) -> float:
@@ -237,7 +241,8 @@ def _trained_by_pytorch(folder: Path, workload: Workload) -> float:
 
 def _prepare(folder: Path, workload: Workload, params: dict[str, Any]) -> None:
     """Write a text of random tokens and the params file."""
-    tokens = np.random.default_rng(1).integers(0, workload.vocabulary, 64 * LENGTH + 1)
+    count = 64 * workload.batch * workload.length + 1
+    tokens = np.random.default_rng(1).integers(0, workload.vocabulary, count)
     tokens.astype(np.uint16).tofile(folder / "train.bin")
     (folder / "params.yaml").write_bytes(msgspec.yaml.encode(params))
 
@@ -249,7 +254,7 @@ def _steps_s(folder: Path) -> float:
 
 
 def _params(workload: Workload, store: str, folder: Path) -> dict[str, Any]:
-    data = {"file": str(folder / "train.bin"), "batch_size": 1}
+    data = {"file": str(folder / "train.bin"), "batch_size": workload.batch}
     options: dict[str, object] = {"weight_store": store}
     if store == "disk":
         options["weight_store_dir"] = str(folder)
@@ -262,6 +267,8 @@ def _params(workload: Workload, store: str, folder: Path) -> dict[str, Any]:
         "runconfig": {
             "model_dir": "model_dir",
             "max_steps": workload.steps,
+            "eval_steps": workload.steps,
+            "micro_batch_size": 1,
             "save_initial_checkpoint": False,
             "keep_checkpoint_max": 1,
             "log_steps": 1,

@@ -71,6 +71,11 @@ def test_the_precision_of_the_keys(read, text, precision):
             "runconfig.precision is mixed_float16 and csconfig.use_cbfloat16 is True: give one",
         ),
         ("model: {precision_opt_level: 3}", "model.precision_opt_level: must be one of 0, 1, 2, g"),
+        ("runconfig: {precision_opt_level: true}", "runconfig.precision_opt_level: must be one of"),
+        (
+            "{model: {precision_opt_level: 2}, runconfig: {precision_opt_level: 1}}",
+            "runconfig.precision_opt_level is 1 and model.precision_opt_level is 2: give one of",
+        ),
         ("model: {mixed_precision: 1}", "model.mixed_precision: must be one of true, false, got 1"),
         ("csconfig: {use_cbfloat: true}", "csconfig: unknown key"),
         (
@@ -93,6 +98,13 @@ def test_what_has_no_effect_says_so(read, caplog):
     assert caplog.messages == [
         "model.use_bfloat16 has no effect without model.mixed_precision: true",
         "model.precision_opt_level: 1 has no effect: sums and softmax are float32, as at level 0",
+    ]
+    caplog.clear()
+    read("{model: {precision_opt_level: 0}, runconfig: {precision_opt_level: 0, max_steps: 2}}")
+    assert not caplog.messages
+    read("runconfig: {precision_opt_level: 2}")
+    assert [line.partition(" has")[0] for line in caplog.messages] == [
+        "runconfig.precision_opt_level: 2"
     ]
 
 

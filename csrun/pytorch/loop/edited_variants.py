@@ -10,7 +10,7 @@ import torch
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.edits import Edit, KeptEdits, with_edits_of, without_dead_edits
-from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.compare import difference
 from csrun.pytorch.record.recorder import StepRecorder
@@ -105,10 +105,10 @@ class EditedVariants:
     def _find_norm(self, first: StepVariant, edits: KeptEdits) -> Edit | None:
         recorder = StepRecorder.resume(self._model, first.recording)
         edited, results = edits.recorded(recorder, first.recording)
-        clipping = clipping_of(edited, list(edited.gradients))
+        norm = clipped_norm_of(edited)
         for edit, made in zip(edits.all, results, strict=True):
             values = [leaf.value for leaf in made if isinstance(leaf, TracedTensor)]
-            if clipping is not None and values == [clipping.total] and edit.target is None:
+            if norm is not None and values == [norm] and edit.target is None:
                 return edit
         return None
 

@@ -86,8 +86,8 @@ class GradientAccumulation:
             )
         if not self.are_of_sums(step.variant):
             raise UsageError(
-                f"{user_line()}: accumulated gradients are edited: only clip_grad_norm_ of all "
-                "parameters of the optimizer is supported; divide the loss to scale them"
+                f"{user_line()}: accumulated gradients are edited: clip all parameters of the "
+                "optimizer by clip_grad_norm_ or clip_grad_value_; divide the loss to scale them"
             )
 
     def are_of_sums(self, *variants: StepVariant) -> bool:

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.composite_ops import is_of_training
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 
@@ -56,10 +56,8 @@ def refs_in(tree: Any) -> list[Ref]:
 
 def norm_in(recording: Recording, value: Ref) -> Ref | None:
     """Return the norm of clipped gradients, if a value is computed from it."""
-    clipping = clipping_of(recording, list(recording.gradients))
-    if clipping is None or not is_of_forward(recording, value, {clipping.total}):
-        return None
-    return clipping.total
+    norm = clipped_norm_of(recording)
+    return norm if norm is not None and is_of_forward(recording, value, {norm}) else None
 
 
 def is_of_forward(recording: Recording, value: Ref, known: Collection[Ref] = ()) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from csrun.pytorch.gradients.values import OF_A_SUM, StepGradients, refused
-from csrun.pytorch.lower.clipping import clipping_of
+from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
 from csrun.pytorch.step.step_outputs import Reader, Slot, StepOutputs
 from csrun.pytorch.step.variant import StepVariant
@@ -66,9 +66,8 @@ def returnable(recording: Recording) -> list[Ref]:
 
 def parameters_of(recording: Recording, value: Ref) -> list[str]:
     """Return the parameters from whose gradients a value is computed, besides their norm."""
-    clipping = clipping_of(recording, list(recording.gradients))
-    first = recording.first_gradients
-    known = {*first.values(), *([clipping.total] if clipping else ())}
+    first, norm = recording.first_gradients, clipped_norm_of(recording)
+    known = {*first.values(), *(() if norm is None else (norm,))}
     found = ancestors(recording, [value], known)
     constants = _constants(recording)
     return [name for name, ref in first.items() if ref in found and ref not in constants]

@@ -1,10 +1,11 @@
-"""Pattern of torch.nn.utils.clip_grad_norm_ in a recording, a property of updates in CIRH."""
+"""Patterns of torch.nn.utils' clipping in a recording, a property of updates in CIRH."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from csrun.cirh.ops.learning import Clipping
 from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 
 NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
@@ -16,11 +17,14 @@ EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
 @dataclass(frozen=True)
 class RecordedClipping:
-    """Maximum global norm of the gradients, their norm, and the unscaled ones by parameter."""
+    """Limits of the gradients, and the unclipped ones by parameter.
 
-    norm: float
-    total: Ref
+    total: their global norm, where that is limited
+    """
+
+    limits: Clipping
     gradients: Mapping[str, Ref]
+    total: Ref | None = None
 
 
 def clipping_of(recording: Recording, trained: Sequence[str]) -> RecordedClipping | None:
@@ -28,24 +32,56 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> RecordedClippin
 
     None where it is not: then the edits are lowered as plain arithmetic.
     """
-    before: dict[str, Ref] = {}
-    factors: set[Ref] = set()
     if not trained or set(trained) != set(recording.gradients):
         return None
-    for name in trained:
-        op = recording.maker.get(recording.gradients[name])
-        if op is None or op.name != MULTIPLY or not isinstance(op.arguments[1], Ref):
+    return _clipping_by_norm(recording) or _clipping_by_value(recording)
+
+
+def _clipping_by_norm(recording: Recording) -> RecordedClipping | None:
+    """clip_grad_norm_"""
+    before: dict[str, Ref] = {}
+    factors: set[Ref] = set()
+    for name, value in recording.gradients.items():
+        op = _maker_named(recording, value, MULTIPLY)
+        if op is None or not isinstance(op.arguments[1], Ref):
             return None
         before[name], factor = op.arguments
         factors.add(factor)
     if len(factors) != 1:
         return None
     found = _match_limit(recording, factors.pop(), set(before.values()))
-    return None if found is None else RecordedClipping(*found, before)
+    if found is None:
+        return None
+    norm, total = found
+    return RecordedClipping(Clipping(clip_norm=norm), before, total)
+
+
+def _clipping_by_value(recording: Recording) -> RecordedClipping | None:
+    """clip_grad_value_"""
+    before: dict[str, Ref] = {}
+    limits = set()
+    for name, value in recording.gradients.items():
+        op = _maker_named(recording, value, CLAMP)
+        if op is None or value == recording.first_gradients.get(name):
+            return None
+        low, high = _bounds(op)
+        if not isinstance(high, int | float) or low != -high or not 0 < high <= LONGEST:
+            return None
+        before[name] = op.arguments[0]
+        limits.add(float(high))
+    if len(limits) != 1:
+        return None
+    return RecordedClipping(Clipping(clip_value=limits.pop()), before)
+
+
+def clipped_norm_of(recording: Recording) -> Ref | None:
+    """Return the global norm by which all gradients are clipped, if they are."""
+    clipping = clipping_of(recording, list(recording.gradients))
+    return None if clipping is None else clipping.total
 
 
 def is_of_sum(recording: Recording, trained: Sequence[str]) -> bool:
-    """True if the update takes the gradients of `backward()`, at most clipped by their norm.
+    """True if the update takes the gradients of `backward()`, at most clipped.
 
     Such gradients may be accumulated over batches first.
     """

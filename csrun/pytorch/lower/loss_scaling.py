@@ -31,13 +31,13 @@ def seed_of(recording: Recording) -> int:
 def require_unedited(
     recording: Recording, gradients: Mapping[str, Ref], trained: Sequence[str]
 ) -> None:
-    """Raises: CaptureError for edits of scaled gradients besides clipping by their norm"""
+    """Raises: CaptureError for edits of scaled gradients besides clipping"""
     first = recording.first_gradients
     if odd := [name for name in trained if gradients[name] != first.get(name)]:
         raise CaptureError(
-            f"{user_line()}: the gradient of {odd[0]} is edited, and the loss is scaled: of scaled "
-            "gradients only clip_grad_norm_ of all parameters is supported; in mixed_bfloat16 the "
-            "loss needs no GradScaler"
+            f"{user_line()}: the gradient of {odd[0]} is edited, and the loss is scaled: scaled "
+            "gradients can be clipped by clip_grad_norm_ or clip_grad_value_ of all parameters; in "
+            "mixed_bfloat16 the loss needs no GradScaler"
         )
 
 

@@ -338,9 +338,7 @@ class _Importer:
                 "depend: they are not updated"
             )
         gradients = clipping.gradients if clipping else recording.gradients
-        options: dict[str, Any] = {**limits.options()}
-        if clipping:
-            options = {"clip_norm": clipping.norm}
+        options: dict[str, Any] = {**(clipping.limits if clipping else limits).options()}
         if self._scaling is not None:
             require_unedited(recording, gradients, trained)
             options["loss_scaling"] = rule_of(self._scaling)

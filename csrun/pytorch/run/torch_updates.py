@@ -54,7 +54,9 @@ class TorchUpdates:
         clipping = clipping_of(self.recording, list(given))
         if clipping is None or self.found.plan.loss_scaling is not None:
             factor = self._read(CLIP)
-            return {name: x if factor is None else x * factor for name, x in given.items()}
+            most = None if clipping is None else clipping.limits.clip_value
+            scaled = given if factor is None else {n: x * factor for n, x in given.items()}
+            return scaled if most is None else {n: x.clamp(-most, most) for n, x in scaled.items()}
         known = {clipping.gradients[name]: gradient for name, gradient in given.items()}
         wanted = {name: self.recording.gradients[name] for name in given}
         clipped = interpret(self.recording, wanted.values(), known=known)

@@ -19,6 +19,8 @@ from csrun.base.errors import CsrunError, UsageError  # noqa: E402
 STEPS = 6  # of a pass
 LARGE = 2.0**28  # a scale with which the first steps overflow in float16
 LONGEST = 0.3  # that gradients are clipped to
+LARGEST = 0.02  # the magnitude that they are clipped to
+SCALE = 2.0**10
 GRADIENTS = 0.01  # of a gradient's norm, the difference from autocast's
 
 
@@ -189,6 +191,42 @@ def test_accumulated_batches_have_one_scale(tmp_path):
     assert equal(plain, scaled)
 
 
+def test_scaled_gradients_are_clipped_by_value_as_pytorch_does(tmp_path):
+    def made():
+        script = Script(cbtorch.amp.GradScaler(SCALE))
+        script.optimizer = torch.optim.SGD(script.model.parameters(), 0.5)
+        return script
+
+    def step(script, x, y):
+        script.scaler.scale(script.loss(x, y)).backward()
+        script.scaler.unscale_(script.optimizer)
+        nn.utils.clip_grad_value_(script.model.parameters(), LARGEST)
+        script.scaler.step(script.optimizer)
+
+    def of_amp(script, x, y):
+        loss, options = script.loss(x, y), {"max_gradient_value": LARGEST}
+        cbtorch.amp.optimizer_step(loss, script.optimizer, script.scaler, **options)
+
+    one, two, theirs = made(), made(), made()
+    ours = one.train(tmp_path / "one", epochs=1, step=lambda x, y: step(one, x, y))
+    assert equal(two.train(tmp_path / "two", 1, step=lambda x, y: of_amp(two, x, y)), ours)
+    first, clipped = [p.detach().clone() for p in theirs.model.parameters()], 0
+    for x, y in theirs.loader:
+        theirs.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = theirs.loss(x, y)
+        (loss * SCALE).backward()
+        for parameter in theirs.model.parameters():
+            parameter.grad /= SCALE
+            clipped += int((parameter.grad.abs() > LARGEST).sum())
+        nn.utils.clip_grad_value_(theirs.model.parameters(), LARGEST)
+        theirs.optimizer.step()
+    assert clipped > 50 * STEPS
+    for own, their, start in zip(ours, theirs.model.parameters(), first, strict=True):
+        moved = their.detach() - start
+        assert torch.linalg.norm(own - start - moved) <= 2 * GRADIENTS * torch.linalg.norm(moved)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_scalers_of_pytorch_follow_pytorchs_rule(tmp_path, device):
     """Beside PyTorch's own scaler, given the same overflows."""
@@ -283,7 +321,8 @@ def by_another(script, x, y):
 
 def edited(script, x, y):
     script.scaler.scale(script.loss(x, y)).backward()
-    nn.utils.clip_grad_value_(script.model.parameters(), 0.1)
+    for parameter in script.model.parameters():
+        parameter.grad.mul_(0.5)
     script.scaler.step(script.optimizer)
 
 

@@ -141,6 +141,28 @@ def validates_between(kit):
     return losses
 
 
+def clips_by_value(kit):
+    value = nn.utils.clip_grad_value_
+    return accumulate(kit, 3, edit=lambda k: value(k.model.parameters(), 0.01))
+
+
+def edits_what_has_run(kit, edit):
+    losses = accumulate(kit, 2)
+    for x, y in kit.train:
+        loss = kit.criterion(kit.model(x), y) / 2
+        loss.backward()
+        losses.append(loss.item())
+        edit(kit)
+        kit.optimizer.step()
+        kit.optimizer.zero_grad()
+    return losses
+
+
+def clips_what_has_run(kit):
+    value = nn.utils.clip_grad_value_
+    return edits_what_has_run(kit, lambda k: value(k.model.parameters(), 0.01))
+
+
 def counts_hits(kit):
     found, hits = [], 0
     for _ in range(3):
@@ -159,6 +181,7 @@ LOOPS = (
     *(carries_over, ends_with_the_first, reads_each_and_clips, clips_in_the_first_steps),
     *(clips_from_the_third_pass_on, reads_before_backward, clears_at_the_group),
     *(leaves_batches_out, validates_between, counts_hits, ends_behind_the_pass),
+    *(clips_by_value, clips_what_has_run),
 )
 
 
@@ -292,8 +315,8 @@ def clears_some(kit):
         kit.criterion(kit.model(x), y).backward()
 
 
-def clips_by_value(kit):
-    accumulate(kit, 3, edit=lambda k: nn.utils.clip_grad_value_(k.model.parameters(), 0.01))
+def halves_the_sum(kit):
+    accumulate(kit, 3, edit=lambda k: [p.grad.mul_(0.5) for p in k.model.parameters()])
 
 
 def freezes_amid_a_step(kit):
@@ -302,15 +325,8 @@ def freezes_amid_a_step(kit):
         kit.model[0].requires_grad_(number % 2 == 0)
 
 
-def clips_what_has_run(kit):
-    accumulate(kit, 2)
-    for x, y in kit.train:
-        loss = kit.criterion(kit.model(x), y) / 2
-        loss.backward()
-        loss.item()
-        nn.utils.clip_grad_value_(kit.model.parameters(), 0.01)
-        kit.optimizer.step()
-        kit.optimizer.zero_grad()
+def halves_what_has_run(kit):
+    edits_what_has_run(kit, lambda k: [p.grad.mul_(0.5) for p in k.model.parameters()])
 
 
 def keeps_statistics(kit):
@@ -320,8 +336,8 @@ def keeps_statistics(kit):
 REFUSED = {
     edits_each: "gradients are edited before another batch is accumulated",
     clears_some: "has a gradient already, and others were cleared: clear all of them",
-    clips_what_has_run: "gradients are edited differently than in earlier steps, and this",
-    clips_by_value: "accumulated gradients are edited: only clip_grad_norm_",
+    halves_what_has_run: "gradients are edited differently than in earlier steps, and this",
+    halves_the_sum: "accumulated gradients are edited: clip all parameters",
     freezes_amid_a_step: "got a gradient in some batches of the step and not in others",
     keeps_statistics: "forward writes the buffer 1.num_batches_tracked",
 }
