@@ -15,16 +15,16 @@ from result import Result
 from streaming import SGD, Workload, trained
 
 MIXED = ("mixed_float16", "mixed_bfloat16", "mixed_cbfloat16")
-GPT = Workload(1024, 12, 16, None, 1.0, 0.35, vocabulary=256, length=16, is_saved=False)
+GPT = Workload(1024, 12, 16, None, 1.0, 0.23, vocabulary=256, length=16, is_saved=False)
 NAME = f"GPT, {GPT.weights / 1e6:.0f} M weights, {GPT.length} tokens"
 FROM_DISK: dict[str, tuple[str, dict[str, Any]]] = {
-    "evaluation": ("eval", {}),
+    "evaluation": ("eval", {"store_gib": 0.09}),
     "SGD": ("train", {"optimizer": SGD}),
-    "SGD, 4 micro-batches": ("train", {"optimizer": SGD, "batch": 4}),
     "AdamW": ("train", {}),
 }
 UNITS = ("s a step", "MB read", "MB written")
-SHORT, LONG = 2, 12  # steps
+SHORT, LONG = 2, 10  # steps
+FASTER = 1.3  # promised where the disk is only read
 
 
 def bench_disk() -> None:
@@ -37,9 +37,11 @@ def bench_disk() -> None:
         whole = steps["float32"]
         for precision in MIXED:
             for unit, value, beside in zip(UNITS, steps[precision], whole, strict=True):
+                is_timed = mode == "eval" and unit == UNITS[0]
                 Result(
                     "from_disk", f"{NAME}, {what}", precision, unit, value,
                     f"float32, {beside:.3g} {unit}", value / beside if beside else 1.0, 1,
+                    at_most=1 / FASTER if is_timed else None,
                 ).print()  # fmt: skip
 
 

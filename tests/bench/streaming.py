@@ -188,7 +188,7 @@ def _tell_disk(what: str, run: Trained, rates: DiskRates) -> None:
 
 
 def bench_halves(name: str) -> None:
-    """Print the time of a step and the disk's traffic with 16-bit weights, beside float32."""
+    """Print memory, time of a step and the disk's traffic with 16-bit weights, beside float32."""
     workload = replace(WORKLOADS[name], is_saved=False)
     runs = {}
     for precision in ("float32", HALVES):
@@ -197,15 +197,16 @@ def bench_halves(name: str) -> None:
     whole, halves = runs.values()
     what = f"{name}, store on disk, {workload.steps} steps"
     rows = (
-        ("s a step", whole.step_s, halves.step_s, 1 / 1.3),
-        ("GB read", whole.read / 1e9, halves.read / 1e9, None),
-        ("GB written", whole.written / 1e9, halves.written / 1e9, None),
+        ("GiB PSS", whole.peak_gib, halves.peak_gib),
+        ("s a step", whole.step_s, halves.step_s),
+        ("GB read", whole.read / 1e9, halves.read / 1e9),
+        ("GB written", whole.written / 1e9, halves.written / 1e9),
     )
-    for unit, of_whole, of_halves, most in rows:
+    for unit, of_whole, of_halves in rows:
         baseline = f"float32, {of_whole:.3g} {unit}"
         ratio = of_halves / of_whole if of_whole else 1.0
         Result(
-            "streaming", what, HALVES, unit, of_halves, baseline, ratio, 1, at_most=most
+            "streaming", what, HALVES, unit, of_halves, baseline, ratio, 1
         ).print()  # fmt: skip
 
 

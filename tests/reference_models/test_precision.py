@@ -1,10 +1,11 @@
-"""Transformers in mixed precision: widths of their operators, and their loss after 300 steps."""
+"""Reference models in mixed precision: widths of operators, loss after 300 steps, memory."""
 
 from importlib import import_module
 
 import numpy as np
 import pytest
-from support.reference_models import SMALL_MODELS, small_groups, traced
+from support.programs import options_of
+from support.reference_models import MODELS, SMALL_MODELS, small_groups, traced
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode
@@ -19,8 +20,12 @@ from csrun.cirh.types import is_float, shape_of, type_of
 from csrun.compiler import compile_model
 from csrun.compiler.passes import run_passes
 from csrun.compiler.passes.widths import Width, half_results, width_of
+from csrun.compiler.plan.store_layout import loads_of
 from csrun.executable import machine_code
+from csrun.executable.store_places import gradient_bytes
+from csrun.params import load
 from csrun.runtime.chief.cpu import CpuMachine
+from csrun.runtime.store.residency import Residency, least_bytes, weights_of
 from csrun.runtime.wire.messages import StepOrder
 
 FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}
@@ -66,8 +71,8 @@ def test_each_operator_has_its_width(tmp_path, request, name):
     assert roundings > 50
 
 
-def final_loss(params, folder, kind):
-    """The mean of the last ten losses."""
+def final_loss(params, folder, kind, last):
+    """The mean of so many last losses."""
     module = traced(params)
     if kind is not None:
         set_storage(module, kind)
@@ -78,13 +83,51 @@ def final_loss(params, folder, kind):
     machine.initialize()
     for first in range(0, STEPS, ORDER):
         machine.run(StepOrder(first, ORDER))
-    return np.mean(machine.losses(ORDER)[-10:])
+    return np.mean(machine.losses(ORDER)[-last:])
 
 
-@pytest.mark.parametrize("name", SMALL_MODELS)
+def params_of(name, folder):
+    if name in SMALL_MODELS:
+        return SMALL_MODELS[name].params(folder)
+    # Ten layers of 50 take another path in float64, too: their loss is 30 % off after 300 steps.
+    shipped = MODELS / name / "configs" / "params_500_300.yaml"
+    return load(import_module("params").Params, shipped)
+
+
+@pytest.mark.parametrize("name", [*SMALL_MODELS, pytest.param("fc_mnist", marks=pytest.mark.slow)])
 def test_the_loss_after_300_steps_is_near_float32s(tmp_path, request, name):
     request.getfixturevalue(name)
-    params = SMALL_MODELS[name].params(tmp_path)
-    expected = final_loss(params, tmp_path, None)
+    params, last = params_of(name, tmp_path), 10 if name in SMALL_MODELS else ORDER
+    expected = final_loss(params, tmp_path, None, last)
     for kind in FORMATS.values():
-        assert final_loss(params, tmp_path, kind) == pytest.approx(expected, rel=0.01), kind
+        assert final_loss(params, tmp_path, kind, last) == pytest.approx(expected, rel=0.01), kind
+
+
+def streamed_bytes(plan):
+    """Bytes between wafer and MemoryX in a step."""
+    loads = loads_of(plan.order)
+    sent = sum(count * plan.groups[group].sent_bytes for group, count in loads.items())
+    return sent + sum(gradient_bytes(plan, plan.groups[group]) for group in plan.deliveries)
+
+
+def disk_bytes(plan):
+    """Bytes that a pass over the weights reads from a store on disk with the least memory."""
+    residency = Residency(plan, least_bytes(plan))
+    leaving = (residency.leaving(weights_of(plan, group)) for group in plan.groups)
+    return sum(len(part) for parts in leaving for part in parts)
+
+
+def test_gpt2_small_takes_half_of_the_memory_and_the_traffic(tmp_path, gpt2):
+    lengths = dict.fromkeys(("sequence_length", "max_position_embeddings"), 256)
+    sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_heads": 12, **lengths}
+    params = SMALL_MODELS["gpt2"].params(tmp_path, **sizes)
+    plans = []
+    for kind in (None, BFLOAT16):
+        module = traced(params)
+        if kind is not None:
+            set_storage(module, kind)
+        plans.append(compile_model(module, tmp_path, options_of(STREAMING)).executable.plan)
+    whole, half = plans
+    assert half.arena_bytes <= 0.55 * whole.arena_bytes
+    for bytes_of in (streamed_bytes, disk_bytes):
+        assert 0.45 * bytes_of(whole) <= bytes_of(half) <= 0.55 * bytes_of(whole)
