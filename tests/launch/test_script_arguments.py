@@ -31,7 +31,9 @@ def script(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
         (tmp_path / name).write_text(text)
     (tmp_path / "run.py").write_text(SCRIPTS[request.param])
     (tmp_path / "typo.yaml").write_text("model: {a: 1}\nrunconfig: {max_stepz: 3}\n")
-    (tmp_path / "good.yaml").write_text("model: {a: 1}\nrunconfig: {max_steps: 3, precision_opt_level: 1}\n")
+    (tmp_path / "good.yaml").write_text(
+        "model: {a: 1}\nrunconfig: {max_steps: 3, precision_opt_level: 1}\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["run.py"])
     return str(request.param)
