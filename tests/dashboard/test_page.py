@@ -290,7 +290,7 @@ def test_a_job_that_ends_while_it_is_looked_at(browser: Any, tmp_path: Path, sta
             roles = [row[2] for row in table_of(browser, "#tasks")]
             assert roles == ["chief", "wafer", "memoryx", "streamer", "streamer"]
             assert {row[4] for row in table_of(browser, "#tasks")} == {"running"}
-            assert all(row[6].endswith("MB") for row in table_of(browser, "#tasks"))
+            until(lambda: all(row[6].endswith("MB") for row in table_of(browser, "#tasks")))
             assert texts(browser, "#subtitle")[0].startswith("RUNNING, ")
             launcher.terminate()
             launcher.communicate(timeout=STALL_S)
