@@ -9,6 +9,7 @@ from functools import partial
 from operator import attrgetter, is_
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -163,8 +164,10 @@ class Gradients:
         self._edits.begin(step)
         self.step = step
         if first is not None:
-            norm, number = partial(self.reads.norm_in, step), partial(self.reads.number_in, step)
-            step.gradients = StepGradients(first, lambda: self._edits.made, norm, number)
+            reads = self.reads
+            step.gradients = StepGradients(
+                ref(step), first, lambda: self._edits.made, reads.norm_in, reads.number_in
+            )
 
     def _are_in_place(self) -> bool:
         """True if each parameter has its lazy gradient."""
@@ -265,6 +268,11 @@ class Gradients:
         for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
+
+    def end_block(self) -> None:
+        """Remove the lazy gradients, and what numbers of theirs are computed from."""
+        self.vanish()
+        self.step, self._edits = None, Edits()
 
     def end(self) -> KeptEdits:
         """Return the edits of the step, at `optimizer.step()`.

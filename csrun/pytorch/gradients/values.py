@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -66,21 +67,29 @@ class GradientValue:
 class StepGradients:
     """The gradients of one step, through the edits that the loop makes of them.
 
-    first: returns a parameter's as `backward()` has left it. made: returns the edits so far.
-    norm: returns the edit that computes the norm by which the wafer clips, and a function that
-    gives the norm; None if there is none. number_of: returns an output of the step.
+    step: which refers to them. first: returns a parameter's as `backward()` has left it. made:
+    returns the edits so far. norm_in: returns the edit of a step that computes the norm by which
+    the wafer clips, and a function that gives the norm; None if there is none. number_in: returns
+    an output of a step.
     """
 
+    step: ReferenceType[StepOutputs]
     first: Callable[[str], torch.Tensor]
     made: Callable[[], Sequence[Edit]]
-    norm: Callable[[], tuple[Edit, Callable[[], torch.Tensor]] | None]
-    number_of: Callable[[Slot], torch.Tensor]
+    norm_in: Callable[[StepOutputs], tuple[Edit, Callable[[], torch.Tensor]] | None]
+    number_in: Callable[[StepOutputs, Slot], torch.Tensor]
     _edits: list[Edit] = field(default_factory=list)
     _places: dict[int, int] = field(default_factory=dict)  # of edits, by their ids
     _writes: dict[Target, list[int]] = field(default_factory=lambda: defaultdict(list))
     _shared: set[Target] = field(default_factory=set)  # of which there are views
     _tangled: int | None = None  # the first edit that writes into one of these
     _known: dict[tuple[Target, int], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def _outputs(self) -> StepOutputs:
+        outputs = self.step()
+        assert outputs is not None, "who reads its gradients has the step"
+        return outputs
 
     def end(self, made: Sequence[Edit]) -> None:
         """End the edits, at `optimizer.step()`."""
@@ -109,7 +118,7 @@ class StepGradients:
 
     def _needed(self, what: Target) -> list[int]:
         """Return the edits to make again for a value, in order."""
-        norm, needed = self.norm(), set[int]()
+        norm, needed = self.norm_in(self._outputs), set[int]()
         waiting = [(what, len(self._edits))]
         while waiting:
             each, before = waiting.pop()
@@ -154,7 +163,7 @@ class StepGradients:
 
     def _compute(self, number: int) -> None:
         """Make an edit again that gives new values."""
-        norm, edit = self.norm(), self._edits[number]
+        norm, edit = self.norm_in(self._outputs), self._edits[number]
         if norm is not None and norm[0] is edit:
             results = [norm[1]()]
         else:
@@ -178,7 +187,7 @@ class StepGradients:
             if isinstance(leaf, Target):
                 return copies[leaf] if leaf in copies else self._after(number, leaf)
             if isinstance(leaf, Slot):
-                return self.number_of(leaf)
+                return self.number_in(self._outputs, leaf)
             if isinstance(leaf, Snapshot):
                 if leaf.name:
                     raise refused(_BY_WEIGHTS)

@@ -86,7 +86,7 @@ class LoopStep:
         if not self.variant.batches.is_pushed:
             return None
         if self.recorded is not None:
-            return self.recorded.inputs_of(self.variant)
+            return self.recorded.graph.inputs_of(self.variant)
         assert self.outputs.batch is not None, "it began with one"
         batch = (x for x in tree_leaves(self.outputs.batch()) if isinstance(x, torch.Tensor))
         return tuple(

@@ -134,7 +134,7 @@ class LoopSteps:
     def forget_gradients(self) -> None:
         """Remove the lazy gradients from the parameters; the run keeps which had one."""
         self._run.left_gradients = self._gradients.kept
-        self._gradients.vanish()
+        self._gradients.end_block()
 
     def batches(self, loader: SessionLoader) -> Generator[Any]:
         """Yield the batches of one pass over a loader.
@@ -211,7 +211,7 @@ class LoopSteps:
             self._known_operators.setdefault(key[:3], KnownOperators()),
             follows,
         )
-        recorded.end_early = partial(self._end_early, step)
+        recorded.end_early = self._end_early
         return recorded
 
     def _record_after_all(self, cause: str) -> RecordedStep | None:
@@ -306,14 +306,15 @@ class LoopSteps:
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         if line := variant.script_tensor_of_forward:
             self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")
-        outputs = step.outputs
+        outputs, graph = step.outputs, recorded.graph
+        loss, is_numbered_alike = graph.recording.loss, graph.is_numbered_alike
 
         def returned(value: Ref) -> torch.Tensor | None:
             slot = variant.shape.loss
-            if value != recorded.recording.loss:
+            if value != loss:
                 may_come = value in variant.outputs and not outputs.status.has_values
                 is_returned = may_come or value in outputs.outputs
-                is_known = is_returned and recorded.is_numbered_alike
+                is_known = is_returned and is_numbered_alike
                 slot = variant.shape.slot_of(value) if is_known else None
             return self.readback.read(outputs, slot) if slot is not None else None
 
@@ -322,12 +323,13 @@ class LoopSteps:
 
         recorded.answer(variant, returned, norm)
         if variant.trains:
-            if recorded.has_read_gradients:
+            if graph.has_read_gradients:
                 self._gradients.note_read()
-            recorded.gradients.returned = ReturnedGradients(self.readback, variant, outputs)
-            number = partial(self.readback.read, outputs)
-            numbers = None if step.place else gradients_after(recorded.gradient, number)
-            outputs.gradients = numbers
+            gradients = recorded.gradients
+            gradients.returned = ReturnedGradients(self.readback, variant, outputs)
+            of_parameter = partial(gradients.of_parameter, graph.recording)
+            known = gradients_after(outputs, of_parameter, self.readback)
+            outputs.gradients = None if step.place else known
 
     def _queue(
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
@@ -389,5 +391,5 @@ class LoopSteps:
     def _called(self, name: str, func: Any, args: Any, kwargs: Any, how: tuple[Any, ...]) -> Any:
         raise NotImplementedError
 
-    def _end_early(self, step: LoopStep) -> None:
+    def _end_early(self) -> None:
         raise NotImplementedError

@@ -1,6 +1,7 @@
 """Checks of recorded steps, and what their values are computed from."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,44 @@ from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.lower.clipping import clipped_norm_of
 from csrun.pytorch.record.composite_ops import is_of_training
+from csrun.pytorch.record.draws import Draw
 from csrun.pytorch.record.recording import LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.run.replay import GoneError
+from csrun.pytorch.step.expected_calls import MODEL, Call
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardCalls:
+    """Calls of the model in a recorded step: only what they return may be used outside of them.
+
+    calls: of the loop. operators: of each call of the model. draws: random numbers that they draw.
+    are_repeated: forward runs in each step, so that what it keeps is of that step.
+    """
+
+    calls: Sequence[Call]
+    operators: list[slice]
+    draws: Sequence[Draw]
+    are_repeated: bool
+
+    @property
+    def results(self) -> list[Any]:
+        """Results of each call of the model."""
+        return [call.results for call in self.calls if call.name == MODEL]
+
+    def require_returned(self, recording: Recording, value: Ref) -> None:
+        """Raises: GoneError for a value made of one that forward has not returned"""
+        if self.are_repeated:
+            return
+        known = {*refs_in(self.results), *recording.written.values()}
+        made_of = ancestors(recording, [value], known) - known
+        kept = (op for each in self.operators for op in recording.operators[each])
+        drawn = any(draw.value in made_of for draw in self.draws)
+        if drawn or any(result in made_of for op in kept for result in op.results):
+            raise GoneError(
+                f"{user_line()}: the loop uses a value that forward has kept in a hook or an "
+                "attribute and not returned: forward runs in the first steps only, so the value "
+                "would not change; return it from forward, in a tuple, list, dict or dataclass"
+            )
 
 
 def are_numbered_alike(one: Recording, other: Recording) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 
@@ -15,13 +16,21 @@ from csrun.pytorch.step.variant import StepVariant
 Compute = Callable[[Recording, Sequence[Ref], Mapping[Ref, torch.Tensor]], Mapping[Ref, Any]]
 
 
-@dataclass(eq=False)
 class ReturnedGradients:
-    """Gradients of one step as `backward()` has left them, which its program returns."""
+    """Gradients of one step as `backward()` has left them, which its program returns.
 
-    readback: Reader
-    variant: StepVariant
-    outputs: StepOutputs
+    The step refers to its gradients, so that these do not keep it.
+    """
+
+    def __init__(self, readback: Reader, variant: StepVariant, outputs: StepOutputs) -> None:
+        self._readback, self.variant = readback, variant
+        self._step: ReferenceType[StepOutputs] = ref(outputs)
+
+    @property
+    def _outputs(self) -> StepOutputs:
+        outputs = self._step()
+        assert outputs is not None, "who reads its gradients has the step"
+        return outputs
 
     def __call__(self, name: str) -> torch.Tensor:
         """Return a parameter's gradient.
@@ -32,19 +41,20 @@ class ReturnedGradients:
         value = recording.first_gradients[name]
         if (constant := _constants(recording).get(value)) is not None:
             return constant
-        if not self.outputs.status.has_values:
+        outputs = self._outputs
+        if not outputs.status.has_values:
             all_of_them = returnable(recording)
-            known = [ref for ref in all_of_them if ref in self.variant.outputs]
-            self.outputs.asked.update(dict.fromkeys(known if value in known else all_of_them))
-        return self.readback.read(self.outputs, slot_of(recording, value))
+            known = [each for each in all_of_them if each in self.variant.outputs]
+            outputs.asked.update(dict.fromkeys(known if value in known else all_of_them))
+        return self._readback.read(outputs, slot_of(recording, value))
 
     def all_known(self, names: Sequence[str]) -> bool:
         """True if the step's program returns or has returned these."""
-        done, outputs = self.outputs.status.has_values, self.outputs.outputs
+        done, outputs = self._outputs.status.has_values, self._outputs.outputs
         first = self.variant.recording.first_gradients
-        refs = [first[name] for name in names if name in first]
+        wanted = [first[name] for name in names if name in first]
         known = outputs.keys() if done else self.variant.outputs
-        return len(refs) == len(names) and all(ref in known for ref in refs)
+        return len(wanted) == len(names) and all(each in known for each in wanted)
 
 
 def slot_of(recording: Recording, value: Ref) -> Slot:
@@ -61,7 +71,7 @@ def _constants(recording: Recording) -> Mapping[Ref, torch.Tensor]:
 def returnable(recording: Recording) -> list[Ref]:
     """Return the gradients that a program can return: all that are no constants."""
     constants = _constants(recording)
-    return [ref for ref in recording.first_gradients.values() if ref not in constants]
+    return [each for each in recording.first_gradients.values() if each not in constants]
 
 
 def parameters_of(recording: Recording, value: Ref) -> list[str]:
@@ -70,7 +80,13 @@ def parameters_of(recording: Recording, value: Ref) -> list[str]:
     known = {*first.values(), *(() if norm is None else (norm,))}
     found = ancestors(recording, [value], known)
     constants = _constants(recording)
-    return [name for name, ref in first.items() if ref in found and ref not in constants]
+    return [name for name, of in first.items() if of in found and of not in constants]
+
+
+def gradients_behind(recording: Recording, value: Ref, variant: StepVariant) -> tuple[Ref, ...]:
+    """Return the gradients that a variant is to return for a value of a recording like it."""
+    first = variant.recording.first_gradients
+    return tuple(first[name] for name in parameters_of(recording, value) if name in first)
 
 
 @dataclass(eq=False)
@@ -98,10 +114,14 @@ class RecordedGradients:
         return self.compute(recording, [value], known)[value].clone()
 
     def of_parameter(self, recording: Recording, name: str) -> torch.Tensor:
-        """Return a parameter's gradient after all edits of the step."""
+        """Return a parameter's gradient after all edits of the step, once it is recorded."""
         if name not in recording.gradients:
             raise refused(f"and the loop has set that of {name} to None")
-        return self.number(recording, recording.gradients[name])
+        value = recording.gradients[name]
+        if self.returned is not None:
+            variant = self.returned.variant
+            variant.wanted.update(dict.fromkeys(gradients_behind(recording, value, variant)))
+        return self.number(recording, value)
 
     def _known(self, recording: Recording, value: Ref) -> Mapping[Ref, torch.Tensor]:
         first = recording.first_gradients
@@ -115,7 +135,7 @@ class RecordedGradients:
 
 
 def gradients_after(
-    of_parameter: Callable[[str], torch.Tensor], number_of: Callable[[Slot], torch.Tensor]
+    outputs: StepOutputs, of_parameter: Callable[[str], torch.Tensor], readback: Reader
 ) -> StepGradients:
     """Return the gradients of a recorded step that is over, which no edits follow."""
-    return StepGradients(of_parameter, tuple, lambda: None, number_of)
+    return StepGradients(ref(outputs), of_parameter, tuple, lambda step: None, readback.read)

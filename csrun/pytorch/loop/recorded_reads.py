@@ -1,15 +1,18 @@
-"""Values of a recorded step that are read: computed once, and kept for a resumed script."""
+"""Numbers of a recorded step that are read: computed once, and kept for a resumed script."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from csrun.data.adapters.torch_batches import on_one_thread
-from csrun.pytorch.record.recording import Ref
+from csrun.pytorch.lower.dropout_masks import MaskKey
+from csrun.pytorch.lower.interpret import Numbers, interpret
+from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.run.script_run import ScriptRun
 from csrun.pytorch.step.step_outputs import StepOutputs
+from csrun.pytorch.weights.sync import StepWeights
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,33 @@ class ReadBefore:
             with unrecorded():
                 self.run.replay.keep(self.values, ref, found)
         return found
+
+
+class StepNumbers:
+    """Numbers that PyTorch computes on the host, with the weights that the step has.
+
+    Values and gradients are computed from here, and it refers to neither: the weights that it keeps
+    are freed with the last of these. draw: seed of dropout's masks.
+    """
+
+    def __init__(self, run: ScriptRun, draw: MaskKey) -> None:
+        self._run, self.draw = run, draw
+        self._kept: StepWeights | None = None
+
+    def keep_weights(self, recording: Recording) -> None:
+        """Keep the weights of a step that is over, once the model gets others."""
+        self._kept = StepWeights(recording)
+        self._run.users.before.add(self._kept)
+
+    def compute(
+        self,
+        recording: Recording,
+        values: Sequence[Ref],
+        known: Mapping[Ref, torch.Tensor] | None = None,
+        computed: Numbers | None = None,
+    ) -> Numbers:
+        """Return the numbers of values. known, computed: as of `interpret`"""
+        kept = {} if self._kept is None else self._kept.weights
+        weights = kept or self._run.weights_of_store()
+        with unrecorded(), on_one_thread():
+            return interpret(recording, values, weights, self.draw, known, computed)

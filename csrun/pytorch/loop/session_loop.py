@@ -101,14 +101,18 @@ class SessionLoop(LoopSteps):
             step.variant = self._variants.ended(step.variant, recorded)
         self._accumulation.end_recorded(step)
 
-    def _end_early(self, step: LoopStep) -> None:
+    def _end_early(self) -> None:
         """End the recording of a step before `optimizer.step()`; edits that follow are noted."""
+        step = self._step
+        assert step is not None, "it is recorded"
         recorded = step.recorded
         assert recorded is not None, "it is"
         with unrecorded():
             self._end_recorded(step, recorded)
-            first = None if step.place else recorded.gradient
-            self._gradients.begin(recorded.recording.first_gradients, step.outputs, first)
+            recording = recorded.recording
+            first = partial(recorded.gradients.of_parameter, recording)
+            names, outputs = recording.first_gradients, step.outputs
+            self._gradients.begin(names, outputs, None if step.place else first)
 
     # What tokens ask for.
 

@@ -7,10 +7,8 @@ from typing import Any
 import torch
 
 from csrun.pytorch.loop.recorded_step import RecordedStep
-from csrun.pytorch.lower.interpret import interpret
-from csrun.pytorch.record.recording import Recording, Ref
+from csrun.pytorch.record.recording import Ref
 from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.variant import StepVariant
 
 
 class UpdatingStep(RecordedStep):
@@ -18,7 +16,6 @@ class UpdatingStep(RecordedStep):
 
     def __init__(self, *given: Any) -> None:
         self.updated: set[int] = set()
-        self._returned: tuple[Ref, ...] = ()
         self._computed_so_far: dict[Ref, torch.Tensor] = {}
         super().__init__(*given)
 
@@ -43,19 +40,10 @@ class UpdatingStep(RecordedStep):
 
         def compute() -> Mapping[Ref, torch.Tensor]:
             so_far, known = self._recorder.so_far(), self._computed_so_far
-            return interpret(so_far, [traced.value], self._weights(), self._draw, computed=known)
+            return self._numbers.compute(so_far, [traced.value], computed=known)
 
         return self._before.number_of(traced.value, compute)
 
     def have_returned(self, tensors: Iterable[TracedTensor]) -> None:
         """Have the program return values, for the host."""
         self._returned = tuple(x.value for x in tensors)
-
-    def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
-        return tuple(dict.fromkeys((*super()._read_of(variant), *self._returned)))
-
-    def _require_returned(self, recording: Recording, value: Ref) -> None:
-        """Forward runs in each step: what it keeps is of this step."""
-
-    def _gradients_of(self, variant: StepVariant, value: Ref) -> list[Ref]:
-        return []  # the program returns them as any other value

@@ -141,14 +141,15 @@ class VariantCache:
         variant = step.variant
         if variant is None:  # one whose modules are set between its batch and forward?
             variant = self._variants.get((*recorded.key[:2], recorded.modes, recorded.state))
-        if variant is not None and (what := recorded.difference(variant, self._run.accumulates)):
-            if not recorded.has_other_shapes(variant):
+        graph, accumulates = recorded.graph, self._run.accumulates
+        if variant is not None and (what := graph.difference(variant, accumulates)):
+            if not graph.has_other_shapes(variant):
                 self.record_all(recorded, what)
             variant = None
         if variant is None:
             variant = self._same(recorded)
         if variant is not None:
-            recorded.join(variant, self._run.accumulates)
+            graph.join(variant, accumulates)
             self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         else:
             variant = self._learn_new(step, recorded, mode)
@@ -163,13 +164,13 @@ class VariantCache:
         part = *recorded.key[:2], recorded.modes or recorded.key[2]
         alike = {variant: None for key, variant in self._variants.items() if key[:3] == part}
         for variant in alike:
-            if recorded.is_same(variant):
+            if recorded.graph.is_same(variant):
                 return variant
         for variant in alike:
-            if not recorded.difference(variant, self._run.accumulates):
+            if not recorded.graph.difference(variant, self._run.accumulates):
                 return variant
         self._take_with_step(recorded, alike)
-        if (line := recorded.host_line) and len(alike) >= MOST_GRAPHS:
+        if (line := recorded.graph.host_line) and len(alike) >= MOST_GRAPHS:
             raise UsageError(
                 f"{line}: the shape of a result depends on the batch, and the step has had more "
                 f"than {MOST_GRAPHS} graphs, each of which is compiled to a program: use "
@@ -191,23 +192,23 @@ class VariantCache:
     def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:
         """Have the script's values that differ from those of a variant come with each step."""
         for variant in alike:
-            if changed := recorded.changed_values(variant):
-                line = recorded.line_of(changed)
+            if changed := recorded.graph.changed_values(variant):
+                line = recorded.graph.line_of(changed)
                 self.record_all(recorded, f"{line}: a tensor or number of the script changes")
-                recorded.read_model()
-                recorded.take_with_step(changed, variant)
+                recorded.graph.read_model()
+                recorded.graph.take_with_step(changed, variant)
                 return
 
     def _learn_new(self, step: LoopStep, recorded: RecordedStep, mode: RunMode) -> StepVariant:
         like = next((p for key, p in self._variants.items() if key[:2] == recorded.key[:2]), None)
         inputs = like.shape.inputs if like else None
         earlier = (e for key, e in self._earlier.items() if key[:3] == recorded.key[:3])
-        variant = next((e for e in earlier if recorded.takes_over(e, inputs)), None)
+        variant = next((e for e in earlier if recorded.graph.takes_over(e, inputs)), None)
         if variant is not None:
             self._recordings[variant] = CHECKED_STEPS
         else:
-            variant = recorded.variant(step.batches, mode, inputs)
-            variant.is_one_of_many = bool(self.cause_of(recorded.key) or recorded.host_line)
+            variant = recorded.graph.variant(step.batches, mode, inputs)
+            variant.is_one_of_many = bool(self.cause_of(recorded.key) or recorded.graph.host_line)
             self._recordings[variant] = 0
         self._variants[recorded.key] = self._variants[*recorded.key, variant] = variant
         if recorded.modes:

@@ -31,15 +31,17 @@ def map_arguments(
     function: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return pytree's `tree_map(function, (args, kwargs))`, in a tenth of its time."""
+    found = {name: _mapped(function, each) for name, each in kwargs.items()}
+    return tuple([_mapped(function, each) for each in args]), found
 
-    def mapped(argument: Any) -> Any:
-        if type(argument) in _LIST:
-            return type(argument)(map(mapped, argument))
-        if isinstance(argument, _NESTED):
-            return tree_map(function, argument)
-        return function(argument)
 
-    return tuple(map(mapped, args)), {name: mapped(each) for name, each in kwargs.items()}
+def _mapped(function: Callable[[Any], Any], argument: Any) -> Any:
+    # A function within `map_arguments` that calls itself would be a cycle, and keep all it sees.
+    if type(argument) in _LIST:
+        return type(argument)([_mapped(function, each) for each in argument])
+    if isinstance(argument, _NESTED):
+        return tree_map(function, argument)
+    return function(argument)
 
 
 def written_by(func: Any, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

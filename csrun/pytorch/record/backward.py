@@ -40,7 +40,8 @@ def backward_as_method() -> Iterator[None]:
 def _is_followed(tensor: Any) -> bool:
     """True if a Session records backward() of a tensor: of its own values, not recursively."""
     if isinstance(tensor, TracedTensor):
-        return not tensor.recorder.backward.is_under_way
+        recorder = tensor.recorder
+        return recorder.is_finished or not recorder.backward.is_under_way
     original = torch.Tensor.backward
     return isinstance(tensor, torch.Tensor) and type(tensor).backward != original
 

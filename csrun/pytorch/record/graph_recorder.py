@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 
 from csrun.pytorch.deferred_init.tape import is_deferred, materialize
 from csrun.pytorch.errors import CaptureError, call_for_user
@@ -16,7 +21,7 @@ from csrun.pytorch.record.fresh_tensors import FreshTensors
 from csrun.pytorch.record.geometry import Geometry, KnownResults
 from csrun.pytorch.record.in_place import base_of, strided
 from csrun.pytorch.record.model_group import ModelGroup
-from csrun.pytorch.record.model_tensors import ModelTensors
+from csrun.pytorch.record.model_tensors import ModelTensors, modules_of, tensors_of
 from csrun.pytorch.record.plain_tensors import PlainTensors
 from csrun.pytorch.record.recording import (
     STRIDED,
@@ -153,6 +158,17 @@ class GraphRecorder:
         each = [x if isinstance(x, torch.Tensor) else None for x in (found if several else [found])]
         return each, type(found) if several else None
 
+    def require_accepted(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Raises: the error of PyTorch's own function for these arguments"""
+        fakes, fake_kwargs = map_arguments(
+            lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
+        )
+        reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
+        with reads_numbers, unrecorded(), self.fake, torch.no_grad():
+            call_for_user(func, fakes, fake_kwargs)
+
     def refusal(self, what: str) -> CaptureError:
         """Return an error with the current operator's line."""
         return CaptureError(f"{self.scopes.line}: {what}")
@@ -278,6 +294,21 @@ class GraphRecorder:
         return self.refusal(
             f"tensors must be on the CPU, got one on {tensor.device}: leave out .to(device), csrun "
             "moves batches and weights itself"
+        )
+
+    def read_model(self) -> None:
+        """Have all of the model's parameters and float buffers among the leaves.
+
+        Modules in their order; the tensors of each as forward has met them, as in other graphs.
+        """
+        modules = modules_of(self.model)
+        for _, tensor in tensors_of(modules):
+            if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
+                self.traced(tensor)
+        place = {name: number for number, name in enumerate(modules)}
+        stored = LeafSource.PARAMETER, LeafSource.BUFFER
+        self.leaves.sort(
+            key=lambda leaf: place[leaf.name.rpartition(".")[0]] if leaf.source in stored else -1
         )
 
     def alias(self, of: TracedTensor) -> TracedTensor:

@@ -2,15 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from typing import Any, Self
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -27,7 +23,7 @@ from csrun.pytorch.record.graph_recorder import GraphRecorder
 from csrun.pytorch.record.host_operators import HostOperators
 from csrun.pytorch.record.in_place import InPlaceWrites
 from csrun.pytorch.record.made_recording import recording_of
-from csrun.pytorch.record.model_tensors import ModelTensors, modules_of, tensors_of
+from csrun.pytorch.record.model_tensors import ModelTensors
 from csrun.pytorch.record.new_buffers import new_buffers
 from csrun.pytorch.record.plain_tensors import is_sparse
 from csrun.pytorch.record.pytrees import register_containers
@@ -38,7 +34,7 @@ from csrun.pytorch.record.recording import (
     Ref,
 )
 from csrun.pytorch.record.tensor_lists import is_of_lists, record_each
-from csrun.pytorch.record.torch_modes import onednn, unrecorded
+from csrun.pytorch.record.torch_modes import onednn
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.record.unsupported import (
     DRAWS,
@@ -49,6 +45,7 @@ from csrun.pytorch.record.update_numbers import has_number, record_scaled
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
 _SAME = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _READS = {aten._local_scalar_dense.default, aten.is_nonzero.default}
 
 
@@ -122,6 +119,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         assert self._entered is not None, "entered before"
         self._entered.close()
         self._entered = None
+        self._release()
 
     def batch(self, batch: Any) -> Any:
         """Return the batch with traced tensors, each an input, in order.
@@ -163,21 +161,6 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.backward = self.backward.begun_again()
         self.first_node = torch.autograd._get_sequence_nr()
 
-    def read_model(self) -> None:
-        """Have all of the model's parameters and float buffers among the leaves.
-
-        Modules in their order; the tensors of each as forward has met them, as in other graphs.
-        """
-        modules = modules_of(self.model)
-        for _, tensor in tensors_of(modules):
-            if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
-                self.traced(tensor)
-        place = {name: number for number, name in enumerate(modules)}
-        stored = LeafSource.PARAMETER, LeafSource.BUFFER
-        self.leaves.sort(
-            key=lambda leaf: place[leaf.name.rpartition(".")[0]] if leaf.source in stored else -1
-        )
-
     def finish(self) -> Recording:
         """Return the recording and remove the parameters' gradients.
 
@@ -198,6 +181,37 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         for entry, now in self._model_tensors.restore_replaced():
             self.traced(entry.tensor).value = self.traced(now).value
         return self.so_far(gradients)
+
+    def answer(
+        self, reader: Callable[[TracedTensor], torch.Tensor], later: Callable[..., Any]
+    ) -> None:
+        """Have values of the finished step read from here on, of which nothing is recorded.
+
+        later: as an attribute
+        """
+        self.reader, self.later = reader, later
+        self._release()
+
+    def _release(self) -> None:
+        """Drop what records, once values are answered: it refers to the recorder.
+
+        The recorder is then freed with the last of its traced tensors.
+        """
+        if self.later is not None and not self.is_open:
+            self.known.clear()
+            self.followed = None
+            del self.repeated, self.fresh, self.plain, self.writes
+            del self.draws, self.host, self.backward
+
+    def defer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the lazy result of a function of values of the finished step.
+
+        None if it takes weights, too, or where the recorder belongs to no loop.
+        """
+        plain = [x for x in leaves_of(args, kwargs) if type(x) in _PLAIN]
+        if self.later is None or any(map(self.name_of, plain)):
+            return None
+        return self.later(func, args, kwargs)
 
     def take_new_buffers(self, compute: Callable[[Recording, Ref], torch.Tensor]) -> bool:
         """Give buffers that forward has created their values; False if there are none.
@@ -293,17 +307,6 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         if type(argument) is TracedTensor:
             return argument.recorder is self
         return not isinstance(argument, torch.Tensor)
-
-    def require_accepted(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Raises: the error of PyTorch's own function for these arguments"""
-        fakes, fake_kwargs = map_arguments(
-            lambda a: self.traced(a).fake if isinstance(a, torch.Tensor) else a, args, kwargs
-        )
-        reads_numbers = suppress(DataDependentOutputException, DynamicOutputShapeException)
-        with reads_numbers, unrecorded(), self.fake, torch.no_grad():
-            call_for_user(func, fakes, fake_kwargs)
 
     @property
     def has_loss(self) -> bool:

@@ -212,8 +212,7 @@ class TracedTensor(torch.Tensor):
             target.become(written)
             return target
         kwargs = kwargs or {}
-        later = _recorder_of(args, kwargs).later
-        if later is not None and (found := later(func, args, kwargs)) is not None:
+        if (found := _recorder_of(args, kwargs).defer(func, args, kwargs)) is not None:
             return found
         args, kwargs = tree_map(_value_of, (args, kwargs))
         return call_for_user(func, args, kwargs)

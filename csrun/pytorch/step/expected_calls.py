@@ -129,6 +129,10 @@ class Calls(TorchFunctionMode):
         self._followed = self._recorder.follow(making)
         return self._followed
 
+    def end(self) -> None:
+        """Refer to no traced tensor any more."""
+        self._followed = self.traced = None
+
     @contextmanager
     def _within_model(self, is_within: bool) -> Iterator[None]:
         before, self.depth = self.depth, int(is_within)

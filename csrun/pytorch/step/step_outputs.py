@@ -49,7 +49,7 @@ class Slot:
         )
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class StepOutputs:
     """Values of one step, as far as they are known and wanted.
 

@@ -1,0 +1,247 @@
+"""Graph of a recorded step that is over: the variant that it makes, or that it equals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from csrun.base.mode import RunMode
+from csrun.pytorch.errors import user_line
+from csrun.pytorch.loop.recorded_checks import (
+    ForwardCalls,
+    are_numbered_alike,
+    is_of_forward,
+    refs_in,
+    require_evaluation,
+)
+from csrun.pytorch.loop.recorded_gradients import gradients_behind
+from csrun.pytorch.record.compare import (
+    ChangedValues,
+    changed_values,
+    counterparts,
+    difference,
+    has_other_shapes,
+)
+from csrun.pytorch.record.recorder import StepRecorder
+from csrun.pytorch.record.recording import GraphLeaf, LeafSource, Recording, Ref, ancestors
+from csrun.pytorch.step.expected_calls import MODEL
+from csrun.pytorch.step.loop_shape import LoopShape
+from csrun.pytorch.step.snapshots import Constant
+from csrun.pytorch.step.step_outputs import Slot
+from csrun.pytorch.step.variant import Batches, StepVariant
+
+
+class RecordedGraph:
+    """What a step has computed, beside the variants of its part of the loop.
+
+    recording: with all that the step's program is to take. batch: its values, as the loader made
+    it. returned: values that a new variant is to return, besides those that the loop reads.
+    """
+
+    def __init__(
+        self,
+        recorder: StepRecorder,
+        recording: Recording,
+        batch: Any,
+        forward: ForwardCalls,
+        returned: tuple[Ref, ...],
+    ) -> None:
+        self._recorder, self.recording = recorder, recording
+        self._batch, self._forward, self._returned = batch, forward, returned
+        self._counterparts: dict[Ref, GraphLeaf] | None = None  # by values of the variant
+        self._keep_host_leaves()
+
+    def _keep_host_leaves(self) -> None:
+        """Have the program take what the host computes, as far as the loop's values need it."""
+        recording, host = self.recording, self._recorder.host
+        if not host.results:
+            return
+        wanted = [*self._goals(), *refs_in(self._forward.results)]
+        if recording.loss is None:
+            wanted += [read.value for read in recording.reads]
+        needed = ancestors(recording, wanted, host.results)
+        host.leaves = host.leaves_among(needed)
+        self.recording = replace(recording, host_leaves=host.leaves)
+
+    @property
+    def host_line(self) -> str:
+        """Line of a result whose shape depends on the batch; empty if there is none."""
+        recording = self.recording
+        values = recording.shaped.union(leaf.value for leaf in recording.host_leaves)
+        made = (op for op in recording.operators if op.is_of_host)
+        return next((op.line for op in made if values.intersection(op.results)), "")
+
+    def read_model(self) -> None:
+        """Have all weights of the model among a training's leaves, as in other steps' graphs."""
+        if self.recording.loss is not None:
+            self._recorder.read_model()
+            kinds, leaves = self._recorder.kinds, self._recorder.leaves
+            self.recording = replace(self.recording, kinds=tuple(kinds), leaves=tuple(leaves))
+
+    def inputs_of(self, variant: StepVariant) -> tuple[torch.Tensor, ...] | None:
+        """Return what a variant's program takes of this step; None if a loader gives all of it."""
+        if not variant.batches.is_pushed:
+            return None
+        own = self._counterparts
+        if own is None:
+            taken = self.recording.with_script_numbers(variant.recording.script_numbers)
+            own = {leaf.value: leaf for leaf in taken.leaves}
+        host, first = variant.shape.host, variant.recording
+        leaves = {leaf.value: own.get(leaf.value, leaf) for leaf in first.program_inputs}
+        given = {ref: leaf.tensor.detach() for ref, leaf in leaves.items()}
+        if host:
+            batch = [given[leaf.value] for leaf in first.of(LeafSource.INPUT)]
+            given.update(host.of_recorded(batch, {ref: given[ref] for ref in host.given}))
+        return tuple(given.values())
+
+    def changed_values(self, variant: StepVariant) -> ChangedValues | None:
+        """Return the script's values that are others than a variant's, if nothing else differs.
+
+        None if more does.
+        """
+        if variant.trains != (self.recording.loss is not None):
+            return None
+        first, own = variant.recording, self.recording
+        return changed_values(first, variant.goals, own, self._goals())
+
+    def line_of(self, changed: ChangedValues) -> str:
+        """Return the user's line of one of the values that have changed."""
+        return changed.first_line(self.recording)
+
+    def take_with_step(self, changed: ChangedValues, like: StepVariant) -> None:
+        """Have the step's program take values with each step, besides what a variant's takes."""
+        first = like.recording
+        own = self.recording.with_script_numbers(first.script_numbers)
+        own = own.with_script_tensors({leaf.value for leaf in first.of(LeafSource.SCRIPT)})
+        self.recording = changed.taken_from(own)
+
+    def variant(
+        self, batches: Batches, mode: RunMode, inputs: Mapping[Ref, Slot] | None = None
+    ) -> StepVariant:
+        """Return a new variant. inputs: slots of the batch, if another variant has such batches."""
+        recording = self.recording
+        if mode is RunMode.EVAL:
+            require_evaluation(recording)
+        if recording.script_leaves or batches.is_pushed:
+            batches = Batches(batches.loader, batches.number, is_pushed=True)
+        variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
+        if recording.loss is not None:
+            self._forward.require_returned(recording, recording.loss)
+        variant.outputs = self._read_of(variant)
+        variant.constants = self._constants(variant.shape)
+        return variant
+
+    def _shape(self, inputs: Mapping[Ref, Slot] | None) -> LoopShape:
+        return LoopShape(self.recording, self._batch, self._forward.calls, inputs)
+
+    def _constants(self, shape: LoopShape) -> list[Constant]:
+        """Return the constants whose numbers no call of the loop compares."""
+        plain, counters = self._recorder.plain, self.recording.counters
+        made = (
+            Constant(tensor, leaf.tensor, leaf.name, leaf.value in plain.buffers)
+            for tensor, leaf in plain.constants()
+            if leaf.name not in counters
+        )
+        return [each for each in made if not shape.compares(each.tensor)]
+
+    def _read_of(self, variant: StepVariant) -> tuple[Ref, ...]:
+        """Return the values that the loop reads, or that calls beside the loss give."""
+        recording, calls = self.recording, self._forward.calls
+        read = [r.value for r in recording.reads if is_of_forward(recording, r.value)]
+        if recording.loss is None:
+            results = [c.results for c in calls if c.name != MODEL or not read]
+        else:
+            loss = ancestors(recording, [recording.loss])
+            results = [c.results for c in calls if loss.isdisjoint(refs_in(c.results))]
+        read += [ref for ref in refs_in(results) if is_of_forward(recording, ref)]
+        found = dict.fromkeys(variant.shape.bases_of(recording, read))
+        for each in recording.reads:
+            if not is_of_forward(recording, each.value):
+                found.update(dict.fromkeys(gradients_behind(recording, each.value, variant)))
+        return tuple(dict.fromkeys((*found, *self._returned)))
+
+    def _goals(self) -> list[Ref]:
+        """Return the values that the step is computed for."""
+        recording = self.recording
+        if recording.loss is not None:
+            return [recording.loss, *recording.gradients.values(), *recording.written.values()]
+        return refs_in(self._forward.results)
+
+    def join(self, variant: StepVariant, are_edits_apart: bool) -> None:
+        """Have a variant, which computes the same, return what the loop reads of this step.
+
+        are_edits_apart: as of `difference`
+        """
+        if not self.is_same(variant):
+            goals, own = self._compared(variant, are_edits_apart)
+            self._counterparts = counterparts(variant.recording, goals, self.recording, own)
+        read = (
+            self.recording.loss,
+            self.recording.reads,
+            *(call.made for call in self._forward.calls),
+        )
+        is_repeated = self.recording.has_operators_of(variant.recording)
+        if not is_repeated or variant.joined != read:
+            variant.wanted.update(dict.fromkeys(self._read_of(variant)))
+            variant.joined = read if is_repeated else ()
+
+    def difference(self, variant: StepVariant, are_edits_apart: bool) -> str:
+        """Return what differs from the first step of a variant, with its line; else empty text.
+
+        are_edits_apart: edits of gradients are not compared
+        """
+        trains = self.recording.loss is not None
+        if variant.trains != trains:
+            return f"{user_line()}: backward() is called in some steps and not in others"
+        goals, own = self._compared(variant, are_edits_apart)
+        if found := difference(variant.recording, goals, self.recording, own):
+            return found
+        before, now = variant.recording.host_leaves, self.recording.host_leaves
+        if [leaf.tensor.shape for leaf in before] != [leaf.tensor.shape for leaf in now]:
+            return f"{self.host_line}: the shape of a result differs from step 1"
+        return ""
+
+    def _compared(
+        self, variant: StepVariant, are_edits_apart: bool
+    ) -> tuple[Sequence[Ref], Sequence[Ref]]:
+        """Return the values of a variant and of the step that are compared."""
+        if are_edits_apart and variant.trains:
+            return variant.recording.before_edits, self.recording.before_edits
+        return variant.goals, self._goals()
+
+    @property
+    def has_read_gradients(self) -> bool:
+        """True if the loop has read numbers of the gradients before the end of the step."""
+        return not all(is_of_forward(self.recording, r.value) for r in self.recording.reads)
+
+    @property
+    def is_numbered_alike(self) -> bool:
+        """True if equal numbers name equal values here and in the step's variant."""
+        return self._counterparts is None
+
+    def has_other_shapes(self, variant: StepVariant) -> bool:
+        """True if the batch gives a result another shape than in a variant."""
+        return has_other_shapes(variant.recording, self.recording)
+
+    def is_same(self, variant: StepVariant) -> bool:
+        """True if the step is recorded exactly as the first one of a variant."""
+        return self.changed_values(variant) == ChangedValues()
+
+    def takes_over(self, variant: StepVariant, inputs: Mapping[Ref, Slot] | None) -> bool:
+        """Make a variant of an earlier Session one of this, if the step computes the same."""
+        recording = self.recording
+        if self.difference(variant, are_edits_apart=False):
+            return False
+        if not are_numbered_alike(variant.recording, recording):
+            return False
+        script_tensors = {leaf.value for leaf in variant.recording.of(LeafSource.SCRIPT)}
+        self.recording = recording = recording.with_script_tensors(script_tensors)
+        variant.recording, variant.goals, variant.shape = (
+            recording,
+            self._goals(),
+            self._shape(inputs),
+        )
+        variant.constants = self._constants(variant.shape)
+        variant.wanted.update(dict.fromkeys(self._read_of(variant)))
+        return True

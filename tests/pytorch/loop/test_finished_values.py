@@ -1,0 +1,69 @@
+"""Values of recorded steps that are over: what they are computed from is freed with them."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit  # noqa: E402
+from torch import nn  # noqa: E402
+
+import cerebras_torch as cbtorch  # noqa: E402
+
+WIDTH = 97  # of no other tensor
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def loss_of(kit, x, y):
+    kit.optimizer.zero_grad()
+    loss = kit.criterion(kit.model(x), y)
+    loss.backward()
+    return loss
+
+
+def reads_values(kit, x, y):
+    loss = loss_of(kit, x, y)
+    kit.model[0].weight.grad.norm().item()
+    kit.optimizer.step()
+    loss.item()
+
+
+def reads_the_norm(kit, x, y):
+    loss_of(kit, x, y)
+    nn.utils.clip_grad_norm_(kit.model.parameters(), 0.5).item()
+    kit.optimizer.step()
+
+
+def weights():
+    """Addresses of all tensors like the model's large weight."""
+    found = (x for x in gc.get_objects() if type(x) in (torch.Tensor, nn.Parameter))
+    return {x.data_ptr() for x in found if x.shape == (WIDTH, 6) and x.dtype is torch.float64}
+
+
+@pytest.mark.parametrize(
+    ("step", "is_list"),
+    [(reads_values, False), (reads_the_norm, False), (reads_values, True)],
+)
+def test_no_copy_of_the_weights_is_left(tmp_path, no_collector, step, is_list):
+    before = weights()
+    kit = Kit(nn.Linear(6, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
+    cbtorch.initialize(model_dir=tmp_path, fast=False)
+    cbtorch.module(kit.model)
+    loader, model, optimizer = cbtorch.dataloader(kit.train), kit.model, kit.optimizer
+    given = ([model], [optimizer]) if is_list else (model, optimizer)
+    with cbtorch.Session(*given, mode="train"):
+        for _ in range(2):
+            for x, y in loader:
+                step(kit, x, y)
+        del x, y
+        optimizer.zero_grad()
+    kept = optimizer.state[kit.model[0].weight]["momentum_buffer"]
+    assert weights() - before == {kit.model[0].weight.data_ptr(), kept.data_ptr()}
