@@ -80,7 +80,7 @@ class RecordedStep:
             opened.enter_context(recorder)
             self.batch = recorder.batch(batch)
             self._batch_refs = tree_map(_ref_of, self.batch)  # before the loop changes its dict
-            if follows:
+            if follows and not recorder.has_updates:  # whose numbers differ in each step
                 opened.enter_context(self.calls.follow())
             opened.enter_context(self.calls)
             self._modes = opened.pop_all()
@@ -125,9 +125,10 @@ class RecordedStep:
         state: int,
     ) -> Any:
         """Call the model. modes, state: of its modules and of its guards."""
-        gradients = gradients_of(leaves_of(args, kwargs))
-        args, kwargs = self.calls.with_inputs((args, kwargs))
-        operands = self.calls.operands(args, kwargs)
+        with torch._C.DisableTorchFunction():  # csrun's own looks at tensors are no calls
+            gradients = gradients_of(leaves_of(args, kwargs))
+            args, kwargs = self.calls.with_inputs((args, kwargs))
+            operands = self.calls.operands(args, kwargs)
         begin, drawn = len(self._recorder.operators), len(self._recorder.draws.made)
         self.calls.depth += 1
         try:

@@ -120,7 +120,11 @@ class UpdatingLoop(SessionLoop):
     ) -> None:
         """Raises: UsageError for gradients of an earlier step"""
         params = (p for group in optimizer.param_groups for p in group["params"])
-        if any(id(p) in self._uncleared or _is_of_other(p.grad, recorded) for p in params):
+        with torch._C.DisableTorchFunction():
+            are_other = any(
+                id(p) in self._uncleared or _is_of_other(p.grad, recorded) for p in params
+            )
+        if are_other:
             raise UsageError(
                 f"{user_line()}: a gradient is of an earlier step: call zero_grad() in each step "
                 "of a Session with several models or optimizers"
@@ -130,10 +134,13 @@ class UpdatingLoop(SessionLoop):
         self, params: Iterable[torch.Tensor], own: Callable[[bool], None], is_none: bool
     ) -> None:
         """The loop calls zero_grad() of an optimizer or a model."""
-        for parameter in params:
-            self._uncleared.discard(id(parameter))
-            if _is_of_other(parameter.grad, self._open_step):
-                parameter.grad = None if is_none else torch.zeros_like(parameter)
+        recorded = self._open_step
+        with torch._C.DisableTorchFunction():  # the looks at gradients are no calls of the loop's
+            params = list(params)
+            others = [p for p in params if _is_of_other(p.grad, recorded)]
+        for parameter in others:
+            parameter.grad = None if is_none else torch.zeros_like(parameter)
+        self._uncleared.difference_update(map(id, params))
         own(is_none)
 
     def refuse_loading(self) -> None:
@@ -150,10 +157,12 @@ class UpdatingLoop(SessionLoop):
                 parameter.grad = None
 
     def _begin_gradients(self) -> frozenset[str]:
-        for parameter in self._trainable:  # the sum is of no use, and no optimizer may take it
-            if _is_of_other(parameter.grad, self._open_step):
+        recorded = self._open_step
+        with torch._C.DisableTorchFunction():
+            others = [p for p in self._trainable if _is_of_other(p.grad, recorded)]
+            for parameter in others:  # the sum is of no use, and no optimizer may take it
                 parameter.grad = None
-                self._uncleared.add(id(parameter))
+        self._uncleared.update(map(id, others))
         assert self._step is not None, "of a recorded step"
         if self._step.status.phase is not StepPhase.BACKWARD:
             self._step.status.enter(StepPhase.BACKWARD)

@@ -24,11 +24,13 @@ class UpdatingStep(RecordedStep):
         """Record an optimizer's step."""
         self.updated.add(id(optimizer))
         self.calls.depth += 1  # its calls are none of the loop's
-        self._recorder.is_in_update = True
+        recorder, begin = self._recorder, len(self._recorder.operators)
+        recorder.is_in_update = True
         try:
             yield
         finally:
-            self._recorder.is_in_update = False
+            recorder.is_in_update = False
+            recorder.updates.append(slice(begin, len(recorder.operators)))
             self.calls.depth -= 1
 
     def is_of(self, tensor: Any) -> bool:

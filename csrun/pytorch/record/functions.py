@@ -94,7 +94,7 @@ class FunctionCapture(TorchFunctionMode):
         backward.start(args[0])
         given = (*args[1:], *kwargs.values())
         has_options = any(x is not None and x is not False for x in given)
-        if self._recorder.has_updates or backward.is_watched or has_options:
+        if backward.is_watched or has_options:
             compute()
         else:
             passes = self._recorder.repeated.known.backwards

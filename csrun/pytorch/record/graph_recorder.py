@@ -146,7 +146,7 @@ class GraphRecorder:
         self, call: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Callable[[Any], Any] | None]:
         """Return what an operator's results are like, and the type of their sequence."""
-        key = _KNOWN.key(call, args, kwargs, _geometry)
+        key = _KNOWN.key(call, args, kwargs, _kind if call in _OF_ANY_NUMBER else _geometry)
         if (known := _KNOWN.get(key)) is not None:
             return known
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
@@ -340,10 +340,18 @@ class GraphRecorder:
 
 
 _KNOWN = KnownResults()
+#: Operators whose results have the same geometry for any number, such as an optimizer's step size.
+_OF_ANY_NUMBER = frozenset(
+    getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")
+)
 
 
 def _geometry(argument: Any) -> Any:
     return argument.geometry if isinstance(argument, TracedTensor) else argument
+
+
+def _kind(argument: Any) -> Any:
+    return float if type(argument) is float else _geometry(argument)
 
 
 def _fake(argument: Any) -> Any:

@@ -24,6 +24,7 @@ class _BackwardRecorder(Protocol):
     """The recorder, as far as it is needed here.
 
     first_node: number of the first autograd node of the step. depth: of PyTorch's dispatch modes.
+    updates: the operators of optimizers.
     """
 
     operators: list[RecordedOperator]
@@ -31,6 +32,7 @@ class _BackwardRecorder(Protocol):
     leaves: list[GraphLeaf]
     first_node: int
     depth: int
+    updates: list[slice]
 
     @property
     def parameters(self) -> Mapping[str, torch.nn.Parameter]: ...
@@ -73,7 +75,7 @@ class KnownBackwards:
         if key is None:
             compute()
             return None
-        operators, known = self._known.get(key, (list(recorder.operators), None))
+        operators, known = self._known.get(key, (_forward_operators(recorder), None))
         if known is not None:
             known.repeat(recorder)
             return known
@@ -94,12 +96,26 @@ def _key_of(recorder: _BackwardRecorder, loss: torch.Tensor) -> Hashable | None:
         return None
     if have_hooks(parameters.values()) or any(p.is_meta for p in parameters.values()):
         return None  # Python may not set the gradient of a parameter that has no memory yet
+    if any(p.grad is not None for p in parameters.values()):
+        return None  # it adds to gradients, as after another backward() of the step
     names = {id(parameter): name for name, parameter in parameters.items()}
     graph = graph_of(loss, recorder.first_node, names)
     if graph is None:
         return None
     settings = torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()
-    return tuple(map(id, recorder.operators)), len(recorder.kinds), graph, settings
+    counts = len(recorder.operators), len(recorder.kinds)
+    return tuple(map(id, _forward_operators(recorder))), counts, graph, settings
+
+
+def _forward_operators(recorder: _BackwardRecorder) -> list[RecordedOperator]:
+    """Return the operators that a backward pass may depend on.
+
+    It does not on those of optimizers, whose numbers differ in each step: autograd is off there.
+    """
+    found = list(recorder.operators)
+    for update in reversed(recorder.updates):
+        del found[update]
+    return found
 
 
 def _observed(recorder: _BackwardRecorder, compute: Callable[[], None]) -> KnownBackward | None:

@@ -77,6 +77,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.may_read_in_forward = self.may_draw = False
         self.takes_arguments = False  # tensors of the script that the loop gives to calls
         self.is_in_update = False
+        self.updates: list[slice] = []  # operators of the optimizers' steps
         self.varies = ""  # why other steps may differ from this one, with the first such line
         self.later: Callable[..., Any] | None = None
         self.writes = InPlaceWrites(self)
@@ -159,6 +160,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         """Forget all but the batch: the calls of the step so far are made again."""
         self.forget_values()
         self.backward = self.backward.begun_again()
+        self.updates.clear()
         self.first_node = torch.autograd._get_sequence_nr()
 
     def finish(self) -> Recording:
@@ -193,10 +195,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self._release()
 
     def _release(self) -> None:
-        """Drop what records, once values are answered: it refers to the recorder.
-
-        The recorder is then freed with the last of its traced tensors.
-        """
+        """Drop what refers to the recorder, which the last traced tensor then frees."""
         if self.later is not None and not self.is_open:
             self.known.clear()
             self.followed = None

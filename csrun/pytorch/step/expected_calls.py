@@ -162,9 +162,10 @@ class Calls(TorchFunctionMode):
             return self.later(func, args, kwargs)
         if writes_outside(func, args) and any(isinstance(a, TracedTensor) for a in leaves):
             return self._on_numbers(func, args, kwargs)
-        if any(isinstance(a, TracedTensor) for a in leaves):
-            args, kwargs = self.with_inputs((args, kwargs))
-        operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
+        with torch._C.DisableTorchFunction():  # csrun's own looks at tensors are no calls
+            if any(isinstance(a, TracedTensor) for a in leaves):
+                args, kwargs = self.with_inputs((args, kwargs))
+            operands, gradients = self.operands(args, kwargs), gradients_of(leaves)
         is_backward = func is torch.Tensor.backward  # which may run parts of forward again
         try:
             with self._recorder.host.off(not is_backward):
@@ -176,9 +177,10 @@ class Calls(TorchFunctionMode):
                 return self._on_numbers(func, args, kwargs)
             results = call_for_user(func, args, kwargs)
         if getattr(func, "__name__", "") != "__get__" or func.__self__.__name__ in COMPUTED:
-            self.note(
-                name_of(func), operands, results, tuple(kwargs), gradients, writes=is_write(func)
-            )
+            how = tuple(kwargs)
+            with torch._C.DisableTorchFunction():
+                name, writes = name_of(func), is_write(func)
+                self.note(name, operands, results, how, gradients, writes=writes)
         return results
 
     def carried(self, tree: Any) -> Any:
