@@ -38,7 +38,6 @@ def spectrum(x):
 
 #: What forward makes of [6, 40].
 IN_FORWARD = {
-    "`h[h > 0]`, `h.unique()` of what weights compute": lambda x: x[x > 0].sum() + x,
     "`.to(device)`": lambda x: x + torch.ones(40, device="meta"),
     "a weight outside of the model": lambda x: x * OTHER,
     "a write into a weight, `nn.Embedding(max_norm=...)`": nn.Embedding(6, 40, max_norm=1.0),

@@ -86,14 +86,9 @@ class RecordedGraph:
         own = self._counterparts
         if own is None:
             taken = self.recording.with_script_numbers(variant.recording.script_numbers)
-            own = {leaf.value: leaf for leaf in taken.leaves}
-        host, first = variant.shape.host, variant.recording
-        leaves = {leaf.value: own.get(leaf.value, leaf) for leaf in first.program_inputs}
-        given = {ref: leaf.tensor.detach() for ref, leaf in leaves.items()}
-        if host:
-            batch = [given[leaf.value] for leaf in first.of(LeafSource.INPUT)]
-            given.update(host.of_recorded(batch, {ref: given[ref] for ref in host.given}))
-        return tuple(given.values())
+            own = {leaf.value: leaf for leaf in (*taken.leaves, *taken.host_leaves)}
+        given = (own.get(leaf.value, leaf) for leaf in variant.recording.program_inputs)
+        return tuple(leaf.tensor.detach() for leaf in given)
 
     def changed_values(self, variant: StepVariant) -> ChangedValues | None:
         """Return the script's values that are others than a variant's, if nothing else differs.

@@ -170,13 +170,14 @@ class VariantCache:
             if not recorded.graph.difference(variant, self._run.accumulates):
                 return variant
         self._take_with_step(recorded, alike)
+        cause = self.cause_of(part)
         if (line := recorded.graph.host_line) and len(alike) >= MOST_GRAPHS:
+            of_batch = f"{line}: the shape of a result depends on the batch"
             raise UsageError(
-                f"{line}: the shape of a result depends on the batch, and the step has had more "
-                f"than {MOST_GRAPHS} graphs, each of which is compiled to a program: use "
-                "torch.where, or multiply by the mask"
+                f"{cause or of_batch}, and the step has had more than {MOST_GRAPHS} graphs, each "
+                "of which is compiled to a program: use torch.where, or multiply by the mask"
             )
-        if (cause := self.cause_of(part)) and len(alike) >= MOST_GRAPHS:
+        if cause and len(alike) >= MOST_GRAPHS:
             raise UsageError(
                 f"{cause}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
                 "compiled to a program: pass what changes with the batch, as a tensor"

@@ -124,12 +124,15 @@ def counterparts(
 ) -> dict[Ref, GraphLeaf]:
     """Return the leaves of `again` by the values of `first` that they have the places of.
 
-    There is no `difference` between the two.
+    Results of the host, which programs take, are among them. There is no `difference` between the
+    two.
     """
     before, after = _CanonicalGraph(first, of), _CanonicalGraph(again, of_again)
     found = {leaf.value: now for leaf, now in zip(before.leaves, after.leaves, strict=True)}
     inputs = zip(first.of(LeafSource.INPUT), again.of(LeafSource.INPUT), strict=True)
-    return {**found, **{leaf.value: now for leaf, now in inputs}}
+    found |= {leaf.value: now for leaf, now in inputs}
+    host = zip(first.host_leaves, again.host_leaves, strict=True)  # of the same operators
+    return found | {leaf.value: now for leaf, now in host}
 
 
 def has_other_shapes(first: Recording, again: Recording) -> bool:

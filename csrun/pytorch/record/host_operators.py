@@ -1,7 +1,8 @@
-"""Operators that the host computes from each step's batch, as their results' shapes depend on it.
+"""Operators that the host computes in each step, as their results' shapes depend on values.
 
-The places where a mask of the batch is true are such a result. A program takes the results with
-each step; results of other shapes are another graph.
+The places where a mask is true are such a result. A program takes the results with each step;
+results of other shapes are another graph. What depends on weights is read in mid-step, as any value
+that forward reads.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class _HostedRecorder(Protocol):
     leaves: list[GraphLeaf]
     scopes: Scopes
     draws: ForwardDraws
+    may_read_in_forward: bool
+    reader: Callable[[TracedTensor], torch.Tensor]
 
     def traced(self, tensor: torch.Tensor) -> TracedTensor: ...
 
@@ -110,27 +113,29 @@ class HostOperators:
             self._is_off = before
 
     def places(self, mask: torch.Tensor) -> tuple[TracedTensor, ...] | None:
-        """Return the places where a mask is true; None unless it depends on the batch alone."""
+        """Return the places where a mask is true; None where they are not recorded."""
         if not isinstance(mask, TracedTensor) or not mask.dim():
             return None
         value = mask.value
         if value not in self._places:
-            if not self._may_record([mask]):
+            reader = self._reader_of([mask])
+            if reader is None:
                 return None
-            self._places[value] = self._record("places", places_of, (mask,), {})
+            self._places[value] = self._record("places", places_of, (mask,), {}, reader)
         return self._places[value]
 
     def result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operator; None unless it depends on the batch alone."""
+        """Return the result of an operator; None for one whose shape is known."""
         if torch.Tag.dynamic_output_shape not in func.tags:
             return None
         tensors = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]
-        if func is torch.ops.aten.index.Tensor or not self._may_record(tensors):
+        reader = None if func is torch.ops.aten.index.Tensor else self._reader_of(tensors)
+        if reader is None:
             return None
         traced = map_arguments(
             lambda a: self._recorder.traced(a) if isinstance(a, torch.Tensor) else a, args, kwargs
         )
-        return self._record(str(func), func, *traced)
+        return self._record(str(func), func, *traced, reader)
 
     def are_of_batch(self, tensors: Iterable[torch.Tensor]) -> bool:
         """True if values depend on the batch and tensors of the script alone."""
@@ -149,17 +154,24 @@ class HostOperators:
         """Results of all operators."""
         return self._numbers.keys()
 
-    def _may_record(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def _reader_of(
+        self, tensors: Sequence[torch.Tensor]
+    ) -> Callable[[TracedTensor], torch.Tensor] | None:
+        """Return what gives the numbers of operands; None where no operator is recorded."""
+        recorder = self._recorder
         if self._is_off or self.reader is None:
-            return False
+            return None
         with unrecorded():
-            traced = [self._recorder.traced(tensor) for tensor in tensors]
+            traced = [recorder.traced(tensor) for tensor in tensors]
         sources = self._sources([tensor.value for tensor in traced])
         if sources is None:
-            return False
-        if any(draw.value in sources for draw in self._recorder.draws.made):
-            self._recorder.note_varying("the shape of a result depends on random numbers")
-        return True
+            if not recorder.may_read_in_forward:
+                return None
+            recorder.note_varying("the shape of a result depends on weights")
+            return recorder.reader
+        if any(draw.value in sources for draw in recorder.draws.made):
+            recorder.note_varying("the shape of a result depends on random numbers")
+        return self.reader
 
     def _sources(self, values: Sequence[Ref]) -> set[Ref] | None:
         """Return what values are computed from; None if weights or dropout are among it."""
@@ -171,10 +183,19 @@ class HostOperators:
         leaves = (leaf for leaf in recorder.leaves if leaf.value in found)
         return found if all(leaf.source in _OF_BATCH for leaf in leaves) else None
 
-    def _record(self, name: str, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Compute an operator and record it."""
+    def _record(
+        self,
+        name: str,
+        func: Any,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        reader: Callable[[TracedTensor], torch.Tensor],
+    ) -> Any:
+        """Compute an operator and record it. reader: gives the numbers of its operands"""
         recorder = self._recorder
-        given, options = map_arguments(self._number, args, kwargs)
+        given, options = map_arguments(
+            lambda a: reader(a) if isinstance(a, TracedTensor) else a, args, kwargs
+        )
         with unrecorded(), torch.no_grad():
             found = call_for_user(func, given, options)
         each = found if isinstance(found, tuple | list) else (found,)
@@ -191,10 +212,6 @@ class HostOperators:
             if recorder.scopes.is_in_forward:
                 self.in_forward.add(made.value)
         return results
-
-    def _number(self, argument: Any) -> Any:
-        assert self.reader is not None, "asked before"
-        return self.reader(argument) if isinstance(argument, TracedTensor) else argument
 
 
 def _shapes_of(found: Any) -> tuple[tuple[int, ...], ...]:

@@ -63,12 +63,6 @@ class HostValues:
             return HostResults(self._compute(known, self._fixed), False)
         return None
 
-    def of_recorded(
-        self, batch: object, given: Mapping[Ref, torch.Tensor]
-    ) -> dict[Ref, torch.Tensor]:
-        """Return the values for a step that is recorded, whose graph has their shapes."""
-        return self._compute(self._known(batch, given), self.needed)
-
     def _known(self, batch: object, given: Mapping[Ref, torch.Tensor]) -> Known:
         tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor))
         return {**dict(zip(self._inputs, tensors, strict=True)), **given}

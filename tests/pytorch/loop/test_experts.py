@@ -1,0 +1,72 @@
+"""Mixtures of experts: rows are routed by indices, of the batch or of what weights compute."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+from csrun.pytorch.loop import variant_cache  # noqa: E402
+
+WEIGHTS = "the shape of a result depends on weights"
+
+
+class Experts(nn.Module):
+    """Two experts. by: what chooses one; how: rows are selected, or all are computed."""
+
+    def __init__(self, by, how="nonzero"):
+        super().__init__()
+        self.gate, self.by, self.how = nn.Linear(6, 2), by, how
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 5), nn.Tanh()) for _ in range(2))
+        self.last = nn.Linear(5, 4)
+
+    def forward(self, x):
+        weights = self.gate(x).softmax(1)
+        expert = weights.argmax(1) if self.by == "weights" else (x[:, 0] > 0).long()
+        out = torch.zeros(len(x), 5, dtype=x.dtype)
+        for number, module in enumerate(self.experts):
+            if self.how == "dense":
+                mine = torch.where(expert == number, weights[:, number], 0.0)
+                out = out + module(x) * mine[:, None]
+                continue
+            if self.how == "nonzero":
+                rows = (expert == number).nonzero().squeeze(1)
+            else:
+                (rows,) = torch.where(expert == number)
+            given = x.index_select(0, rows)
+            out = out.index_add(0, rows, module(given) * weights[rows, number, None])
+        return self.last(out)
+
+
+def two_passes(kit):
+    return [*kit.train_once(), *kit.train_once()]
+
+
+def causes(folder):
+    found = json.loads((folder / "performance" / "performance.json").read_text())
+    return list(found["recorded_steps"])
+
+
+@pytest.mark.parametrize("how", ["nonzero", "where"])
+def test_experts_are_chosen_by_the_batch(tmp_path, how):
+    beside(two_passes, tmp_path, Experts("batch", how))
+    assert not causes(tmp_path), "each count has its own program"
+
+
+def test_experts_are_chosen_by_weights(tmp_path):
+    beside(two_passes, tmp_path, Experts("weights"))
+    (cause,) = causes(tmp_path)
+    assert WEIGHTS in cause
+
+
+def test_more_counts_than_programs_are_refused_and_the_dense_form_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(variant_cache, "MOST_GRAPHS", 1)
+    kit = Kit(Experts("weights"))
+    said = rf"test_experts.py:\d+: {WEIGHTS}, and .* more than 1 graphs, .*: use torch.where"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path / "refused"):
+        two_passes(kit)
+    beside(two_passes, tmp_path / "dense", Experts("weights", "dense"))
