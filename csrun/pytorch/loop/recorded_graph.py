@@ -33,7 +33,7 @@ from csrun.pytorch.step.variant import Batches, StepVariant
 
 
 class RecordedGraph:
-    """What a step has computed, beside the variants of its part of the loop.
+    """Graph of a step that is over, beside the variants of its part of the loop.
 
     recording: with all that the step's program is to take. batch: its values, as the loader made
     it. returned: values that a new variant is to return, besides those that the loop reads.

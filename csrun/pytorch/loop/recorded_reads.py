@@ -38,7 +38,7 @@ class ReadBefore:
         return found
 
 
-class StepNumbers:
+class HostNumbers:
     """Numbers that PyTorch computes on the host, with the weights that the step has.
 
     Values and gradients are computed from here, and it refers to neither: the weights that it keeps

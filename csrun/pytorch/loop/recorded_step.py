@@ -17,7 +17,7 @@ from csrun.pytorch.loop.recorded_checks import (
 )
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients
 from csrun.pytorch.loop.recorded_graph import RecordedGraph
-from csrun.pytorch.loop.recorded_reads import ReadBefore, StepNumbers
+from csrun.pytorch.loop.recorded_reads import ReadBefore, HostNumbers
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.record.arguments import leaves_of
@@ -66,7 +66,7 @@ class RecordedStep:
         self.calls = Calls(recorder, later)
         made = recorder.draws.made
         self._forward = ForwardCalls(self.calls.found, [], made, recorder.has_updates)
-        self._before, self._numbers = before, StepNumbers(before.run, draw)
+        self._before, self._numbers = before, HostNumbers(before.run, draw)
         self.end_early: Callable[[], None] = _no_end
         numbers = self._numbers
         self.gradients = RecordedGradients(numbers.compute, lambda: numbers.draw.batch)
