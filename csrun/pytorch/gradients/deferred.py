@@ -12,33 +12,21 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from csrun.base.errors import UsageError
 from csrun.pytorch.errors import user_line
-from csrun.pytorch.gradients.edits import FIRST, Edit, Edits, KeptEdits, OfParameter, Place
+from csrun.pytorch.gradients.edits import Edits, KeptEdits, OfParameter, Place
+from csrun.pytorch.gradients.gradient_calls import GradientCalls
 from csrun.pytorch.gradients.lazy_gradient import Gradient
 from csrun.pytorch.gradients.reads import EditingLoop, GradientReads
-from csrun.pytorch.gradients.values import (
-    FunctionOfGradients,
-    GradientValue,
-    StepGradients,
-    refused,
-)
-from csrun.pytorch.gradients.without_numbers import WithoutNumbers, without_numbers
-from csrun.pytorch.record.arguments import leaves_of
+from csrun.pytorch.gradients.values import GradientValue, StepGradients
 from csrun.pytorch.record.recording import Recording
-from csrun.pytorch.record.traced import TracedTensor
-from csrun.pytorch.step.expected_calls import is_write, writes_outside
 from csrun.pytorch.step.mutation_counters import ParameterSets
-from csrun.pytorch.step.snapshots import Snapshot
-from csrun.pytorch.step.step_outputs import Slot, StepOutputs
-from csrun.pytorch.step.tokens import Numbers, Token
+from csrun.pytorch.step.step_outputs import StepOutputs
 
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
-_HELD_BY_EDIT_ALONE = 2  # what sys.getrefcount says: the edit's, and its own argument
 _HELD_BY_LISTS = 3  # a parameter's gradient: by a tuple and a list, and that argument
 _GRAD = attrgetter("grad")
 
@@ -48,14 +36,6 @@ def edited_too_early() -> UsageError:
     return UsageError(
         f"{user_line()}: gradients are edited before another batch is accumulated: edit them after "
         "the last backward() before optimizer.step()"
-    )
-
-
-def _refused_write(func: Any) -> UsageError:
-    return UsageError(
-        f"{user_line()}: {getattr(func, '__name__', func)} writes values of gradients into another "
-        "tensor after optimizer.step(), and gradients stay on the wafer: only the Session's "
-        "optimizer can update the model; give it all parameters, in param_groups"
     )
 
 
@@ -77,8 +57,8 @@ class Gradients:
         sets: ParameterSets,
         left: frozenset[str] = frozenset(),
     ) -> None:
-        self._left, self.reads = left, GradientReads(self, loop)
-        self._name_of, self._optimized = name_of, set(map(id, optimized))
+        self._left, self._optimized = left, set(map(id, optimized))
+        self._calls = GradientCalls(self, loop, name_of)
         self._parameters = dict(model.named_parameters())
         self._names: Mapping[str, Any] = {}
         self._made: dict[str, tuple[Parameter, Gradient]] = {}
@@ -90,10 +70,13 @@ class Gradients:
         self.zeroed: set[str] = set()
         self.zeros: frozenset[str] = frozenset()  # parameters whose gradient is there, and is zero
         self.batches = 0  # whose gradients are added up, and wait for optimizer.step()
-        self.is_open = False  # between backward() and optimizer.step()
-        self._edits = Edits()
         self.step: StepOutputs | None = None  # whose gradients are there
         self._are_read = self._was_none = False
+
+    @property
+    def reads(self) -> GradientReads:
+        """Their numbers."""
+        return self._calls.reads
 
     def appear(self, names: Mapping[str, Any], step: StepOutputs | None = None) -> None:
         """Give these parameters lazy gradients, after a recorded step.
@@ -113,7 +96,7 @@ class Gradients:
         for name in names:
             if name not in self._made:
                 parameter = self._parameters[name]
-                self._made[name] = (parameter, Gradient(parameter, self, OfParameter(name)))
+                self._made[name] = (parameter, Gradient(parameter, self._calls, OfParameter(name)))
         self._names, self._all = names, [self._made[name] for name in names]
         self._seen = -1
         self._owners, self._theirs = [p for p, _ in self._all], [g for _, g in self._all]
@@ -136,7 +119,7 @@ class Gradients:
             if step is not None and step.gradients is not None:
                 gradient.value = GradientValue(step, partial(step.gradients.of_parameter, of.name))
             gradient.of = None
-            new = Gradient(parameter, self, of)
+            new = Gradient(parameter, self._calls, of)
             self._made[of.name] = self._all[number] = (parameter, new)
             self._theirs[number], self._seen = new, -1
             if is_own:
@@ -159,14 +142,14 @@ class Gradients:
         if not is_in_place or not self._are_in_place():
             for parameter, gradient in self._all:
                 parameter.grad = gradient
-        self.is_cleared, self._was_none, self.is_open = False, False, True
+        self.is_cleared = self._was_none = False
         self.zeroed.clear()
-        self._edits.begin(step)
+        self._calls.begin(step)
         self.step = step
         if first is not None:
             reads = self.reads
             step.gradients = StepGradients(
-                ref(step), first, lambda: self._edits.made, reads.norm_in, reads.number_in
+                ref(step), first, lambda: self._calls.edits.made, reads.norm_in, reads.number_in
             )
 
     def _are_in_place(self) -> bool:
@@ -264,7 +247,7 @@ class Gradients:
     def vanish(self) -> None:
         """Remove the lazy gradients."""
         self._was_none |= all(parameter.grad is None for parameter in self._owners)
-        self.is_cleared, self.is_open = True, False
+        self.is_cleared, self._calls.is_open = True, False
         for parameter, _ in self._made.values():
             if isinstance(parameter.grad, Gradient):
                 parameter.grad = None
@@ -272,50 +255,50 @@ class Gradients:
     def end_block(self) -> None:
         """Remove the lazy gradients, and what numbers of theirs are computed from."""
         self.vanish()
-        self.step, self._edits = None, Edits()
+        self.step, self._calls.edits = None, Edits()
 
     def end(self) -> KeptEdits:
         """Return the edits of the step, at `optimizer.step()`.
 
         Raises: UsageError for a gradient that was not made of this step's
         """
-        self.is_open, self.batches = False, 0
-        kept, step = self._edits.end(self._assigned()), self.step
+        self._calls.is_open, self.batches = False, 0
+        kept, step = self._calls.edits.end(self._assigned()), self.step
         if step is not None and step.gradients is not None:
             step.gradients.end(kept.all)
         return kept
 
     def so_far(self) -> KeptEdits:
         """Return the edits of the step, as if the loop made those of the step before to the end."""
-        return self._edits.so_far(self._assigned())
+        return self._calls.edits.so_far(self._assigned())
 
     @property
     def may_be_edited_otherwise(self) -> bool:
         """True if the step has edits that the step before has not, or those are not known."""
-        return self._edits.may_be_others
+        return self._calls.edits.may_be_others
 
     def end_recorded(self) -> KeptEdits:
         """Return the edits that the loop has made after those that are recorded."""
         found = self.end()
-        self._edits.forget()
+        self._calls.edits.forget()
         return found
 
     def up_to_last_write(self) -> KeptEdits:
         """Return `so_far` without what only reads gradients."""
-        return self._edits.up_to_last_write(self._assigned())
+        return self._calls.edits.up_to_last_write(self._assigned())
 
     def leave(self, batches: int) -> None:
         """Keep the gradients of `batches` batches: the next one accumulates into them.
 
         Raises: UsageError where they were edited
         """
-        self.is_open = False
+        self._calls.is_open = False
         assigned = self._assigned()
         is_cleared = len(assigned) == len(self._all) and not any(assigned.values())
-        if self._edits.are_written or (assigned and not is_cleared):
+        if self._calls.edits.are_written or (assigned and not is_cleared):
             raise edited_too_early()
         if self.step is not None and self.step.gradients is not None:
-            self.step.gradients.end(self._edits.made)
+            self.step.gradients.end(self._calls.edits.made)
         self.batches = 0 if is_cleared else batches
 
     def _assigned(self) -> dict[str, Place | None]:
@@ -326,192 +309,10 @@ class Gradients:
             now = parameter.grad
             if now is gradient:
                 continue
-            found[name] = None if now is None else self._edits.place_of(now)
+            found[name] = None if now is None else self._calls.edits.place_of(now)
             if now is not None and found[name] is None:
                 raise UsageError(
                     f"{user_line()}: the gradient of {name} must come from this step's "
                     "backward(), got another tensor: compute it from parameter.grad"
                 )
         return found
-
-    def called(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
-    ) -> Any:
-        """Return the result of a function of gradients, and note the call."""
-        if not self.is_open:
-            return self._outside(func, args, kwargs)
-        known = self._edits.again(func, leaves, kwargs)
-        if known is None:
-            return self._new(func, args, kwargs)
-        if known.target is not None:
-            return args[0] if known.target == FIRST else leaves[known.target]
-        if _is_held(known.value):  # the loop has it from before
-            known.value = tree_map(self._another, known.value)
-            self._set_places(known)
-        for leaf in (known.value,) if type(known.value) is Gradient else known.value:
-            leaf.step = self._edits.step
-        return known.value
-
-    def _new(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves, is_of_loops = leaves_of(args, kwargs), writes_outside(func, args)
-        if is_of_loops or any(map(self._is_of_loop, leaves)):
-            numbers = self.reads.numbers_in(args, kwargs)
-            of_parameters = any(isinstance(x, Gradient) and x.of for x in leaves)
-            if numbers is None and (is_of_loops or not (is_write(func) or of_parameters)):
-                numbers = self.reads.read_in(args, kwargs)
-            if numbers is not None:
-                return func(*numbers[0], **numbers[1])
-        given, options = tree_map(self._given, (args, kwargs))
-        found = self._like(func, args, kwargs)
-        if found is None:
-            return self.reads.on_numbers(func, args, kwargs)
-        made = [leaf for leaf in tree_leaves(found.result) if isinstance(leaf, Gradient)]
-        if made or found.written:
-            self._note(func, (given, options), leaves, found)
-        return found.result
-
-    def _note(
-        self, func: Any, given: tuple[Any, Any], leaves: list[Any], found: WithoutNumbers
-    ) -> None:
-        """Note a call as an edit. given: its arguments as edits are compared."""
-        target = next((n for n, leaf in enumerate(leaves) if leaf is found.result), None)
-        if target is None and found.written and _are_among(found.result, leaves):
-            target = FIRST
-        value = None if target is not None else found.result
-        args, kwargs = given
-        edit = Edit(func, args, kwargs, value, target, user_line())
-        edit.is_view = found.is_view
-        edit.written = tuple(filter(None, map(self._place, found.written)))
-        for leaf in found.written:
-            if leaf.edit is not None:
-                leaf.edit.is_written = True
-        self._edits.add(edit)
-        self._set_places(edit)
-
-    def _place(self, gradient: Gradient) -> OfParameter | Place | None:
-        return gradient.of or self._edits.place_of(gradient)
-
-    def _set_places(self, edit: Edit) -> None:
-        """Have the results of an edit know where they come from."""
-        for number, leaf in enumerate(tree_leaves(edit.value)):
-            if isinstance(leaf, Gradient):
-                leaf.edit, leaf.leaf, leaf.step = edit, number, self._edits.step
-
-    def _is_of_loop(self, leaf: Any) -> bool:
-        """True for a value that is not of this step."""
-        if isinstance(leaf, Gradient):
-            return not leaf.of and leaf.step is not self._edits.step
-        is_own = isinstance(leaf, Token) and leaf.step is self._edits.step
-        return isinstance(leaf, Numbers | TracedTensor) and not is_own
-
-    def _given(self, leaf: Any) -> Any:
-        """Return an argument of an edit as edits are compared."""
-        if isinstance(leaf, Gradient):
-            if leaf.of:
-                return leaf.of
-            if (place := self._edits.place_of(leaf)) is not None:
-                return place
-            raise UsageError(
-                f"{user_line()}: gradients are edited with a value of an earlier step's gradients: "
-                "use values of this step's, or the optimizer's momentum"
-            )
-        if isinstance(leaf, Numbers):
-            return self._slot_of(leaf)
-        if type(leaf) is torch.Tensor:
-            return Snapshot(leaf, self._name_of(leaf))
-        return leaf
-
-    def _slot_of(self, value: Numbers) -> Slot:
-        """Return the slot of a value of this step.
-
-        Raises: UsageError for another one
-        """
-        if isinstance(value, Token) and value.step is self._edits.step:
-            return value.slot
-        raise UsageError(
-            f"{user_line()}: gradients are edited with a value that the loop computes from values "
-            "of steps: use the loss or an output of this step as it is, or a number that does not "
-            "depend on steps"
-        )
-
-    def _another(self, value: Any) -> Any:
-        return Gradient(value, self) if isinstance(value, Gradient) else value
-
-    def _outside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function on gradients outside of backward() and optimizer.step().
-
-        Raises: UsageError if it writes them into something that lasts
-        """
-        if (numbers := self.reads.numbers_in(args, kwargs)) is not None:
-            return func(*numbers[0], **numbers[1])
-        target = kwargs.get("out", args[0] if args else None)
-        if not is_write(func) and "out" not in kwargs:
-            return self._function(func, args, kwargs)
-        for each in tree_leaves(target):
-            if not isinstance(each, Gradient):
-                if type(each) is not torch.Tensor or self._name_of(each):
-                    raise _refused_write(func)
-                return self.reads.on_numbers(func, args, kwargs)
-            self._write_outside(func, each)
-        return target
-
-    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the lazy result of a function, which is computed when it is read."""
-        if any(isinstance(x, Numbers | TracedTensor) for x in leaves_of(args, kwargs)):
-            return self.reads.on_numbers(func, args, kwargs)
-        found = self._like(func, args, kwargs)
-        if found is None:
-            return self.reads.on_numbers(func, args, kwargs)
-        for each in found.written:
-            self._write_outside(func, each)
-        made = [x for x in tree_leaves(found.result) if isinstance(x, Gradient)]
-        new = [x for x in made if x.of is None and x.edit is None and x.value is None]
-        if new:
-            given = tree_map(
-                lambda x: self.reads.value_of(x) if isinstance(x, Gradient) else x, (args, kwargs)
-            )
-            leaves = tree_leaves(found.result)
-            values = FunctionOfGradients(func, *given).values(len(leaves))
-            for leaf, value in zip(leaves, values, strict=True):
-                if isinstance(leaf, Gradient) and any(leaf is x for x in new):
-                    leaf.value = value
-        return found.result
-
-    def _write_outside(self, func: Any, gradient: Gradient) -> None:
-        if gradient.of is None:
-            gradient.value, gradient.edit = _WRITTEN, None
-            return
-        name = gradient.of.name
-        if func.__name__ in ("zero_", "_foreach_zero_"):
-            self.zeroed.add(name)
-        elif not self.is_cleared and name not in self.zeroed:
-            raise UsageError(
-                f"{user_line()}: {func.__name__} changes the gradient of {name} outside "
-                "of backward() and optimizer.step(): edit it between them"
-            )
-
-    def _like(self, func: Any, args: Any, kwargs: Any) -> WithoutNumbers | None:
-        return without_numbers(func, args, kwargs, partial(Gradient, owner=self))
-
-
-def _refuse_written() -> torch.Tensor:
-    raise refused("and it was written after the step: compute x = x * 2 in place of x *= 2")
-
-
-_WRITTEN = GradientValue(None, _refuse_written)
-
-
-def _is_held(value: Any) -> bool:
-    """True if somebody but its edit holds a result, or a tensor in it."""
-    if type(value) is Gradient:
-        return getrefcount(value) > _HELD_BY_EDIT_ALONE + 1
-    is_flat = type(value) in (list, tuple) and all(type(x) is Gradient for x in value)
-    if not is_flat or getrefcount(value) > _HELD_BY_EDIT_ALONE + 1:
-        return True
-    return max(map(getrefcount, value), default=0) > _HELD_BY_EDIT_ALONE
-
-
-def _are_among(found: Any, leaves: list[Any]) -> bool:
-    """True if all tensors in a result are among a function's arguments."""
-    known = set(map(id, leaves))
-    return all(id(x) in known for x in tree_leaves(found) if isinstance(x, torch.Tensor))

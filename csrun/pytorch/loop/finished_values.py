@@ -9,7 +9,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loop.readback import view_is_stale
 from csrun.pytorch.loop.recorded_checks import ForwardCalls, is_of_forward, norm_in
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients, gradients_behind
-from csrun.pytorch.loop.recorded_reads import ReadBefore, HostNumbers
+from csrun.pytorch.loop.recorded_reads import HostNumbers, ReadBefore
 from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.replay import GoneError

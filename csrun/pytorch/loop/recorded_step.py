@@ -17,7 +17,7 @@ from csrun.pytorch.loop.recorded_checks import (
 )
 from csrun.pytorch.loop.recorded_gradients import RecordedGradients
 from csrun.pytorch.loop.recorded_graph import RecordedGraph
-from csrun.pytorch.loop.recorded_reads import ReadBefore, HostNumbers
+from csrun.pytorch.loop.recorded_reads import HostNumbers, ReadBefore
 from csrun.pytorch.lower.dropout_masks import MaskKey
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.record.arguments import leaves_of
