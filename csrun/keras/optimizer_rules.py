@@ -47,21 +47,14 @@ class KerasLearning:
 def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
     """The updates of a model's optimizer.
 
-    Raises: UsageError for a learning rate that is a function, or in mixed precision for an update
-    without a rule
+    Raises: UsageError for a learning rate that is a function
     """
     optimizer, scaling = unscaled(model.keras.optimizer)
     _require_rate(optimizer)
-    name, rate = type(optimizer).__name__, _rate(optimizer._learning_rate)
+    rate = _rate(optimizer._learning_rate)
     make, model.state = _rule_of(optimizer), {}
-    if what := _without_rule(model, optimizer):
-        if is_mixed:
-            known = ", ".join(sorted(kind.__name__ for kind in _ALGORITHMS))
-            raise UsageError(
-                f"optimizer {name}: {what} is only supported in float32: leave out the 16-bit "
-                f"policy or runconfig.precision, or use one of {known} without it"
-            )
-        return KerasLearning({}, step=OptimizerStep(model, optimizer))
+    if _has_no_rule(model, optimizer):
+        return KerasLearning({}, step=OptimizerStep(model, optimizer, is_mixed))
     assert make is not None, "else it has no rule"
     assert rate is not None, "else it has no rule"
     algorithms = {
@@ -97,19 +90,15 @@ def _rule_of(optimizer: Any) -> "Rule | None":
     return next((rule for kind, rule in _ALGORITHMS.items() if isinstance(optimizer, kind)), None)
 
 
-def _without_rule(model: KerasModel, optimizer: Any) -> str:
-    """Return the part of an update that no rule has; empty where one has all of it."""
-    for option in ("use_ema", "gradient_accumulation_steps"):
-        if getattr(optimizer, option):
-            return option
-    if (rule := _rule_of(optimizer)) is None:
-        return "its update"
-    if optimizer.weight_decay and rule not in _DECAYING and not _is_plain_descent(optimizer):
-        return "weight_decay"
-    if _rate(optimizer._learning_rate) is None:
-        return f"the schedule {type(optimizer._learning_rate).__name__} with its options"
-    limited = next((v.path for v in model.trained if v.constraint is not None), None)
-    return f"the constraint of {limited}" if limited else ""
+def _has_no_rule(model: KerasModel, optimizer: Any) -> bool:
+    """True for an update of which no rule has all."""
+    if optimizer.use_ema or optimizer.gradient_accumulation_steps:
+        return True
+    if (rule := _rule_of(optimizer)) is None or _rate(optimizer._learning_rate) is None:
+        return True
+    is_decayed = optimizer.weight_decay and not _is_plain_descent(optimizer)
+    is_limited = any(variable.constraint is not None for variable in model.trained)
+    return is_limited or bool(is_decayed and rule not in _DECAYING)
 
 
 def _is_plain_descent(optimizer: Any) -> bool:

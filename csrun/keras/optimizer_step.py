@@ -34,18 +34,24 @@ class OptimizerStep:
     """A compiled model's optimizer, with `use_ema`, accumulation, decay and schedule of its own.
 
     Its variables are states of the program. The count of its steps is one of them, as float32. The
-    learning rate, if it is a variable, stays what it is.
+    learning rate, if it is a variable, stays what it is. In mixed precision its loss scale is
+    recorded, too; in float32 the loss is not scaled.
 
     name: of its class. module: the model's variables and the optimizer's, which the step writes.
     """
 
-    def __init__(self, model: KerasModel, optimizer: Any) -> None:
-        self._model, self._optimizer = model, optimizer
+    def __init__(self, model: KerasModel, optimizer: Any, is_mixed: bool = False) -> None:
+        self._model, self._optimizer, self._is_mixed = model, optimizer, is_mixed
         self.name = type(optimizer).__name__
+        _require_free_folder(model)
+        whole = model.keras.optimizer if is_mixed else optimizer
+        self._scaler = whole if isinstance(whole, keras.optimizers.LossScaleOptimizer) else None
+        if not whole.built:
+            whole.build(model.trained)
         rate = optimizer._learning_rate
-        if not optimizer.built:
-            optimizer.build(model.trained)
         state = [variable for variable in optimizer.variables if variable is not rate]
+        if self._scaler is not None:
+            state += [self._scaler.step_counter, self._scaler.dynamic_scale]
         model.state = _named(state)
         self.module = ModelGroup((), ())
         model.hold_variables(self.module)
@@ -66,25 +72,40 @@ class OptimizerStep:
                 f"{MOST_STEPS}, got max_steps={last}: lower max_steps"
             )
 
+    def seed(self) -> torch.Tensor:
+        """The gradient that the backward pass begins with: the loss's scale, 1 without one."""
+        one = torch.ones(())
+        if not self._is_mixed:
+            return one
+        with self._scope():
+            scaled: torch.Tensor = (self._scaler or self._optimizer).scale_loss(one)
+        return scaled
+
     def record(self, recorder: StepRecorder) -> None:
         """Record the update by the gradients of the trained variables.
 
         Raises: UsageError for an update that csrun cannot record
         """
-        model = self._model
-        tensors = [(v, tensor_at(self.module, name)) for name, v in model.named.items()]
-        trained = [tensor_at(self.module, stored_name(v)) for v in model.trained]
-        branches = _Branches(recorder, [tensor for _, tensor in tensors])
-        scope = _WrittenScope(tensors, self._refusal_of)
-        with torch.no_grad(), scope, self._as_recorded(branches):
+        trained = [tensor_at(self.module, stored_name(v)) for v in self._model.trained]
+        branches = _Branches(recorder, [tensor for _, tensor in self._tensors])
+        apply = (self._scaler or self._optimizer).apply
+        with torch.no_grad(), self._scope(), self._as_recorded(branches):
             try:
-                self._optimizer.apply([tensor.grad for tensor in trained], model.trained)
+                apply([tensor.grad for tensor in trained], self._model.trained)
             except CaptureError as error:
                 raise UsageError(
                     f"optimizer {self.name}: csrun cannot record its update: {error}"
                 ) from error
         for tensor in trained:
             tensor.grad = None
+
+    @property
+    def _tensors(self) -> list[tuple[Any, torch.Tensor]]:
+        named = self._model.named.items()
+        return [(variable, tensor_at(self.module, name)) for name, variable in named]
+
+    def _scope(self) -> "_WrittenScope":
+        return _WrittenScope(self._tensors, self._refusal_of)
 
     def _refusal_of(self, variable: Any) -> UsageError:
         """The error of an assignment to a variable that the step does not have."""
@@ -101,18 +122,29 @@ class OptimizerStep:
 
     @contextmanager
     def _as_recorded(self, branches: "_Branches") -> Iterator[None]:
-        """Have the optimizer call operators that csrun records, on a loss that is not scaled."""
+        """Have the optimizer call operators that csrun records, in float32 without a scale."""
         from keras.src.ops.core import Cond
         from keras.src.optimizers.base_optimizer import BaseOptimizer
 
         kind = type(self._optimizer)
         with ExitStack() as stack:
             stack.enter_context(patch.object(Cond, "__call__", branches.called))
-            stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
+            if not self._is_mixed:
+                stack.enter_context(patch.object(self._optimizer, "loss_scale_factor", None))
             for name in _FOREACH_METHODS:
                 if getattr(kind, name).__module__.startswith("keras.src.backend."):
                     stack.enter_context(patch.object(kind, name, getattr(BaseOptimizer, name)))
             yield
+
+
+def _require_free_folder(model: KerasModel) -> None:
+    """Raises: UsageError for a layer whose variables have the names of the optimizer's"""
+    for variable in model.variables:
+        if stored_name(variable).startswith(OPTIMIZER_FOLDER):
+            raise UsageError(
+                f"variable {variable.path}: the names below {OPTIMIZER_FOLDER} are those of the "
+                "recorded optimizer's variables: rename the layer"
+            )
 
 
 def _named(variables: Sequence[Any]) -> dict[str, Any]:

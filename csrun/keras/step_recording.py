@@ -13,6 +13,7 @@ from csrun.base.errors import UsageError
 from csrun.base.half_formats import storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
+from csrun.cirh.ops.learning import UPDATE_SCOPE
 from csrun.cirh.ops.model import OutputOp
 from csrun.compiler import CompileOptions, rebatch
 from csrun.data import Dataset
@@ -106,11 +107,23 @@ class _KerasStep:
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
             loss = recorder.call_model(self._forward, self.batch, {})
-            if loss is not None:
+            if loss is not None and self._update is None:
                 loss.backward()
-            if self._update is not None:
-                self._update.record(recorder)
+            elif loss is not None:
+                return self._with_update(loss, self._update)
         return recorder.finish()
+
+    def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
+        """Record the backward pass and the update, whose operators have a scope of their own."""
+        recorder = self._recorder
+        loss.backward(update.seed())
+        first, forward_end = len(recorder.operators), recorder.backward.forward_end
+        update.record(recorder)
+        recording = recorder.finish()
+        assert forward_end is not None, "there is a backward pass"
+        updating = (replace(op, scope=UPDATE_SCOPE) for op in recording.operators[first:])
+        operators = (*recording.operators[:first], *updating)
+        return replace(recording, operators=operators, forward_end=forward_end)
 
     def _forward(self, x: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """The loss; None in a prediction."""

@@ -1,25 +1,30 @@
 """Keras 3 on its PyTorch backend, which csrun records."""
 
 import importlib
+import re
 from typing import Any
 
 from csrun.base.errors import UsageError
 from csrun.context import use_torch_for_keras
 
+INSTALL = "pip install 'keras>=3.12,<4' 'torch==2.13.*'"
+
 
 def require_keras() -> Any:
     """Import Keras and return it.
 
-    Raises: UsageError without Keras or PyTorch, or for another backend
+    Raises: UsageError without Keras or PyTorch, for another version, or for another backend
     """
     use_torch_for_keras()
     try:
         found = importlib.import_module("keras")
     except ImportError as error:
         raise UsageError(
-            f"Keras models need Keras 3 and PyTorch ({error}): pip install 'keras>=3.12,<4' "
-            "'torch==2.13.*'"
+            f"Keras models need Keras 3 and PyTorch ({error}): {INSTALL}"
         ) from error
+    version = getattr(found, "__version__", "of unknown version")
+    if not re.match(r"3\.(1[2-9]|[2-9]\d)\.", version):
+        raise UsageError(f"Keras must be 3.12 or later, below 4, got {version}: {INSTALL}")
     if found.config.backend() != "torch":
         raise UsageError(
             f"Keras uses the backend {found.config.backend()}, csrun records that of PyTorch: set "

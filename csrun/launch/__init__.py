@@ -16,7 +16,12 @@ from csrun.launch.command_checks import (
 from csrun.launch.piped_params import read_piped_params
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
-from csrun.launch.script_imports import heavy_imports, interpreter_hint, require_packages
+from csrun.launch.script_imports import (
+    heavy_imports,
+    interpreter_hint,
+    require_packages,
+    version_hint,
+)
 from csrun.launch.user_command import UserCommand
 from csrun.site import Scheduler, Site
 
@@ -51,7 +56,8 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     heavy = heavy_imports(UserCommand(request.command))
     request = replace(read_piped_params(request), preload=(*request.preload, *heavy))
     on_checked()
-    if (hint := interpreter_hint(UserCommand(request.command).without_options())) is not None:
+    command = UserCommand(request.command).without_options()
+    for hint in filter(None, (version_hint(command), interpreter_hint(command))):
         print(f"csrun: {hint}", file=sys.stderr, flush=True)
     return backend.run(request, job_plan)
 

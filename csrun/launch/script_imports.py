@@ -1,9 +1,11 @@
 """Slow imports of a script, found in its source before any task starts."""
 
 import ast
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from csrun.base.errors import UsageError
 from csrun.launch.user_command import UserCommand
@@ -16,6 +18,19 @@ _TORCH = "torch", TORCH_REMEDY
 _KERAS = "keras", f"pip install 'keras>=3.12,<4' 'torch=={TORCH_VERSION}.*'"
 _TENSORFLOW = "tensorflow", "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.21.*'"
 _TITLES = {"torch": "PyTorch", "keras": "Keras", "tensorflow": "TensorFlow"}
+
+
+class _Wanted(NamedTuple):
+    """Versions that csrun's estimators work with."""
+
+    pattern: str
+    text: str
+
+
+_WANTED = {
+    "keras": _Wanted(r"3\.(1[2-9]|[2-9]\d)\.", "3.12 or later, below 4"),
+    "tensorflow": _Wanted(r"2\.21\.", "2.21"),
+}
 #: Package that an imported module needs, and the command that installs it.
 _NEEDED = {
     "torch": _TORCH,
@@ -61,27 +76,38 @@ def require_packages(command: UserCommand) -> None:
     script = Path(command.script)
     for node in _tree(script).body:
         for module in _modules(node):
-            name = next((name for name in _NEEDED if f"{module}.".startswith(f"{name}.")), None)
-            if name is None:
+            if (name := _needing(module)) is None:
                 continue
             needed, install = _NEEDED[name]
-            if needed == "tensorflow":
-                _require_version(f"{script}:{node.lineno}: imports {name}", name, install)
+            shown = name if module.startswith(name) else module
+            imports = f"{script}:{node.lineno}: imports {shown}"
             if find_spec(needed) is None and not (script.parent / f"{needed}.py").exists():
-                raise UsageError(
-                    f"{script}:{node.lineno}: imports {name}, and {_TITLES[needed]} is not "
-                    f"installed: {install}"
-                )
+                raise UsageError(f"{imports}, and {_TITLES[needed]} is not installed: {install}")
+            _require_version(imports, name)
 
 
-def _require_version(imports: str, name: str, install: str) -> None:
-    """Raises: UsageError for csrun's estimators with another TensorFlow, or without Keras 2"""
-    found = next((v for v in map(_version, ("tensorflow", "tensorflow-cpu")) if v), None)
-    if found is None or name == "tensorflow":
+def _needing(module: str) -> str | None:
+    """The name of `_NEEDED` that an imported module is, is below, or needs in the Model Zoo."""
+    root, *parts = module.split(".")
+    if root == "modelzoo":
+        framework = {"pytorch": "cerebras.framework", "tf": "cerebras.tf"}
+        return next((framework[part] for part in parts if part in framework), None)
+    return next((name for name in _NEEDED if f"{module}.".startswith(f"{name}.")), None)
+
+
+def _require_version(imports: str, name: str) -> None:
+    """Raises: UsageError for csrun's estimators with another TensorFlow or Keras, or without it"""
+    needed, install = _NEEDED[name]
+    if name == needed or needed == "torch":
         return
-    if not found.startswith("2.21."):
-        raise UsageError(f"{imports}, which needs TensorFlow 2.21, got {found}: {install}")
-    if find_spec("tf_keras") is None:
+    versions = ("tensorflow", "tensorflow-cpu") if needed == "tensorflow" else (needed,)
+    found = next(filter(None, map(_version, versions)), None)
+    if found is None:
+        return
+    title, wanted = _TITLES[needed], _WANTED[needed]
+    if not re.match(wanted.pattern, found):
+        raise UsageError(f"{imports}, which needs {title} {wanted.text}, got {found}: {install}")
+    if needed == "tensorflow" and find_spec("tf_keras") is None:
         raise UsageError(f"{imports}, which needs Keras 2: {install}")
 
 
@@ -97,6 +123,24 @@ def _version(distribution: str) -> str | None:
 def is_run_by_params(script: str) -> bool:
     """Return whether csrun.params parses a script's command line."""
     return any(_imports_from_params(node, "run") for node in _tree(Path(script)).body)
+
+
+def version_hint(command: UserCommand) -> str | None:
+    """A hint for who runs a script of csrun's PyTorch front end with another PyTorch; else None."""
+    if command.script is None:
+        return None
+    modules = (name for node in _tree(Path(command.script)).body for name in _modules(node))
+    names = {_needing(module) for module in modules}
+    of_torch = {name for name, (needed, _) in _NEEDED.items() if needed != "tensorflow"}
+    if not names & (of_torch - {"torch"}):
+        return None
+    found = _version("torch")
+    if found is None or found.startswith(f"{TORCH_VERSION}."):
+        return None
+    return (
+        f"csrun was tested with PyTorch {TORCH_VERSION}, this is {found}: {TORCH_REMEDY} installs "
+        "the tested version"
+    )
 
 
 def interpreter_hint(command: UserCommand) -> str | None:

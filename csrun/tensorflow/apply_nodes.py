@@ -13,6 +13,7 @@ from csrun.nn import Tensor
 from csrun.nn.optimizer import Learning, TrainOp, schedule_attribute
 from csrun.tensorflow.errors import GraphError, line_of, refused
 from csrun.tensorflow.gradient_clipping import clipping_of, refuse_edited
+from csrun.tensorflow.graph_branches import BRANCHES
 from csrun.tensorflow.graph_folding import value_of
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors, variables_by_operator
 from csrun.tensorflow.own_optimizers import OwnOptimizers
@@ -49,7 +50,7 @@ def learning_of(
     applied = [op for op in ops if op.type in _RULES]
     _require_known(ops, asked)
     if not applied:
-        if branch := next((op for op in ops if op.type in _BRANCHES), None):
+        if branch := next((op for op in ops if op.type in BRANCHES), None):
             raise refused(
                 branch,
                 "train_op depends on a predicate that changes, and csrun updates weights in each "
@@ -222,9 +223,6 @@ _RULES: dict[str, Callable[[_ApplyNumbers, Rate], Options]] = {
     "ResourceApplyCenteredRMSProp": _rmsprop,
     "ApplyCenteredRMSProp": _rmsprop,
 }
-
-
-_BRANCHES = ("If", "StatelessIf", "Switch")
 
 
 def _require_known(ops: list[Any], asked: AskedGradients) -> None:

@@ -13,6 +13,7 @@ from csrun.nn.errors import TraceError, user_line
 from csrun.nn.tracer import Tracer
 from csrun.tensorflow.errors import GraphError, UnsupportedOperator, line_of, refused
 from csrun.tensorflow.fused_patterns import Pattern, match
+from csrun.tensorflow.graph_branches import BRANCHES
 from csrun.tensorflow.graph_folding import fold, value_of
 from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
 from csrun.tensorflow.operators import EMITTERS, GraphEmission
@@ -53,7 +54,7 @@ class GraphImporter:
         self._values: dict[str, Value] = {}
         self._next_values: dict[str, Tensor] = {}  # by the names of assignments
         self._is_assigning = False
-        self.assigned: list[str] = []  # variables, by their operators' names
+        self.assigned: dict[str, Any] = {}  # assignments by the variables' operators' names
         self.variables: dict[str, Any] = {}  # those imported, by their operators' names
 
     def tensors(self, wanted: Sequence[Any]) -> list[Tensor]:
@@ -80,7 +81,7 @@ class GraphImporter:
         name = op.inputs[0].op.name
         if name in self.assigned:
             raise refused(op, f"{name} is assigned twice in a step: use another layer there")
-        self.assigned.append(name)
+        self.assigned[name] = op
         value = self._next_value(op)
         with self._located(op):
             self._tracer.assign(variable, value)
@@ -101,7 +102,10 @@ class GraphImporter:
                 self._values[tensor.name] = value
 
     def _needed(self, wanted: Sequence[Any]) -> dict[str, Pattern | None]:
-        """Operators to import, by name, with the patterns that end with them."""
+        """Operators to import, by name, with the patterns that end with them.
+
+        Raises: GraphError for a branch that no batch decides
+        """
         pending, found = list(wanted), dict[str, Pattern | None]()
         constants = {n: v for n, v in self._values.items() if not isinstance(v, Tensor)}
         while pending:
@@ -109,6 +113,12 @@ class GraphImporter:
             op = tensor.op
             if tensor.name in self._values or op.name in found:
                 continue
+            if op.type in BRANCHES:
+                raise refused(
+                    op,
+                    "the predicate of this tf.cond changes, and not by the batch: have the "
+                    "input_fn give what it depends on as a feature",
+                )
             found[op.name] = pattern = match(op, constants)
             pending += op.inputs if pattern is None else pattern.inputs
         return found

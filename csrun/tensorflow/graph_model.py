@@ -19,7 +19,8 @@ from csrun.estimator.model_trace import TracedModel, trace_model
 from csrun.executable import RunMode
 from csrun.nn import Tensor, summary
 from csrun.tensorflow.apply_nodes import GraphLearning, learning_of
-from csrun.tensorflow.errors import GraphError, line_of
+from csrun.tensorflow.errors import GraphError, line_of, refused
+from csrun.tensorflow.graph_branches import without_branches
 from csrun.tensorflow.graph_gradients import AskedGradients, ancestors
 from csrun.tensorflow.graph_import import GraphImporter, stored_name
 from csrun.tensorflow.graph_metrics import GraphMetrics
@@ -28,7 +29,6 @@ from csrun.tensorflow.moving_statistics import import_statistics
 from csrun.tensorflow.own_optimizers import OwnOptimizers
 from csrun.tensorflow.rate_schedules import RateReader
 from csrun.tensorflow.script_precision import LossScales, StorageChoice, policies
-from csrun.tensorflow.static_branches import static_branches
 from csrun.tensorflow.tf_spec import CSEstimatorSpec
 from csrun.tensorflow.tf_version import seed_keras, tf
 
@@ -99,7 +99,7 @@ class _GraphModel:
                 _mapped(self._placeholder, kind, value)
                 for kind, value in zip(self.kinds, (features, labels), strict=False)
             ]
-            with without_halves(tf), static_branches():
+            with without_halves(tf), without_branches():
                 spec = self._called(*batch[:2])
             storage = self._set_storage()
             learning = None
@@ -165,10 +165,11 @@ class _GraphModel:
         ends, batch = (spec.train_op, spec.loss), self.inputs.keys()
         import_statistics(importer, self.graph, ends, batch, gradients.variables)
         if importer.assigned and self.asked.has_joined:
-            raise GraphError(
-                f"model_fn: {importer.assigned[0]} is a statistic of each batch, and with "
-                "grad_accum_steps csrun joins several: set optimizer.grad_accum_steps to 1, or "
-                "use layer normalization"
+            name, op = next(iter(importer.assigned.items()))
+            raise refused(
+                op,
+                f"{name} is a statistic of each batch, and with grad_accum_steps csrun joins "
+                "several: set optimizer.grad_accum_steps to 1, or use layer normalization",
             )
         self._summarize(spec.loss)
         return NativeSpec(mode=self.mode, loss=loss, train_op=learning.minimize(loss))

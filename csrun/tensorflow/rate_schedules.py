@@ -118,9 +118,9 @@ def _global_step(tensor: Any) -> Any:
         variable = by_operator.get(op.name)
         if op.type == "Placeholder" or (variable is not None and variable is not step):
             raise refused(
-                op,
-                "a learning rate may depend on global_step only: compute it of "
-                "tf.compat.v1.train.get_global_step() and numbers",
+                tensor.op,
+                f"this learning rate reads {op.name}, and may depend on global_step only: compute "
+                "it of tf.compat.v1.train.get_global_step() and numbers",
             )
     return step
 

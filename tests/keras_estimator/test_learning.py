@@ -193,7 +193,10 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, message):
 
 EMA = {"learning_rate": 0.1, "use_ema": True}
 NEEDS_A_RULE = {
-    "optimizer Adam: use_ema is only supported in float32": (EMA, {"precision": "mixed_bfloat16"}),
+    "optimizer Adam: its update, .*, cannot run on 2 systems: set num_csx to 1": (
+        EMA,
+        {"num_csx": 2, "cs_ip": "127.0.0.2"},
+    ),
     "optimizer Adam: learning_rate is a function, which csrun cannot": (
         {"learning_rate": lambda: 0.1},
         {"precision": "mixed_bfloat16"},

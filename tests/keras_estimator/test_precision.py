@@ -81,6 +81,58 @@ def test_a_step_that_overflows_is_skipped_as_by_keras(tmp_path):
         np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-3)
 
 
+RECORDED = {
+    "adamax": lambda: keras.optimizers.Adamax(1e-3),
+    "ema": lambda: keras.optimizers.Adam(1e-3, use_ema=True, clipnorm=0.5),
+    "accumulated": lambda: keras.optimizers.SGD(
+        0.1, momentum=0.9, weight_decay=0.1, gradient_accumulation_steps=2
+    ),
+}
+
+
+@pytest.mark.parametrize("half", POLICIES)
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_update_is_that_of_keras(tmp_path, name, half):
+    """The weights' steps are smaller than their 16-bit numbers could take: they are float32."""
+    make, sample = built(lambda: mlp(RECORDED[name]()), half), batches("mlp", 6)
+    trained(make, sample[:3], tmp_path)
+    estimator = KerasModelToCerebrasEstimator(make, tmp_path)  # and resumes
+    estimator.train(lambda params: Dataset.from_batches(sample))
+    own, first = make(), make()
+    for x, y in sample:
+        own.train_on_batch(x, y)
+    own.optimizer.finalize_variable_values(own.trainable_variables)
+    assert_steps_alike(estimator.keras_model, own, first)
+
+
+def assert_steps_alike(ours, own, first, most=0.05):
+    """What the weights have moved is that of Keras, within the rounding of gradients."""
+    for found, wanted, before in zip(ours.variables, own.variables, first.variables, strict=True):
+        found, wanted, before = (
+            v.value.detach().cpu().numpy().astype(np.float32) for v in (found, wanted, before)
+        )
+        assert np.linalg.norm(wanted - before) > 0
+        assert np.linalg.norm(found - wanted) < most * np.linalg.norm(wanted - before)
+
+
+def test_a_recorded_step_that_overflows_is_skipped_as_by_keras(tmp_path):
+    def build():
+        optimizer = keras.optimizers.Adamax(0.01, weight_decay=0.1)
+        return mlp(keras.optimizers.LossScaleOptimizer(optimizer, 2.0**24, 3))
+
+    make, sample = built(build, "mixed_float16"), batches("mlp", 12)
+    estimator = KerasModelToCerebrasEstimator(make, tmp_path, CSRunConfig(log_steps=1))
+    estimator.train(lambda params: Dataset.from_batches(sample))
+    own = make()
+    for x, y in sample:
+        own.train_on_batch(x, y)
+    found, wanted = estimator.keras_model.optimizer, own.optimizer
+    for name in ("dynamic_scale", "step_counter", "iterations"):
+        assert float(getattr(found, name).value) == float(getattr(wanted, name).value), name
+    assert float(found.dynamic_scale.value) < 2.0**24
+    assert_steps_alike(estimator.keras_model, own, make())
+
+
 def test_a_fixed_scale_changes_nothing_but_what_is_rounded(tmp_path):
     sample = batches("mlp")
     make = lambda: mlp(keras.optimizers.SGD(0.1, loss_scale_factor=64.0))  # noqa: E731

@@ -101,6 +101,14 @@ def test_a_script_that_can_begin_without_pytorch_may(
             "from cerebras.tf.cs_model_to_estimator import KerasModelToCerebrasEstimator",
             "imports cerebras.tf.cs_model_to_estimator, and Keras is not installed: pip",
         ),
+        (
+            "from modelzoo.common.pytorch.run_utils import run",
+            "imports modelzoo.common.pytorch.run_utils, and PyTorch is not installed: pip install 'torch==",
+        ),
+        (
+            "from modelzoo.fc_mnist.tf.model import model_fn",
+            "imports modelzoo.fc_mnist.tf.model, and TensorFlow is not installed: pip install 'tensorflow-cpu==",
+        ),
     ],
 )
 def test_what_a_front_end_needs_is_looked_for_before_the_job(
@@ -109,6 +117,47 @@ def test_what_a_front_end_needs_is_looked_for_before_the_job(
     (tmp_path / "run.py").write_text(f"import sys\n{line}\n")
     with pytest.raises(UsageError, match=r"run\.py:2: " + re.escape(message)):
         script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
+
+
+OTHERS = [
+    ("from csrun.keras import E", "keras", "2.15.0", "needs Keras 3.12 or later, below 4, got 2.15.0"),
+    ("from csrun.keras import E", "keras", "3.9.1", "needs Keras 3.12 or later, below 4, got 3.9.1"),
+    ("import cerebras.tf.run_config", "tensorflow", "2.20.1", "needs TensorFlow 2.21, got 2.20.1"),
+]
+
+
+@pytest.mark.parametrize(("line", "package", "version", "message"), OTHERS)
+def test_another_version_is_refused_before_the_job(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    package: str,
+    version: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(script_imports, "_version", {package: version}.get)
+    (tmp_path / "run.py").write_text(line)
+    with pytest.raises(UsageError, match=re.escape(message) + ": pip install"):
+        script_imports.require_packages(UserCommand(("python", str(tmp_path / "run.py"))))
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "has_hint"),
+    [
+        ("import cerebras_torch", "2.14.0+cpu", True),
+        ("from modelzoo.common.pytorch.run_utils import run", "2.12.1", True),
+        ("import cerebras_torch", "2.13.1", False),
+        ("import torch", "2.14.0", False),
+        ("import cerebras.tf.run_config", "2.14.0", False),
+    ],
+)
+def test_a_hint_names_a_pytorch_that_is_not_tested(
+    line: str, version: str, has_hint: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_imports, "_version", {"torch": version}.get)
+    (tmp_path / "run.py").write_text(line)
+    hint = script_imports.version_hint(UserCommand(("python", str(tmp_path / "run.py"))))
+    assert (hint is not None and "pip install 'torch==2.13.*'" in hint) == has_hint
 
 
 def test_a_torch_beside_the_script_is_the_users_own(tmp_path: Path, without_torch: None) -> None:

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr, TensorType
+from xdsl.ir import Operation
 from xdsl.irdl import AnyAttr, irdl_op_definition, operand_def, opt_prop_def, prop_def
 from xdsl.utils.exceptions import VerifyException
 
@@ -221,6 +222,17 @@ def _require_limits(properties: Properties) -> None:
         limit = properties.get(name)
         if isinstance(limit, FloatAttr) and not 0 < limit.value.data < inf:
             raise VerifyException(f"{name} must be > 0 and finite, got {limit.value.data}")
+
+
+#: Scope of the operators of an update that is recorded with its step: they compute in float32 in
+#: mixed precision, too, with the weights as the store has them.
+UPDATE_SCOPE = "optimizer"
+
+
+def is_of_update(op: Operation) -> bool:
+    """True for an operator of a recorded update."""
+    scope = op.properties.get("scope")
+    return isinstance(scope, StringAttr) and scope.data == UPDATE_SCOPE
 
 
 #: The update operator of each algorithm.

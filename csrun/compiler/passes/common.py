@@ -6,7 +6,7 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from csrun.cirh.ops.learning import UpdatingOp
+from csrun.cirh.ops.learning import UpdatingOp, is_of_update
 from csrun.compiler.passes.rewrite import Done, Pass
 from csrun.compiler.passes.rewrite_rules import PURE, replace_by_values
 
@@ -15,6 +15,7 @@ Key = tuple[
     tuple[SSAValue, ...],
     frozenset[tuple[str, Attribute]],
     tuple[Attribute, ...],
+    bool,
 ]
 _PURE = frozenset(PURE)  # isinstance would ask each of its hundred classes
 
@@ -45,9 +46,10 @@ class CommonSubexpressions(Pass):
 
 
 def _key(op: Operation) -> Key:
-    """Key of what an operator computes; the scope is ignored."""
+    """Key of what an operator computes; of the scope only that it is an update's."""
     properties = frozenset((n, value) for n, value in op.properties.items() if n != "scope")
-    return type(op), tuple(op.operands), properties, tuple(r.type for r in op.results)
+    kinds = tuple(r.type for r in op.results)
+    return type(op), tuple(op.operands), properties, kinds, is_of_update(op)
 
 
 def _is_gradient(op: Operation) -> bool:

@@ -12,7 +12,7 @@ from csrun.base.half_formats import HalfFormat
 from csrun.cirh import storage_of
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.half import RoundHalfOp
-from csrun.cirh.ops.learning import AssignOp, UpdatingOp
+from csrun.cirh.ops.learning import AssignOp, UpdatingOp, is_of_update
 from csrun.cirh.ops.model import LeafOp, LossOp, ParameterOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS
@@ -29,9 +29,10 @@ class MixedPrecision(Pass):
 
     - of each array that an operator stores in 16 bits (`widths.py`), but not of one that a single
       elementwise operator or sum of the same pass reads, which computes with it in float32,
-    - of each gradient, before its update.
+    - of each gradient, before its update,
+    - of each state that a recorded update writes, for all that reads it outside of the update.
 
-    Weights come to the wafer rounded.
+    Weights come to the wafer rounded. Operators of a recorded update compute in float32.
     """
 
     name: ClassVar[str] = "mixed"
@@ -54,17 +55,24 @@ class _Rounding:
         self._after_loss = set(self._operations[next(loss, len(self._operations)) :])
         self._kind = kind
         self._rounded: set[SSAValue] = set()
+        self._gradients: dict[SSAValue, RoundHalfOp] = {}  # that recorded updates read
         self.count = 0
 
     def run(self) -> None:
-        for op in self._operations:
+        computed = [op for op in self._operations if not is_of_update(op)]
+        for op in computed:
             # Weights come to the wafer rounded.
             for result in () if isinstance(op, ParameterOp) else op.results[: half_results(op)]:
                 if self._is_stored(result):
                     self._round(result)
-        for op in self._operations:
+        for op in computed:
             if isinstance(op, UpdatingOp) and not isinstance(op, AssignOp):
                 self._round_gradient(op)
+            elif isinstance(op, AssignOp) and is_of_update(_maker(_base(op.grad))):
+                self._round_trained(op.parameter)
+        for op in self._operations:
+            if is_of_update(op):
+                self._round_operands(op)
 
     def _is_stored(self, value: SSAValue) -> bool:
         kind = type_of(value)
@@ -73,12 +81,13 @@ class _Rounding:
         readers = list(_readers(value))
         if len(readers) != 1 or not isinstance(readers[0], ElementwiseOp | SumOp):
             return True
+        if is_of_update(readers[0]):
+            return True
         return (readers[0] in self._after_loss) != (value.owner in self._after_loss)
 
     def _round(self, value: SSAValue) -> SSAValue:
         """Have all readers of a value read it rounded."""
-        owner = value.owner
-        assert isinstance(owner, Operation), "CIRH has no block arguments"
+        owner = _maker(value)
         first = next(iter(_readers(value)), owner) if isinstance(owner, LeafOp) else owner
         rounded = self._new(value, first)
         value.replace_uses_with_if(rounded.out, lambda use: use.operation is not rounded)
@@ -88,16 +97,34 @@ class _Rounding:
 
     def _round_gradient(self, update: UpdatingOp) -> None:
         gradient = update.grad
-        base = gradient
-        while isinstance(base.owner, VIEWS):
-            base = base.owner.x
-        if base in self._rounded:
+        if _base(gradient) in self._rounded:
             return
         rounded = self._new(gradient, update)
-        owner = gradient.owner
-        assert isinstance(owner, Operation), "CIRH has no block arguments"
-        Rewriter.insert_op(rounded, InsertPoint.after(owner))
+        Rewriter.insert_op(rounded, InsertPoint.after(_maker(gradient)))
         update.operands[1] = rounded.out
+
+    def _round_trained(self, state: SSAValue) -> None:
+        """Have what is of no update read a state rounded, in which its numbers are float32."""
+        others = [op for op in _readers(state) if not _is_of_state(op)]
+        if others and shape_of(type_of(state)):
+            rounded = self._new(state, others[0])
+            Rewriter.insert_op(rounded, InsertPoint.after(_maker(state)))
+            kept = (rounded, *(use.operation for use in state.uses if _is_of_state(use.operation)))
+            state.replace_uses_with_if(rounded.out, lambda use: use.operation not in kept)
+
+    def _round_operands(self, op: Operation) -> None:
+        """Round the gradients that an operator of an update reads."""
+        for index, operand in enumerate(op.operands):
+            base = _base(operand)
+            is_computed = not isinstance(base.owner, LeafOp | RoundHalfOp)
+            if not is_computed or is_of_update(_maker(base)) or base in self._rounded:
+                continue
+            if dtype_of(type_of(operand)) == "float32" and shape_of(type_of(operand)):
+                rounded = self._gradients.get(operand)
+                if rounded is None:
+                    rounded = self._gradients[operand] = self._new(operand, op)
+                    Rewriter.insert_op(rounded, InsertPoint.after(_maker(operand)))
+                op.operands[index] = rounded.out
 
     def _new(self, value: SSAValue, scoped: Operation) -> RoundHalfOp:
         self.count += 1
@@ -111,6 +138,24 @@ class _Rounding:
         )
         rounded.location = scoped.location
         return rounded
+
+
+def _maker(value: SSAValue) -> Operation:
+    owner = value.owner
+    assert isinstance(owner, Operation), "CIRH has no block arguments"
+    return owner
+
+
+def _base(value: SSAValue) -> SSAValue:
+    """The value below views."""
+    while isinstance(value.owner, VIEWS):
+        value = value.owner.x
+    return value
+
+
+def _is_of_state(op: Operation) -> bool:
+    """True for an operator that needs a state as it is stored."""
+    return is_of_update(op) or isinstance(op, AssignOp)
 
 
 def _readers(value: SSAValue) -> Iterator[Operation]:

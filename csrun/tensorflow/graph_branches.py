@@ -1,0 +1,81 @@
+"""tf.cond without control flow.
+
+A predicate that is the same in each step chooses its branch at once. Of one that changes both
+branches are computed, and each result is one of theirs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from csrun.tensorflow.errors import refused
+from csrun.tensorflow.graph_folding import value_of
+from csrun.tensorflow.graph_gradients import ancestors, variables_by_operator
+from csrun.tensorflow.tf_version import tf
+from csrun.tensorflow.variable_writes import is_write
+
+BRANCHES = ("If", "StatelessIf", "Switch", "Merge")  # operators of tf.cond
+
+
+@contextmanager
+def without_branches() -> Iterator[None]:
+    """Resolve tf.cond within the block."""
+    with ExitStack() as stack:
+        for module in (tf, tf.compat.v1):
+            stack.enter_context(patch.object(module, "cond", partial(_cond, module.cond)))
+        yield
+
+
+def _cond(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a branch, or both; the original for other arguments, and where no batch decides."""
+    named = dict(zip(("pred", "true_fn", "false_fn"), arguments, strict=False)) | options
+    predicate, branches = named.get("pred"), (named.get("false_fn"), named.get("true_fn"))
+    if predicate is None or len(arguments) > 3 or not all(map(callable, branches)):
+        return original(*arguments, **options)
+    known = value_of(predicate) if hasattr(predicate, "op") else predicate
+    if known is not None:
+        branch: Any = branches[bool(known)]
+        return branch()
+    if not _is_of_batch(predicate):
+        return original(*arguments, **options)
+    return _selected(predicate, *branches)
+
+
+def _is_of_batch(predicate: Any) -> bool:
+    return any(op.type == "Placeholder" for op in ancestors([predicate.op]))
+
+
+def _selected(predicate: Any, false_fn: Any, true_fn: Any) -> Any:
+    """Call both branches, and select each of their results.
+
+    Raises: GraphError for an assignment in a branch, and for results of two shapes
+    """
+    graph = predicate.graph
+    before = {op.name for op in graph.get_operations()}
+    taken, other = true_fn(), false_fn()
+    initial = {v.initializer.name for v in variables_by_operator(graph).values()}
+    for op in graph.get_operations():
+        if is_write(op) and op.name not in before | initial:
+            raise refused(
+                op,
+                "a branch of tf.cond writes a variable, and csrun computes both branches where the "
+                "predicate depends on the batch: write it outside, a value that tf.where selects",
+            )
+    tf.nest.assert_same_structure(taken, other)
+    return tf.nest.map_structure(partial(_chosen, predicate), taken, other)
+
+
+def _chosen(predicate: Any, taken: Any, other: Any) -> Any:
+    """One of two results; both of operators without results."""
+    if taken is None or isinstance(taken, tf.Operation):
+        return tf.group(*(each for each in (taken, other) if each is not None))
+    taken, other = tf.convert_to_tensor(taken), tf.convert_to_tensor(other)
+    if taken.shape != other.shape:
+        raise refused(
+            other.op,
+            f"the branches of tf.cond have the shapes {taken.shape} and {other.shape}, and the "
+            "predicate changes: give both one shape",
+        )
+    return tf.where(predicate, taken, other)
