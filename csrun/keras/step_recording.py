@@ -1,6 +1,8 @@
 """Tracing of a Keras model: forward, loss and backward pass, recorded once for each mode."""
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +27,7 @@ from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name, tensor_at
+from csrun.pytorch.errors import CaptureError
 from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.lower.to_cirh import module_of, output_name
 from csrun.pytorch.record.recorder import StepRecorder
@@ -60,11 +63,14 @@ def trace_keras(
     if learning.step is not None:
         learning.step.require_supported(options, last)
     step = _KerasStep(model, mode, learning.step)
-    recording = _with_names(step.record(dataset), names)
+    recording = step.record(dataset)
+    _require_no_draws(recording)
+    recording = _with_names(recording, names)
     labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
     wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
     scaling = None if storage is None else learning.scaling
-    module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
+    with _named_layer():
+        module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
     if storage is not None:
         set_storage(module, storage)
     metrics = None
@@ -75,6 +81,29 @@ def trace_keras(
     rebatch(module, options, specs[0].shape[0])
     folders = (OPTIMIZER_FOLDER,) if learning.step else ()
     return TracedModel(module, metrics, first_values=model.values(), optimizer_folders=folders)
+
+
+@contextmanager
+def _named_layer() -> Iterator[None]:
+    """Name the layer of an operator that is refused.
+
+    Raises: UsageError
+    """
+    try:
+        yield
+    except CaptureError as error:
+        raise UsageError(f"layer {error.layer or 'model'}: {error}") from error
+
+
+def _require_no_draws(recording: Recording) -> None:
+    """Raises: UsageError for a layer with random numbers that are no mask of dropout"""
+    for leaf in recording.script_leaves:
+        scopes = (op.scope for op in recording.operators if leaf.value in op.operands)
+        raise UsageError(
+            f"layer {next(scopes, '') or 'model'}: {leaf.name}: it draws random numbers, and csrun "
+            "draws the masks of dropout only: use keras.layers.Dropout, or have the input_fn give "
+            "the numbers as a feature"
+        )
 
 
 def example_of(dataset: Dataset) -> tuple[Any, ...]:
@@ -97,8 +126,8 @@ class _KerasStep:
         self._recorder = StepRecorder(self._module)
         self._recorder.may_draw = True
         read_batch(self._recorder)
-        layers = {layer: layer.path for layer in model.keras._flatten_layers(include_self=False)}
-        self._recorder.scopes.name_modules(layers)
+        layers = model.keras._flatten_layers(include_self=False)
+        self._recorder.scopes.name_modules({each: each.path or each.name for each in layers})
 
     def record(self, dataset: Dataset) -> Recording:
         """Record the step."""
@@ -130,7 +159,8 @@ class _KerasStep:
         model, trains = self._model, self._mode is RunMode.TRAIN
         tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
         with keras.StatelessScope(state_mapping=tensors) as scope:
-            self.outputs = model.keras(x, training=trains)
+            with _without_host_draws(), _plain_errors():
+                self.outputs = model.keras(x, training=trains)
             if self._mode is RunMode.PREDICT:
                 return None
             loss = model.keras.compute_loss(
@@ -151,6 +181,40 @@ class _KerasStep:
             return [model.layers[-1].name]
         names = getattr(model, "output_names", [])
         return names if len(names) == count else [f"output_{n}" for n in range(count)]
+
+
+@contextmanager
+def _without_host_draws() -> Iterator[None]:
+    """Raises: UsageError where the model draws numbers of NumPy or Python within the block
+
+    Each step would have the numbers of one call.
+    """
+    before = _host_generators()
+    yield
+    for name, state in _host_generators().items():
+        if state != before[name]:
+            raise UsageError(
+                f"the Keras model draws numbers from {name}, and csrun calls it once: have the "
+                "input_fn give the numbers as a feature"
+            )
+
+
+def _host_generators() -> dict[str, Any]:
+    """States of the global generators that a layer may draw from."""
+    _, numbers, place, *_ = np.random.get_state()  # noqa: NPY002  the user's
+    return {"numpy.random": (bytes(numbers), place), "random": random.getstate()}
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Have Keras leave errors as they are, without a list of a layer's arguments."""
+    was_filtered = keras.config.is_traceback_filtering_enabled()
+    keras.config.disable_traceback_filtering()
+    try:
+        yield
+    finally:
+        if was_filtered:
+            keras.config.enable_traceback_filtering()
 
 
 def _dtype(dtype: Any) -> torch.dtype:

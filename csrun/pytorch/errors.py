@@ -29,7 +29,12 @@ _MACHINERY = frozenset({"contextlib", "functools"})
 
 
 class CaptureError(UsageError):
-    """An error in the user's loop or model, found while a step is recorded."""
+    """An error in the user's loop or model, found while a step is recorded.
+
+    layer: of the operator that is refused, where it is known
+    """
+
+    layer = ""
 
 
 def call_for_user(
@@ -85,7 +90,13 @@ def user_line() -> str:
 
 
 def _is_inside(filename: str) -> bool:
-    return is_of_torch(filename) or is_of_csrun(filename)
+    return is_of_torch(filename) or is_of_csrun(filename) or _is_of_keras(filename)
+
+
+@cache
+def _is_of_keras(filename: str) -> bool:
+    """True for a file of Keras, whose layers and operators a model's code calls."""
+    return "/site-packages/keras/" in filename
 
 
 @cache

@@ -9,8 +9,11 @@ from support.keras_models import CLASSES, STEPS, L, batches, compiled, keras, ml
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
+from csrun.compiler import CompileError, CompileOptions
 from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
+from csrun.keras.optimizer_step import OptimizerStep
+from csrun.keras.variables_module import KerasModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
@@ -193,10 +196,6 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, message):
 
 EMA = {"learning_rate": 0.1, "use_ema": True}
 NEEDS_A_RULE = {
-    "optimizer Adam: its update, .*, cannot run on 2 systems: set num_csx to 1": (
-        EMA,
-        {"num_csx": 2, "cs_ip": "127.0.0.2"},
-    ),
     "optimizer Adam: learning_rate is a function, which csrun cannot": (
         {"learning_rate": lambda: 0.1},
         {"precision": "mixed_bfloat16"},
@@ -216,6 +215,12 @@ def test_where_an_update_needs_a_rule_another_is_refused(tmp_path, message):
         KerasModelToCerebrasEstimator(make, tmp_path, CSRunConfig(**config)).train(
             lambda params: Dataset.from_batches(batches("mlp", 1))
         )
+
+
+def test_a_recorded_update_is_refused_on_several_systems():
+    step = OptimizerStep(KerasModel.of(mlp(OPTIMIZERS.Adamax(0.1)), None), OPTIMIZERS.Adamax(0.1))
+    with pytest.raises(CompileError, match="cannot run on 2 systems: set num_csx to 1$"):
+        step.require_supported(CompileOptions(systems=2), None)
 
 
 def test_more_steps_than_float32_counts_are_refused_of_a_recorded_update(tmp_path):

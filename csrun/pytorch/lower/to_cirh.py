@@ -369,7 +369,9 @@ class _Importer:
         try:
             yield
         except (Unsupported, VerifyException) as error:
-            raise CaptureError(f"{line}: {what}: {error}") from error
+            refusal = CaptureError(f"{line}: {what}: {error}")
+            refusal.layer = scope
+            raise refusal from error
         except UsageError:
             raise
         except Exception as error:

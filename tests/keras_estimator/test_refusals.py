@@ -1,0 +1,79 @@
+"""Keras models that csrun cannot record: named with the layer and the line of the model."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from support.keras_models import CLASSES, L, batches, compiled, keras
+
+from csrun.base.errors import UsageError
+from csrun.data import Dataset
+from csrun.keras import KerasModelToCerebrasEstimator
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+ops = keras.ops
+HERE = re.escape(__file__)
+SEED = keras.random.SeedGenerator(3)
+
+
+class Own(L.Layer):
+    """A layer of the script's own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, x):
+        """The function of the features."""
+        return self.function(x)
+
+
+def determinant(x):
+    return x + ops.det(ops.reshape(x[:, :4], (-1, 2, 2)))[:, None]
+
+
+def noise(x):
+    return x + keras.random.normal(ops.shape(x), seed=SEED)
+
+
+def numpy_noise(x):
+    return x + ops.convert_to_tensor(np.random.normal(size=(1, 8)), "float32")  # noqa: NPY002
+
+
+def python_noise(x):
+    return x * random.random()
+
+
+def chosen_rows(x):
+    return x[ops.sum(x, axis=-1) > 0]
+
+
+def branch(x):
+    return x if ops.sum(x) > 0 else -x
+
+
+DRAWS = "it draws random numbers, and csrun draws the masks of dropout only: use"
+REFUSED = {
+    rf"layer sequential/own: {HERE}:\d+: aten._linalg_det.default: operator not": Own(determinant),
+    rf"layer sequential/own_1: {HERE}:\d+: {DRAWS}": Own(noise),
+    rf"layer gaussian_noise: .*: {DRAWS}": L.GaussianNoise(0.1),
+    "the Keras model draws numbers from numpy.random, and csrun calls it": Own(numpy_noise),
+    "the Keras model draws numbers from random, and csrun calls it once": Own(python_noise),
+    rf"{HERE}:\d+: .*the shape of its result depends on the data": Own(chosen_rows),
+    rf"{HERE}:\d+: forward reads the value of a traced tensor": Own(branch),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_layer_is_refused_with_its_line(message, tmp_path):
+    def build():
+        layers = [keras.Input((20,)), L.Dense(8), REFUSED[message], L.Dense(CLASSES)]
+        return compiled(keras.Sequential(layers))
+
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    with pytest.raises(UsageError, match=f"^{message}"):
+        estimator.train(lambda params: Dataset.from_batches(batches("mlp", 1)))
