@@ -201,7 +201,7 @@ def _without_host_draws() -> Iterator[None]:
 
 def _host_generators() -> dict[str, Any]:
     """States of the global generators that a layer may draw from."""
-    _, numbers, place, *_ = np.random.get_state()  # noqa: NPY002  the user's
+    _, numbers, place, *_ = np.random.get_state()
     return {"numpy.random": (bytes(numbers), place), "random": random.getstate()}
 
 

@@ -19,9 +19,7 @@ def require_keras() -> Any:
     try:
         found = importlib.import_module("keras")
     except ImportError as error:
-        raise UsageError(
-            f"Keras models need Keras 3 and PyTorch ({error}): {INSTALL}"
-        ) from error
+        raise UsageError(f"Keras models need Keras 3 and PyTorch ({error}): {INSTALL}") from error
     version = getattr(found, "__version__", "of unknown version")
     if not re.match(r"3\.(1[2-9]|[2-9]\d)\.", version):
         raise UsageError(f"Keras must be 3.12 or later, below 4, got {version}: {INSTALL}")

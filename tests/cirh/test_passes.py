@@ -16,6 +16,7 @@ from csrun.cirh.types import shape_of, type_of
 from csrun.compiler.passes.common import CommonSubexpressions
 from csrun.compiler.passes.copies import Copies
 from csrun.compiler.passes.cutting import Cutting
+from csrun.compiler.passes.mixed_precision import MixedPrecision
 from csrun.compiler.passes.rewrite import (
     Canonicalization,
     ConstantFolding,
@@ -37,6 +38,7 @@ PASSES = {
         Fusion(),
         Splitting(),
         Cutting(most_bytes=64),
+        MixedPrecision(),
     )
 }
 
@@ -72,6 +74,7 @@ OTHERS = {
     "canonical_batch_norm_eval",  # what training alone does
     "cutting_a_tied_table",  # its parts have names of their own: tests/compiler/test_cutting.py
     "cutting_a_kernel",
+    "mixed_recorded_update",  # rounds
 }
 SAME = [path for path in CASES if path.stem not in OTHERS]
 

@@ -6,10 +6,12 @@ import pytest
 pytest.importorskip("torch")
 
 from support.keras_models import CLASSES, STEPS, L, batches, compiled, keras, mlp
+from support.programs import options_of
 
 from csrun.base.errors import UsageError
+from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
-from csrun.compiler import CompileError, CompileOptions
+from csrun.compiler import CompileError
 from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
 from csrun.keras.optimizer_step import OptimizerStep
@@ -219,8 +221,9 @@ def test_where_an_update_needs_a_rule_another_is_refused(tmp_path, message):
 
 def test_a_recorded_update_is_refused_on_several_systems():
     step = OptimizerStep(KerasModel.of(mlp(OPTIMIZERS.Adamax(0.1)), None), OPTIMIZERS.Adamax(0.1))
-    with pytest.raises(CompileError, match="cannot run on 2 systems: set num_csx to 1$"):
-        step.require_supported(CompileOptions(systems=2), None)
+    shared = options_of(ExecutionMode.WEIGHT_STREAMING, systems=2)
+    with pytest.raises(CompileError, match=r"cannot run on 2 systems: set num_csx to 1$"):
+        step.require_supported(shared, None)
 
 
 def test_more_steps_than_float32_counts_are_refused_of_a_recorded_update(tmp_path):

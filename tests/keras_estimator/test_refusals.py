@@ -41,7 +41,7 @@ def noise(x):
 
 
 def numpy_noise(x):
-    return x + ops.convert_to_tensor(np.random.normal(size=(1, 8)), "float32")  # noqa: NPY002
+    return x + ops.convert_to_tensor(np.random.normal(size=(1, 8)), "float32")
 
 
 def python_noise(x):

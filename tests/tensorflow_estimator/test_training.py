@@ -96,7 +96,9 @@ SCHEDULES = {
     "own": lambda step: 0.2 / (1.0 + tf.cast(step, tf.float32)),
     "function": lambda step: lambda: v1.train.exponential_decay(0.2, step, 5, 0.5),
     "function of a number": lambda step: lambda: 0.1,
-    "by a branch": lambda step: tf.cond(step < 6, lambda: 0.2, lambda: 0.1 / tf.cast(step, "float")),
+    "by a branch": lambda step: tf.cond(
+        step < 6, lambda: 0.2, lambda: 0.1 / tf.cast(step, "float")
+    ),
 }
 
 
