@@ -136,10 +136,10 @@ class _KerasStep:
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
             loss = recorder.call_model(self._forward, self.batch, {})
-            if loss is not None and self._update is None:
-                loss.backward()
-            elif loss is not None:
+            if loss is not None and self._update is not None:
                 return self._with_update(loss, self._update)
+            if loss is not None:
+                loss.backward()
         return recorder.finish()
 
     def _with_update(self, loss: Any, update: OptimizerStep) -> Recording:
@@ -201,8 +201,9 @@ def _without_host_draws() -> Iterator[None]:
 
 def _host_generators() -> dict[str, Any]:
     """States of the global generators that a layer may draw from."""
-    _, numbers, place, *_ = np.random.get_state()
-    return {"numpy.random": (bytes(numbers), place), "random": random.getstate()}
+    state = np.random.get_state(legacy=False)
+    assert isinstance(state, dict), "not the legacy form"
+    return {"numpy.random": repr(state), "random": random.getstate()}
 
 
 @contextmanager

@@ -20,7 +20,7 @@ _TENSORFLOW = "tensorflow", "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.2
 _TITLES = {"torch": "PyTorch", "keras": "Keras", "tensorflow": "TensorFlow"}
 
 
-class _Wanted(NamedTuple):
+class _VersionRange(NamedTuple):
     """Versions that csrun's estimators work with."""
 
     pattern: str
@@ -28,8 +28,8 @@ class _Wanted(NamedTuple):
 
 
 _WANTED = {
-    "keras": _Wanted(r"3\.(1[2-9]|[2-9]\d)\.", "3.12 or later, below 4"),
-    "tensorflow": _Wanted(r"2\.21\.", "2.21"),
+    "keras": _VersionRange(r"3\.(1[2-9]|[2-9]\d)\.", "3.12 or later, below 4"),
+    "tensorflow": _VersionRange(r"2\.21\.", "2.21"),
 }
 #: Package that an imported module needs, and the command that installs it.
 _NEEDED = {
