@@ -337,11 +337,11 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
 
 @cache
 def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
-    """Rows of a chunk, and columns of a group: one group, unless there are too few rows."""
+    """Rows of a chunk, and columns of a group: one, if there is a block of rows a thread."""
     if threads == 1:
         return BLOCK_ROWS, _padded(n, tile)
     rows = _TILES_OF_CHUNK * tile.rows
-    groups = min(-(-_CHUNKS * threads * rows // m), max(n // _GROUP_COLUMNS, 1))
+    groups = min(-(-threads * BLOCK_ROWS // m), max(n // _GROUP_COLUMNS, 1))
     width = _padded(-(-n // groups), tile)
     return rows * -(-_LEAST_WORK // (width * k * rows)), width
 
