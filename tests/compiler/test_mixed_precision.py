@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from support.programs import ArrayData, Network
+from support.roundings import rounded, storing
 
 from csrun import nn
-from csrun.base.half_formats import BFLOAT16, FLOAT16, HalfFormat, cbfloat16
+from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
 from csrun.executable import flat_views, machine_code, wafer_views
@@ -48,31 +49,9 @@ class Trained:
         return {name: value.tobytes() for name, value in self.weights.items()}, self.losses
 
 
-def rounded(kind: HalfFormat, x):
-    """The nearest numbers of a format, in float64."""
-    out = x.detach().to(torch.float32).numpy().copy()
-    kind.round(out, out)
-    return torch.from_numpy(out.astype(np.float64))
-
-
-def storing(kind: HalfFormat):
-    """An operator that stores in a format: forward the value, backward its gradient."""
-
-    class Storing(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            return rounded(kind, x)
-
-        @staticmethod
-        def backward(context, gradient):
-            return rounded(kind, gradient)
-
-    return Storing.apply
-
-
 def gradients_of_torch(network, kind):
     """Of one step in float64, with explicit roundings where csrun stores 16 bits."""
-    store = storing(kind)
+    store = storing(torch, kind)
     ((x, labels),) = network.batches(1)
     leaves = {
         n: torch.from_numpy(v).double().requires_grad_() for n, v in network.parameters().items()
@@ -144,7 +123,7 @@ def test_weights_and_gradients_are_words_and_the_masters_float32(tmp_path, mode)
         assert [(each.dtype, each.shape) for each in found] == 2 * [(np.uint16, p.shape)]
         assert p.dtype == "float32"
     weights = Trained(network, tmp_path).weights["dense/kernel"]
-    assert (rounded(BFLOAT16, torch.from_numpy(weights)).numpy() != weights).any()
+    assert (rounded(torch, BFLOAT16, torch.from_numpy(weights)).numpy() != weights).any()
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
