@@ -1,6 +1,7 @@
 """Reference models in mixed precision: widths of operators, loss after 300 steps, memory."""
 
 from importlib import import_module
+from math import log
 
 import numpy as np
 import pytest
@@ -86,12 +87,15 @@ def final_loss(params, folder, kind, last):
     return np.mean(machine.losses(ORDER)[-last:])
 
 
+def shipped(name, file):
+    return load(import_module("params").Params, MODELS / name / "configs" / file)
+
+
 def params_of(name, folder):
     if name in SMALL_MODELS:
         return SMALL_MODELS[name].params(folder)
     # Ten layers of 50 take another path in float64, too: their loss is 30 % off after 300 steps.
-    shipped = MODELS / name / "configs" / "params_500_300.yaml"
-    return load(import_module("params").Params, shipped)
+    return shipped(name, "params_500_300.yaml")
 
 
 @pytest.mark.parametrize("name", [*SMALL_MODELS, pytest.param("fc_mnist", marks=pytest.mark.slow)])
@@ -101,6 +105,23 @@ def test_the_loss_after_300_steps_is_near_float32s(tmp_path, request, name):
     expected = final_loss(params, tmp_path, None, last)
     for kind in FORMATS.values():
         assert final_loss(params, tmp_path, kind, last) == pytest.approx(expected, rel=0.01), kind
+
+
+@pytest.mark.slow
+def test_the_cnns_loss_falls_as_far_as_in_float32(tmp_path, cnn_mnist):
+    """Within 1 % of ln 10, the loss of a guess; at the end the loss is 3 % of that.
+
+    Relative to the loss at the end there is no such limit, as small differences grow. Over four
+    seeds PyTorch with the same roundings ends 6 % below to 28 % above float32. PyTorch in float32
+    from first weights that differ by 2^-10 ends 5 % below to 28 % above, over three of the seeds.
+    test_cnn_precision.py compares a step.
+    """
+    params = shipped("cnn_mnist", "params.yaml")
+    expected = final_loss(params, tmp_path, None, ORDER)
+    assert expected < 0.04 * log(10)
+    for kind in FORMATS.values():
+        found = final_loss(params, tmp_path, kind, ORDER)
+        assert found == pytest.approx(expected, abs=0.01 * log(10)), kind
 
 
 def streamed_bytes(plan):
