@@ -1,7 +1,8 @@
 """Machine code of batch norm, forward and backward: a channel after the other.
 
-A channel's sums are in the order of samples, 16 places at a time. Without places after the channels
-16 of these are in the lanes of a vector.
+A channel's sums are those of its samples, added in their order; a sample's is of 16 places at a
+time. One sum over all places would lose a digit where there are many. Without places after the
+channels 16 of these are in the lanes of a vector.
 """
 
 from collections.abc import Callable, Mapping
@@ -146,17 +147,22 @@ class _ChannelWriter:
 
     def _sum_of(self, value: Callable[[Load], LaneValue]) -> LaneValue:
         """The sum over what counts, a number of the channel."""
-        code = self._code
-        slot = code.slot(code.constant(0, self._values))
+        code, zero = self._code, self._code.constant(0, self._values)
+        total, of_sample = code.slot(zero), code.slot(zero)
 
         def add(load: Load, _: Store, mask: LaneValue | None) -> None:
-            old = code.get(slot, self._values)
-            total = self._op("add", old, value(load))
-            code.set(slot, total if mask is None else code.select(mask, total, old))
+            old = code.get(of_sample, self._values)
+            found = self._op("add", old, value(load))
+            code.set(of_sample, found if mask is None else code.select(mask, found, old))
 
-        self._walk(index(0), self._end, add)
-        total = code.get(slot, self._values)
-        return total if self._numbers.lanes > 1 else add_lanes(code, total)
+        def end_sample() -> None:
+            both = [code.get(slot, self._values) for slot in (total, of_sample)]
+            code.set(total, self._op("add", *both))
+            code.set(of_sample, zero)
+
+        self._walk(index(0), self._end, add, end_sample)
+        found = code.get(total, self._values)
+        return found if self._numbers.lanes > 1 else add_lanes(code, found)
 
     def _each(
         self, key: str, first: LaneValue, last: LaneValue, value: Callable[[Load], LaneValue]
@@ -169,8 +175,9 @@ class _ChannelWriter:
         first: LaneValue,
         last: LaneValue,
         write: Callable[[Load, Store, LaneValue | None], None],
+        end_sample: Callable[[], None] = lambda: None,
     ) -> None:
-        """Instructions for the vectors of some samples."""
+        """Instructions for the vectors of some samples, and after those of each one."""
         code = self._code
         with code.loop(first, last) as sample:
             pointers = {
@@ -193,6 +200,7 @@ class _ChannelWriter:
                 at_place(index(0), self._mask)
             else:
                 each_vector(code, self._places, at_place)
+            end_sample()
 
     def _address(self, key: str, sample: LaneValue) -> str:
         number = self._keys.index(key)
