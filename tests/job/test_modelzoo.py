@@ -77,8 +77,8 @@ T5 = {
         "position_embedding_type": "relative",
         "share_embedding_weights": True,
         "share_encoder_decoder_embedding": True,
-        "encoder_nonlinearity": "relu",
-        "decoder_nonlinearity": "relu",
+        "encoder_nonlinearity": "gelu",
+        "decoder_nonlinearity": "gelu",
         "layer_norm_epsilon": 1e-6,
         "lm_loss_weight": 0.015,
         "mixed_precision": False,
@@ -208,7 +208,12 @@ def test_mixed_precision_scales_the_loss_and_resumes(tmp_path: Path, state: str)
 
 
 def test_t5_trains_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:
-    """Its data set is an iterable without a length that draws from NumPy's generator."""
+    """Its data set is an iterable without a length that draws from NumPy's generator.
+
+    The class's AdamW subtracts powers of the betas from 1 in float32, where csrun's rule is exact:
+    its first update differs by 6e-6 of itself. The activation is smooth, since some input of a ReLU
+    is near enough to zero for this to change its sign, and with it a row of the gradient.
+    """
     zoo = Zoo(tmp_path, "transformers/pytorch/t5", T5)
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
     words, text = random.Random(1), tmp_path / "text"
@@ -220,8 +225,12 @@ def test_t5_trains_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:
     alone = zoo.run("-m", "train", "-o", "alone", "--cs_ip", "127.0.0.1")
     several = (*JOB[:-1], "--tasks-per-node", "2", "python-ws")
     job = zoo.run("-m", "train", "-o", "job", "--cs_ip", "127.0.0.2", by=several)
-    assert losses(cpu) == losses(alone) == losses(job)
-    assert len(losses(cpu)) == 16
+    assert losses(alone) == losses(job)
+    cpu_losses, alone_losses = (
+        {step: float(loss) for step, loss in losses(log).items()} for log in (cpu, alone)
+    )
+    assert alone_losses == pytest.approx(cpu_losses, rel=0, abs=1.1e-5)  # one in the last decimal
+    assert len(cpu_losses) == 16
     theirs, ours, ours_in_job = (
         tensors(zoo.checkpoint(run, 16)["model"]) for run in ("cpu", "alone", "job")
     )
