@@ -13,7 +13,6 @@ if find_spec("torch") is None:
 
 from cerebras_torch import amp, optim
 from csrun.pytorch.deferred_init.meta_init import meta_init
-from csrun.pytorch.excepthook import install_excepthook
 from csrun.pytorch.helpers import master_print, save, step_closure, summarize_scalar
 from csrun.pytorch.session import Session
 from csrun.pytorch.settings import env, initialize
@@ -33,5 +32,3 @@ __all__ = [
     "step_closure",
     "summarize_scalar",
 ]
-
-install_excepthook()

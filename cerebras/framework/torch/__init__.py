@@ -4,7 +4,6 @@ What is here lives in `csrun.pytorch.framework`.
 """
 
 from cerebras.framework.torch import amp, core, data, nn, optim, utils
-from csrun.pytorch.excepthook import install_excepthook
 from csrun.pytorch.framework.loader import dataloader
 from csrun.pytorch.framework.loader_session import Session
 from csrun.pytorch.framework.script import env, initialize, module, state
@@ -27,5 +26,3 @@ __all__ = [
     "state",
     "utils",
 ]
-
-install_excepthook()

@@ -9,7 +9,7 @@ from csrun.base.errors import CsrunError
 def install_excepthook() -> None:
     """Install an excepthook that prints csrun's errors in one line and exits with their code.
 
-    All other errors keep their traceback.
+    All other errors keep their traceback. An interactive interpreter goes on after the line.
     """
     usual = sys.excepthook
 
@@ -20,6 +20,7 @@ def install_excepthook() -> None:
             usual(kind, error, traceback)
             return
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        if not hasattr(sys, "ps1"):
+            sys.exit(error.exit_code)
 
     sys.excepthook = report
