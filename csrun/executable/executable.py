@@ -32,8 +32,9 @@ from csrun.executable.kernel_signature import KernelManifest
 from csrun.executable.measured_values import RANGES_FOLDER, ValueMeasurer
 from csrun.executable.plan import Plan
 from csrun.executable.recorded_values import ValueRecorder
-from csrun.executable.shared_store import over_store_of
+from csrun.executable.shared_store import over_store_of, with_store, with_window
 from csrun.executable.store_places import AnyStore, flat_views, of_system
+from csrun.executable.stored_groups import StoreLayout
 from csrun.executable.stretches import JOIN, join_calls, with_stretches
 from csrun.executable.update_recorder import UpdateRecorder
 
@@ -98,6 +99,14 @@ class Executable:
     def over(self, owner: Plan) -> "Executable":
         """This one over the store of another; CsrunError where that does not fit it."""
         return replace(self, plan=over_store_of(owner, self.plan))
+
+    def with_store(self, store: StoreLayout) -> "Executable":
+        """This one with the run's store, which may be longer than its own."""
+        return replace(self, plan=with_store(self.plan, store))
+
+    def with_window(self, nbytes: int) -> "Executable":
+        """This one over its own store, with so many bytes for gradients at least."""
+        return replace(self, plan=with_window(self.plan, nbytes))
 
     def of_system(self, system: int) -> "Executable":
         """This one with the gradients where the system of this number has its own."""

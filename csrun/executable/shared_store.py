@@ -1,9 +1,10 @@
 """A program over the store of another: its plan, as if it had been laid out there.
 
 Programs of one run (a training and its evaluation, a last batch of fewer samples) see the same
-weights and optimizer state. The store is laid out by one of them, its owner; the others find their
-parameters in it by name. Nothing in the arena outlives a step but a store at its front, so that
-buffers of all programs lie over each other after it.
+weights and optimizer state. The store is laid out by one of them, its owner, with a window for the
+gradients of the one that needs the longest; the others find their parameters in it by name. Nothing
+in the arena outlives a step but a store at its front, so that buffers of all programs lie over each
+other after it.
 """
 
 from bisect import bisect_right
@@ -20,6 +21,8 @@ from csrun.executable.shards import piece_starts
 from csrun.executable.store_places import gradient_bytes, stored_tensors_of
 from csrun.executable.stored_groups import Group, Layer, Parameter, StoreLayout
 
+_BEHIND_GRADIENTS = "words_offset", "numbers_offset", "losses_offset"
+
 
 def over_store_of(owner: Plan, plan: Plan) -> Plan:
     """The plan of a program that uses the store of `owner`.
@@ -34,11 +37,9 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
     theirs = _theirs(owner, plan)
     shift = {p.name: theirs[p.name].offset_bytes - p.offset_bytes for p in plan.parameters}
     parameters, layers, groups, visits = _regrouped(plan, shift, _homes(owner, plan, shift))
-    # The owner's store may be longer than ours, and all buffers lie behind it.
-    more = owner.store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     if plan.accumulates:
         groups = tuple(replace(g, gradients_offset_bytes=g.offset_bytes) for g in groups)
-    return replace(
+    placed = replace(
         plan,
         parameters=tuple(
             replace(p, offset_bytes=p.offset_bytes + shift[p.name]) for p in parameters
@@ -46,12 +47,52 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
         layers=layers,
         groups=groups,
         visits=visits,
-        store=_store(owner, plan),
+    )
+    return with_store(placed, _store(owner, plan))
+
+
+def with_store(plan: Plan, store: StoreLayout) -> Plan:
+    """The plan with a store that is at least as long; in the arena all buffers lie behind it."""
+    more = store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
+    return replace(
+        plan,
+        store=store,
         buffers=tuple(_moved(buffer, more) for buffer in plan.buffers),
         partial_offset_bytes=plan.partial_offset_bytes + more,
         kept_offset_bytes=plan.kept_offset_bytes + more,
         arena_bytes=plan.arena_bytes + more,
     )
+
+
+def with_window(plan: Plan, nbytes: int) -> Plan:
+    """The plan of a training over its own store, in which a system has this much for gradients.
+
+    It stays as it is where it has that, or has no gradients. What lies behind them moves.
+    """
+    store = plan.store
+    more = aligned(nbytes) - store.gradients_bytes
+    if store.gradients_offset is None or more <= 0:
+        return plan
+    length = plan.systems * more
+    behind = {name: getattr(store, name) for name in _BEHIND_GRADIENTS}
+    grown = replace(
+        store,
+        nbytes=store.nbytes + length,
+        gradients_bytes=store.gradients_bytes + more,
+        slots=tuple(replace(s, offset_bytes=s.offset_bytes + length) for s in store.slots),
+        **{name: offset + length for name, offset in behind.items() if offset is not None},
+    )
+    return with_store(plan, grown)
+
+
+def window_bytes(plan: Plan) -> int:
+    """The length that the window of gradients must have for a program, on each system."""
+    ends = (
+        g.gradients_offset_bytes + gradient_bytes(plan, g)
+        for g in plan.groups
+        if g.gradients_offset_bytes is not None
+    )
+    return max(ends, default=0)
 
 
 def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
@@ -104,19 +145,12 @@ def _require_training(owner: Plan, plan: Plan) -> None:
         )
     if plan.store.numbers > owner.store.numbers:
         raise _unlike(plan, "the run's store has no space for its step numbers")
-    ours, its = _window_bytes(plan), _window_bytes(owner)
+    ours, its = window_bytes(plan), owner.store.gradients_bytes
     if ours > its:
-        raise _unlike(plan, f"gradients need {ours:,} bytes, the run's store has {its:,}")
-
-
-def _window_bytes(plan: Plan) -> int:
-    """Return the extent of the gradients in their region."""
-    ends = (
-        g.gradients_offset_bytes + gradient_bytes(plan, g)
-        for g in plan.groups
-        if g.gradients_offset_bytes is not None
-    )
-    return max(ends, default=0)
+        raise _unlike(
+            plan,
+            f"gradients need {ours:,} bytes, the run's store has {its:,}: start with this step",
+        )
 
 
 def _unlike(plan: Plan, why: str) -> CsrunError:

@@ -202,10 +202,10 @@ def step_number(numbers: Array, index: int) -> Callable[[int], float]:
 
 def of_system(plan: Plan, system: int) -> Plan:
     """The plan with the gradients where the system of this number has its own."""
-    region, stride = plan.store.gradients_offset, plan.store.gradients_stride_bytes
+    region, nbytes = plan.store.gradients_offset, plan.store.gradients_bytes
     if region is None or not system:
         return plan
-    return replace(plan, store=replace(plan.store, gradients_offset=region + system * stride))
+    return replace(plan, store=replace(plan.store, gradients_offset=region + system * nbytes))
 
 
 def losses_view(plan: Plan, store: AnyStore, server: int = 0) -> npt.NDArray[np.float64] | None:

@@ -113,7 +113,8 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` are the optimizer's, each as long as the weights; without training there are no
     gradients and no slots. In weight streaming the gradients are a window, of those in flight
     between the wafer and MemoryX, unless all must be there before the first update, or are sums.
-    Of several systems each has its own, `gradients_stride_bytes` after another's. `numbers` come
+    `gradients_bytes` is their length, of each of several systems, whose gradients lie one after the
+    other; it may be more than a program needs, where the store is that of several. `numbers` come
     with each step, as its learning rate may: float64[MOST_STEPS, numbers + 1], the row of a step
     is its remainder. The chief writes them before it orders the steps; the last one is the norm of
     the step's gradients, which updates write where they clip them. `scale_numbers` more are the
@@ -130,7 +131,7 @@ class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: tuple[Slot, ...]
     numbers: int = 0
     numbers_offset: int | None = None
-    gradients_stride_bytes: int = 0
+    gradients_bytes: int = 0
     losses_offset: int | None = None
     scale_numbers: int = 0
     words_offset: int | None = None

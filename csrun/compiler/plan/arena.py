@@ -141,14 +141,15 @@ def with_store(
         for index, (name, value) in enumerate(first_values.items())
     )
     store = _with_words(StoreLayout(state + len(slots) * region, 0, region, slots), words)
-    store = replaced(store, has_half_gradients=has_half_gradients(model, options))
+    is_half = has_half_gradients(model, options)
+    store = replaced(store, gradients_bytes=gradients_bytes, has_half_gradients=is_half)
     end, numbers = store.nbytes, _step_numbers(model)
     scale = 0 if model.loss_scaling is None else len(SCALE_KEYS)
     if numbers or scale:
         nbytes = aligned(nbytes_of((MOST_STEPS, numbers + 1 + scale), "float64"))
         rows = {"numbers": numbers, "numbers_offset": end, "scale_numbers": scale}
         store = replaced(store, nbytes=end + nbytes, **rows)
-    return layout, _of_several(store, options.systems, gradients_bytes)
+    return layout, _of_several(store, options.systems)
 
 
 def has_half_gradients(model: MatchedModel, options: CompileOptions) -> bool:
@@ -167,17 +168,12 @@ def _with_words(store: StoreLayout, nbytes: int | None) -> StoreLayout:
     return replaced(store, nbytes=store.nbytes + nbytes, words_offset=store.nbytes)
 
 
-def _of_several(store: StoreLayout, systems: int, gradients_bytes: int) -> StoreLayout:
-    """The store of several systems, whose gradients lie one after the other."""
+def _of_several(store: StoreLayout, systems: int) -> StoreLayout:
+    """The store with the parts of the loss, of several systems."""
     if systems == 1:
         return store
     losses = aligned(nbytes_of((systems + 1,), "float64"))
-    return replaced(
-        store,
-        nbytes=store.nbytes + losses,
-        gradients_stride_bytes=gradients_bytes,
-        losses_offset=store.nbytes,
-    )
+    return replaced(store, nbytes=store.nbytes + losses, losses_offset=store.nbytes)
 
 
 def _step_numbers(model: MatchedModel) -> int:

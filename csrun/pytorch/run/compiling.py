@@ -30,13 +30,15 @@ class Compiling:
     """Compiler of the variants of a script's loops.
 
     accumulates: a training step may take several batches. trained: the first compiled training
-    variant. seconds: of all compiles.
+    variant. window_bytes: the most that a compiled training needs for its gradients in the store.
+    seconds: of all compiles.
     """
 
     users: WeightSync
     target: Target
     accumulates: bool = False
     trained: StepVariant | None = None
+    window_bytes: int = 0
     seconds: float = 0.0
 
     def accumulate(self) -> None:
@@ -50,7 +52,7 @@ class Compiling:
                 f"{len(self.target.systems)}: set it to 1, or give the DataLoader a larger "
                 "batch_size"
             )
-        self.accumulates, self.trained = True, None
+        self.accumulates, self.trained, self.window_bytes = True, None, 0
 
     def asked(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
@@ -82,6 +84,7 @@ class Compiling:
         if variant.trains:
             self.users.note_trained(variant.recording)
             self.trained = self.trained or variant
+            self.window_bytes = max(self.window_bytes, variant.window_bytes)
 
     def is_current(self, variant: StepVariant) -> bool:
         """True if a variant is compiled, for as many batches a step as there may be now."""

@@ -20,7 +20,7 @@ from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 from csrun.records.run_estimate import estimated_step_s
-from csrun.runtime.chief.machine import Feed, Machine, Program
+from csrun.runtime.chief.machine import Feed, Machine, Program, with_window
 from csrun.runtime.chief.training import Training
 from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.wire.messages import Results
@@ -30,7 +30,8 @@ class ScriptMachine:
     """A leased system with the programs of variants, and the training that uses it.
 
     owner: the variant whose program has laid out the store. If it trains, evaluations and other
-    trainings use its store; an evaluation's store takes no training.
+    trainings use its store; an evaluation's store takes no training. window_bytes: of the store,
+    for gradients, if more than the owner's program needs.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ScriptMachine:
         loaders: Sequence[SessionLoader],
         owner: StepVariant,
         step: int,
+        window_bytes: int = 0,
     ) -> None:
         self.first_scale: ScaleState | None = None  # of the checkpoint that the run continues
         assert owner.executable is not None, "compiled before"
@@ -60,7 +62,8 @@ class ScriptMachine:
         )
         told, first = batches.loader.encode(), batches.upcoming
         last = batches.last_for(owner.rows, first)
-        place = machine_for(run, owner.executable, target, step, last, told, first)
+        executable = with_window(owner.executable, window_bytes, target.system.sram_bytes)
+        place = machine_for(run, executable, target, step, last, told, first)
         self.machine: Machine
         self.machine, self._show = self._open.enter_context(place)
         self._take(owner, self.machine)
@@ -73,20 +76,28 @@ class ScriptMachine:
 
     def takes(self, variant: StepVariant) -> bool:
         """True if the store has what a variant's program needs."""
-        owner = self.owner
-        if not variant.trains:
-            return True
-        has_all = variant.stored <= owner.stored and variant.updates <= owner.updates
-        return owner.trains and has_all
+        window = self.machine.plan.store.gradients_bytes
+        return not variant.trains or (self._has_all(variant) and variant.window_bytes <= window)
 
-    def require_successor(self, variant: StepVariant) -> None:
-        """Raises: UsageError where the store of a variant would not have all that is trained"""
+    def _has_all(self, variant: StepVariant) -> bool:
+        owner = self.owner
+        has_names = variant.stored <= owner.stored and variant.updates <= owner.updates
+        return owner.trains and has_names
+
+    def next_owner(self, variant: StepVariant) -> StepVariant:
+        """Return the variant that lays out the next store, which takes this one's program, too.
+
+        Raises: UsageError where the store would not have all that is trained
+        """
+        if self._has_all(variant):  # it only needs a longer window
+            return self.owner
         if self.owner.trains and (lost := self.owner.updates - variant.updates):
             raise UsageError(
                 f"{variant.recording.loss_line}: {min(variant.updates - self.owner.updates)} is "
                 f"trained in this step, not {min(lost)}, and in earlier ones the reverse: train "
                 "the same parameters in all steps, or all of them in the first one"
             )
+        return variant
 
     def load(self, variant: StepVariant) -> None:
         """Load a variant's program next to the others.

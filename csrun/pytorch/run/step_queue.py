@@ -183,11 +183,12 @@ class StepQueue:
             self.give(variant, new)
         if not self._compiling.is_current(variant):
             self.compile(variant)
+        owner = variant
         if self._machine is not None and not self._machine.takes(variant):
-            self._machine.require_successor(variant)
+            owner = self._machine.next_owner(variant)
             self._machine.save()
             self._restart_machine()
-        machine = self._machine or self._begun(variant)
+        machine = self._machine or self._begun(owner)
         if variant.program is None:
             machine.load(variant)
         assert variant.program is not None, "loaded"
@@ -200,7 +201,8 @@ class StepQueue:
         owner = owner.batches.whole(owner)
         # It may go on with the shorter last batch of a pass.
         run = replace(self.run, batch_size=owner.batches.whole_rows(owner.batches.upcoming))
-        machine = ScriptMachine(run, self._target, self.loaders, owner, self.replay.step)
+        step, window_bytes = self.replay.step, self._compiling.window_bytes
+        machine = ScriptMachine(run, self._target, self.loaders, owner, step, window_bytes)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
         is_part = kept.keys() - set(SCALE_KEYS) < state.keys()
         is_whole = owner.trains and not (owner.is_one_of_many and is_part)

@@ -19,6 +19,7 @@ from csrun.compiler import CompileOptions, rebatch
 from csrun.data.errors import DataError
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import Executable, InputSpec
+from csrun.executable.shared_store import window_bytes
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.changes import describe_changes
 from csrun.pytorch.lower.to_cirh import module_of
@@ -282,6 +283,12 @@ class StepVariant:
     def rows(self) -> int:
         """Samples of its batches, as compiled."""
         return self.inputs[0].shape[0]
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that its program needs for gradients in the store."""
+        assert self.executable is not None, "compiled before"
+        return window_bytes(self.executable.plan)
 
     @property
     def stored(self) -> set[str]:

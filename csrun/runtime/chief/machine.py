@@ -197,12 +197,23 @@ def over_store(owner: Plan, executable: Executable, sram_bytes: int | None) -> E
 
     Raises: CsrunError when the store does not fit it, or it does not fit on the wafer
     """
-    over = executable.over(owner)
-    plan = over.plan
+    return _fitting(executable.over(owner), sram_bytes)
+
+
+def with_window(executable: Executable, nbytes: int, sram_bytes: int | None) -> Executable:
+    """The Executable over its own store, with so many bytes for gradients, on such a wafer.
+
+    Raises: CsrunError when it does not fit on the wafer
+    """
+    return _fitting(executable.with_window(nbytes), sram_bytes)
+
+
+def _fitting(executable: Executable, sram_bytes: int | None) -> Executable:
+    plan = executable.plan
     if sram_bytes is not None and plan.arena_bytes > sram_bytes:
         raise CsrunError(
             f"{plan.run_mode} program with batch_size {plan.batch_size} needs "
             f"{plan.arena_bytes:,} bytes on the wafer with the run's store, which has "
             f"{sram_bytes:,}: lower its batch_size, or start a separate run"
         )
-    return over
+    return executable

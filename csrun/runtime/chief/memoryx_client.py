@@ -65,7 +65,8 @@ class ChiefStore:
         """Have the store made."""
         directory, digest = str(executable.directory), executable.digest
         part = self._server, self._shards.servers, later_bytes
-        load = messages.LoadStore(directory, digest, settings, checkpoints, *part)
+        layout = executable.plan.store
+        load = messages.LoadStore(directory, digest, layout, settings, checkpoints, *part)
         self._channel.send(load)
 
     def made(self) -> messages.StoreReady:

@@ -310,6 +310,7 @@ class RunPeers:
         return messages.LoadWafer(
             str(executable.directory),
             executable.digest,
+            plan.store,
             self._request.settings.seed,
             first,
             rings,

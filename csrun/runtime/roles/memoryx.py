@@ -65,7 +65,7 @@ def serve(control: Channel, folder: RunFolder | None = None) -> Results:
         return request.results
     if not isinstance(request, LoadStore):
         raise RuntimeError(f"chief: expected LoadStore, got {type(request).__name__}")
-    executable = load(Path(request.directory), request.digest)
+    executable = load(Path(request.directory), request.digest).with_store(request.layout)
     # Updates are elementwise; threads of BLAS would only take processors from the wafer.
     threadpool_limits(1, user_api="blas")
     if isinstance(control, TcpChannel):

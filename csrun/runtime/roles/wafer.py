@@ -142,6 +142,7 @@ class _Wafer:
         executable = load(Path(request.directory), request.digest)
         is_first = not self._loaded
         if is_first:
+            executable = executable.with_store(request.layout)
             self._recorder = shared_recorder(request.trace_steps, self._control)
             self._use_blas_threads(threads_of(executable.plan, request.cpus).blas)
             self._memory = _WaferMemory(

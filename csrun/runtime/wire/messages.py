@@ -7,7 +7,7 @@ go along with a message.
 import msgspec
 
 from csrun.base.run_config import RunSettings, TraceSteps
-from csrun.executable import InputSpec
+from csrun.executable import InputSpec, StoreLayout
 
 Results = dict[str, float]
 
@@ -83,12 +83,14 @@ class CheckpointSpace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LoadStore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """Chief → MemoryX: make a store for this Executable and apply its learning algorithm.
 
-    checkpoints: what must have room next to a store on disk. server: which of the run's `servers`
-    MemoryX tasks it is, from 0. later_bytes: of the stores that others make on its machine later.
+    layout: of the store, which may be longer than that of the Executable alone. checkpoints: what
+    must have room next to a store on disk. server: which of the run's `servers` MemoryX tasks it
+    is, from 0. later_bytes: of the stores that others make on its machine later.
     """
 
     directory: str
     digest: str
+    layout: StoreLayout
     settings: RunSettings
     checkpoints: CheckpointSpace | None = None
     server: int = 0
@@ -209,8 +211,8 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
     connection to it, or to the SwarmX between: `remote_stores` are the names of these. As many
     AddRing messages follow as `rings` says, in the order of the streamers.
 
-    A run's programs are numbered as they are loaded. The first has the store; of another the
-    descriptors are the counters of its gradients and weights and its notes, if there are any.
+    A run's programs are numbered as they are loaded. The first has the store, of this layout; of
+    another the descriptors are the counters of its gradients and weights and its notes, if any.
     `batches_of`: the program whose batches it takes, if not those of rings of its own. disks: of
     stores on this machine, those that lie in a file. system: the wafer's place among the systems.
     cpus: for its kernels.
@@ -218,6 +220,7 @@ class LoadWafer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=Tru
 
     directory: str
     digest: str
+    layout: StoreLayout
     seed: int
     first_batch: int
     rings: int

@@ -1,16 +1,21 @@
 """All parts of a loop take their batches from one order of them, whichever comes first or anew."""
 
 import contextlib
+from itertools import pairwise
+from math import ceil
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
-from support.torch_loops import Kit  # noqa: E402
+from support.programs import SYSTEM  # noqa: E402
+from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
+from csrun.base.mode import ExecutionMode  # noqa: E402
+from csrun.estimator.target import Target  # noqa: E402
 from csrun.runtime.chief.cpu import CpuMachine  # noqa: E402
 from csrun.runtime.chief.machine import Feed  # noqa: E402
 
@@ -189,3 +194,37 @@ def test_an_evaluation_that_comes_again_has_its_batches_made_anew(tmp_path, monk
         session = cbtorch.Session(ours.model, ours.optimizer, ours.criterion, mode="train")
     assert found == pytest.approx([x for e in evaluates for x in trained_and_evaluated(theirs, e)])
     assert counts[3] == counts[1] - 1 == counts[4] - 1
+
+
+def clipped_in_turn(kit):
+    """Every second step clips, and needs all gradients before the first update."""
+    found = []
+    for step, (x, y) in enumerate(kit.train):
+        kit.optimizer.zero_grad()
+        loss = kit.criterion(kit.model(x), y)
+        loss.backward()
+        if step % 2:
+            nn.utils.clip_grad_norm_(kit.model.parameters(), 0.1)
+        kit.optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_a_step_that_needs_a_longer_window_of_gradients_gets_another_store(tmp_path, monkeypatch):
+    """One more store, with the state of the first; its window has all gradients, each aligned."""
+    stores, make = [], CpuMachine.__init__
+
+    def noted(self, executable, *args):
+        stores.append(executable.plan.store)
+        make(self, executable, *args)
+
+    monkeypatch.setattr(CpuMachine, "__init__", noted)
+    target = Target(None, None, SYSTEM, ExecutionMode.WEIGHT_STREAMING)
+    monkeypatch.setattr("csrun.pytorch.run.step_queue.target_of", lambda *_: target)
+    layers = [nn.Linear(*pair) for pair in pairwise((6, 9, 9, 9, 9, 4))]
+    beside(clipped_in_turn, tmp_path, *layers, settings={"max_group_bytes": 64})
+    first, grown = stores
+    whole = sum(64 * ceil(8 * p.numel() / 64) for layer in layers for p in layer.parameters())
+    assert first.gradients_bytes < whole / 2
+    assert grown.gradients_bytes == whole
+    assert grown.nbytes - first.nbytes == whole - first.gradients_bytes

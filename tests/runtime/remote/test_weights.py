@@ -66,7 +66,7 @@ def connected(executable, sender=None, altered=0, errors=None, line=ConnectionPu
         thread.start()
         stack.callback(thread.join)
         stack.enter_context(closing(chief))
-        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings(seed=1)))
+        chief.send(_load_store(executable, RunSettings(seed=1)))
         chief.expect(StoreReady)
         link = stack.enter_context(closing(StoreLink(chief.bulk.dup())))
         memory = GradientMemory(plan.store.nbytes)
@@ -74,6 +74,10 @@ def connected(executable, sender=None, altered=0, errors=None, line=ConnectionPu
         ends = [RemoteEnd(link, *waiters)]
         weights = RemoteWeights(plan, arena, memory, ends, [0] * len(plan.groups))
         yield plan, weights, arena, memory, stored_state(plan, ChannelPort(chief)), chief
+
+
+def _load_store(executable, settings):
+    return LoadStore(str(executable.directory), executable.digest, executable.plan.store, settings)
 
 
 def _serve(control, errors) -> None:
@@ -267,7 +271,7 @@ def test_of_several_systems_the_sums_of_gradients_take_memory(tmp_path, systems)
     with closing(chief), closing(control):
         thread = threading.Thread(target=_serve, args=(control, []))
         thread.start()
-        chief.send(LoadStore(str(executable.directory), executable.digest, RunSettings()))
+        chief.send(_load_store(executable, RunSettings()))
         ready, _ = chief.expect(StoreReady)
         chief.send(Stop({}))
         thread.join()
