@@ -1,5 +1,6 @@
 """The leased wafer of a script's run: the programs of its variants over one store."""
 
+import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +25,8 @@ from csrun.runtime.chief.machine import Feed, Machine, Program, with_window
 from csrun.runtime.chief.training import Training
 from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.wire.messages import Results
+
+log = logging.getLogger("csrun")
 
 
 class ScriptMachine:
@@ -77,7 +80,7 @@ class ScriptMachine:
     def takes(self, variant: StepVariant) -> bool:
         """True if the store has what a variant's program needs."""
         window = self.machine.plan.store.gradients_bytes
-        return not variant.trains or (self._has_all(variant) and variant.window_bytes <= window)
+        return not variant.trains or (self._has_all(variant) and _window_bytes(variant) <= window)
 
     def _has_all(self, variant: StepVariant) -> bool:
         owner = self.owner
@@ -90,6 +93,10 @@ class ScriptMachine:
         Raises: UsageError where the store would not have all that is trained
         """
         if self._has_all(variant):  # it only needs a longer window
+            log.info(
+                f"{variant.recording.loss_line}: this step needs {_window_bytes(variant):,} bytes "
+                "for gradients: the run gets a larger store, with the weights of this one"
+            )
             return self.owner
         if self.owner.trains and (lost := self.owner.updates - variant.updates):
             raise UsageError(
@@ -228,6 +235,11 @@ class ScriptMachine:
         with self._open, self._in_block:
             if results is not None:
                 self.machine.close(results)
+
+
+def _window_bytes(variant: StepVariant) -> int:
+    """Return the bytes for gradients of a training, and of the one that feeds it."""
+    return max(variant.window_bytes, variant.batches.whole(variant).window_bytes)
 
 
 def keep_norms(program: Program, steps: Sequence[QueuedStep], norms: Sequence[float]) -> None:
