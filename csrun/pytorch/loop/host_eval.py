@@ -10,12 +10,12 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from csrun.base.errors import UsageError
 from csrun.data.adapters.torch_batches import on_one_thread
 from csrun.pytorch.errors import call_for_user, user_line
+from csrun.pytorch.loop.result_shapes import result_shapes
 from csrun.pytorch.record.arguments import leaves_of
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
@@ -268,10 +268,10 @@ def later(
     if is_write(func):
         return _written(owner, func, args, kwargs)
     viewed = _viewed(owner, args, kwargs)
-    metas = _metas(func, args, kwargs)
-    if metas is None:
+    shapes = result_shapes(func, args, kwargs)
+    if shapes is None:
         return at_once(func, args, kwargs) if at_once else now(owner, func, args, kwargs)
-    spec, leaves = metas
+    spec, leaves = shapes
     made = Computation(owner, func, args, kwargs)
     shared = any(leaf.is_view for leaf in leaves)
     if shared:
@@ -345,72 +345,3 @@ def _on_a_copy(func: Any) -> Callable[..., Any]:
         return target
 
     return on_a_copy
-
-
-class _Meta:
-    """Shape and type of a result."""
-
-    __slots__ = ("is_view", "tensor")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.is_view = tensor, tensor._base is not None
-
-
-class _Draws(TorchDispatchMode):
-    """Mode that detects operators which draw random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found |= torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
-
-
-_known: dict[Any, tuple[TreeSpec, list[_Meta]] | None] = {}
-
-
-def _metas(func: Any, args: Any, kwargs: Any) -> tuple[TreeSpec, list[_Meta]] | None:
-    """Return shapes and types of a function's results; None if it must be computed at once."""
-    flat, spec = tree_flatten((args, dict(kwargs)))
-    key = (func, str(spec), *map(_key, flat))
-    try:
-        if key in _known:
-            return _known[key]
-    except TypeError:  # an argument that is none of Python's numbers
-        return _inferred(func, flat, spec)
-    if len(_known) > 1000:
-        _known.clear()
-    _known[key] = _inferred(func, flat, spec)
-    return _known[key]
-
-
-def _key(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape), leaf.dtype
-    if isinstance(leaf, slice):
-        return slice, leaf.start, leaf.stop, leaf.step
-    return type(leaf), leaf
-
-
-def _inferred(func: Any, flat: list[Any], spec: Any) -> tuple[TreeSpec, list[_Meta]] | None:
-    args, kwargs = tree_unflatten(list(map(_without_numbers, flat)), spec)
-    try:
-        with unrecorded(), torch.no_grad(), _Draws() as draws:
-            leaves, found = tree_flatten(func(*args, **kwargs))
-    except Exception:
-        return None
-    if draws.found or not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        return None
-    return found, [_Meta(leaf) for leaf in leaves]
-
-
-def _without_numbers(leaf: Any) -> Any:
-    """Return a tensor without numbers for a tensor, and its device for the one that has them."""
-    if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
-        return torch.device("meta")
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.empty(tuple(leaf.shape), dtype=leaf.dtype, device="meta")

@@ -250,6 +250,10 @@ class GraphRecorder:
         found = self._model_tensors.find(tensor)
         return None if found is None else found.name
 
+    def counter_name(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of an integer or boolean buffer of the model, None for another tensor."""
+        return self._model_tensors.counter_name(tensor)
+
     # Values.
 
     def add_leaf(

@@ -30,7 +30,7 @@ def recording_of(recorder: Any, gradients: Mapping[str, Ref]) -> Recording:
             if leaf.source is LeafSource.BUFFER
             and recorder.known[id(leaf.tensor)].value != leaf.value
         },
-        counters=dict(recorder.counters),
+        counters=dict(recorder.counters.increments),
         reads=tuple(recorder.reads),
         training=recorder.model.training,
         draws=tuple(map(str, recorder.draws.made)),

@@ -1,6 +1,5 @@
 """Recorder of one step of the user's loop, which runs on traced tensors without values."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -16,6 +15,7 @@ from csrun.pytorch.record.arguments import leaves_of, map_arguments
 from csrun.pytorch.record.autograd_graph import are_saved_through_hooks
 from csrun.pytorch.record.backward import RecordedBackward
 from csrun.pytorch.record.constant_masks import INDEXING, with_places
+from csrun.pytorch.record.counted_buffers import CountedBuffers
 from csrun.pytorch.record.draws import DRAWING_OPERATORS, ForwardDraws
 from csrun.pytorch.record.followed_calls import FollowedCalls, Making
 from csrun.pytorch.record.functions import FunctionCapture
@@ -83,7 +83,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         self.writes = InPlaceWrites(self)
         self.draws = ForwardDraws(self)
         self.host = HostOperators(self)
-        self.counters: dict[str, int] = defaultdict(int)
+        self.counters = CountedBuffers(self)
         self.reads: list[LoopRead] = []
         self.backward = RecordedBackward(self)
         self.first_node, self.depth = torch.autograd._get_sequence_nr(), 0
@@ -174,12 +174,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         for buffer in new_buffers(self.model, self._model_tensors):
             raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
-        for leaf in self.leaves:
-            if leaf.name in self.counters:
-                raise CaptureError(
-                    f"{user_line()}: forward reads the integer buffer {leaf.name}, which it counts "
-                    "up and which csrun updates only after the run: make it a float buffer"
-                )
+        self.counters.require_unused(self.leaves)
         for entry, now in self._model_tensors.restore_replaced():
             self.traced(entry.tensor).value = self.traced(now).value
         return self.so_far(gradients)
@@ -200,7 +195,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             self.known.clear()
             self.followed = None
             del self.repeated, self.fresh, self.plain, self.writes
-            del self.draws, self.host, self.backward
+            del self.draws, self.host, self.backward, self.counters
 
     def defer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the lazy result of a function of values of the finished step.
@@ -269,15 +264,10 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         if func in _SAME:
             return self.alias(self.traced(given[0]))
         if func in _READS:
-            if name := self._model_tensors.counter_name(given[0]):
-                if self.has_updates:
-                    return call_for_user(func, args, kwargs)
-                if given[0].dtype is torch.bool:  # a switch, which no step counts up
-                    self.note_varying(f"forward reads {name}")
-                    return call_for_user(func, args, kwargs)
-                self.scopes.refuse_counter_in_forward(name)
+            if self.counters.is_readable(given[0]):
+                return call_for_user(func, args, kwargs)
             return self.read(self.traced(given[0])).item()
-        if self._counts_up(func, given, args):
+        if self.counters.counts_up(func, given, args):
             return given[0]
         if func in INDEXING:
             args = with_places(func, args, self.is_constant, self.host.places)
@@ -362,17 +352,6 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         else:
             self.scopes.refuse_in_forward()
         return self.reader(traced)
-
-    def _counts_up(self, func: Any, given: Sequence[torch.Tensor], args: Any) -> bool:
-        """True if an operator increments an integer buffer, such as batch norm's counter."""
-        name = self._model_tensors.counter_name(given[0])
-        if name is None or len(given) > 1 or func is not aten.add_.Tensor:
-            return False
-        if self.has_updates:  # each step is recorded: it counts by itself
-            call_for_user(func, args, {})
-            return True
-        self.counters[name] += int(args[1])
-        return True
 
     def _require_supported(self, func: Any, given: Sequence[torch.Tensor]) -> None:
         if error := refusal_of(func, given, self.scopes.line):
