@@ -63,6 +63,16 @@ def test_experts_are_chosen_by_weights(tmp_path):
     assert WEIGHTS in cause
 
 
+def test_a_loss_of_what_a_mask_leaves(tmp_path):
+    def run(kit):
+        kit.criterion = lambda out, y: (out[out > 0] - 1).square().sum()
+        return two_passes(kit)
+
+    beside(run, tmp_path)
+    (cause,) = causes(tmp_path)
+    assert WEIGHTS in cause
+
+
 def test_more_counts_than_programs_are_refused_and_the_dense_form_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(variant_cache, "MOST_GRAPHS", 1)
     kit = Kit(Experts("weights"))

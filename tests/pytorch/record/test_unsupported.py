@@ -365,14 +365,6 @@ def test_a_graph_that_does_not_change_passes():
     assert compared(*(record(model, batch(), step) for _ in range(2))) is None
 
 
-def test_a_loss_of_what_a_mask_leaves_is_refused(tmp_path):
-    kit = Kit()
-    kit.criterion = lambda out, y: out[out > 0].mean()
-    said = r"test_unsupported.py:\d+: .* use torch.where, or"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        kit.train_once()
-
-
 def test_a_padded_evaluation_by_nested_tensors_is_refused(tmp_path):
     layer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1)
