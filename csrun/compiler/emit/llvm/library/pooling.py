@@ -286,12 +286,19 @@ class _MaxWriter(_PoolingWriter):
         code, number = self._code, self._load(1, window.number, "int32")
         columns = code.constant(self.kernel.windows.size[1], number.kind)
         i, j = (convert(code, code.op(how, number, columns), "int64") for how in ("udiv", "urem"))
-        (height, width), (down, right) = self._image, self.kernel.windows.dilation
-        first = code.op("add", code.op("mul", window.row, index(width)), window.column)
-        place = code.op("add", first, code.op("mul", i, index(down * width)))
-        place = code.op("add", place, code.op("mul", j, index(right)))
-        with code.when(code.compare("ult", place, index(height * width))):
-            self._add(self._load(0, window.number), place)
+        # Forward takes a pixel of the image, except for windows that have none.
+        is_checked = self._has_window_outside(0) or self._has_window_outside(1)
+        with self._written_as(1, is_checked), self._pixel(window, number, i, j) as pixel:
+            self._add(self._load(0, window.number), pixel.place)
+
+    def _has_window_outside(self, axis: int) -> bool:
+        """Return whether a window has no pixel in the image, along an axis."""
+        w = self.kernel.windows
+        starts = (n * w.stride[axis] - w.padding[axis] for n in range(self._places[axis]))
+        reach = w.size[axis] * w.dilation[axis]
+        pixels = (range(start, start + reach, w.dilation[axis]) for start in starts)
+        image = range(self._image[axis])
+        return not all(any(pixel in image for pixel in window) for window in pixels)
 
 
 class _AverageWriter(_PoolingWriter):

@@ -45,6 +45,23 @@ def test_max_pooling_and_its_gradient(windows):
     np.testing.assert_allclose(found["x"], leaf.grad, rtol=1e-6, atol=1e-6)
 
 
+def test_a_window_outside_of_the_image_has_no_gradient():
+    """PyTorch would write it elsewhere. The second of three windows sees columns -1 and 4."""
+    windows = Windows((1, 2), (1, 1), (0, 2), (1, 5))
+    x, grad = normal(3, 5, 4), normal(3, 5, 3, seed=1)
+    image, largest = array("x", 3, 5, 4), array("out", 3, 5, 3)
+    offsets = array("offsets", 3, 5, 3, dtype="int32")
+    forward = MaxPool("pool", (image,), (largest, offsets), windows, Phase.FORWARD)
+    found = LibraryCase(forward, {"x": x}).in_all_ways()
+    wanted = np.stack([x[..., 3], np.full((3, 5), -np.inf), x[..., 0]], axis=-1)
+    np.testing.assert_array_equal(found["out"], wanted)
+    backward = MaxPool("pool", (array("g", 3, 5, 3), offsets), (image,), windows, Phase.BACKWARD)
+    found = LibraryCase(backward, {"g": grad, "offsets": found["offsets"]}).in_all_ways()["x"]
+    wanted = np.zeros((3, 5, 4), "float32")
+    wanted[..., 3], wanted[..., 0] = grad[..., 0], grad[..., 2]
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("counts_padding", [True, False])
 @pytest.mark.parametrize("windows", [w for w in WINDOWS if w.dilation == (1, 1)], ids=str)
 def test_average_pooling_and_its_gradient(windows, counts_padding):
