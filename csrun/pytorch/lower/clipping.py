@@ -11,6 +11,7 @@ from csrun.pytorch.record.recording import RecordedOperator, Recording, Ref
 NORM, STACK = "aten.linalg_vector_norm.default", "aten.stack.default"
 ADD, INVERT = "aten.add.Tensor", "aten.reciprocal.default"
 MULTIPLY, CLAMP = "aten.mul.Tensor", "aten.clamp.default"
+CLAMP_MIN, CLAMP_MAX = "aten.clamp_min.default", "aten.clamp_max.default"
 LONGEST = sys.float_info.max
 EPSILON = 1e-6  # added by PyTorch to the norm before the division
 
@@ -38,7 +39,7 @@ def clipping_of(recording: Recording, trained: Sequence[str]) -> RecordedClippin
 
 
 def _clipping_by_norm(recording: Recording) -> RecordedClipping | None:
-    """clip_grad_norm_"""
+    """Return the clipping by the global norm, as clip_grad_norm_ does it."""
     before: dict[str, Ref] = {}
     factors: set[Ref] = set()
     for name, value in recording.gradients.items():
@@ -57,17 +58,17 @@ def _clipping_by_norm(recording: Recording) -> RecordedClipping | None:
 
 
 def _clipping_by_value(recording: Recording) -> RecordedClipping | None:
-    """clip_grad_value_"""
+    """Return the clipping of each value to -c and c, as clip_grad_value_ does it."""
     before: dict[str, Ref] = {}
     limits = set()
     for name, value in recording.gradients.items():
-        op = _maker_named(recording, value, CLAMP)
-        if op is None or value == recording.first_gradients.get(name):
+        clamp = _clamp_by(recording, value)
+        if clamp is None or value == recording.first_gradients.get(name):
             return None
-        low, high = _bounds(op)
+        low, high = clamp.bounds
         if not isinstance(high, int | float) or low != -high or not 0 < high <= LONGEST:
             return None
-        before[name] = op.arguments[0]
+        before[name] = clamp.x
         limits.add(float(high))
     if len(limits) != 1:
         return None
@@ -111,6 +112,27 @@ def _match_limit(recording: Recording, factor: Ref, of: set[Ref]) -> tuple[float
     limit = float(scaled.arguments[1])
     # A loop that only reads the norm clips to infinity, which a plan cannot hold.
     return (min(limit, LONGEST), shifted.arguments[0]) if limit > 0 else None
+
+
+@dataclass(frozen=True)
+class _Clamp:
+    """Clamped value, and its lower and upper bound."""
+
+    x: Ref
+    bounds: tuple[Any, Any]
+
+
+def _clamp_by(recording: Recording, value: Ref) -> _Clamp | None:
+    """Return the clamp that makes a value: one operator, or two of `foreach`."""
+    op = _maker_named(recording, value, CLAMP)
+    if op is not None:
+        return _Clamp(op.arguments[0], _bounds(op))
+    last = _maker_named(recording, value, CLAMP_MAX)
+    first = last and _maker_named(recording, last.arguments[0], CLAMP_MIN)
+    if not last or not first:
+        return None
+    low = first.keywords.get("min", *first.arguments[1:])
+    return _Clamp(first.arguments[0], (low, last.keywords.get("max", *last.arguments[1:])))
 
 
 def _bounds(clamp: RecordedOperator) -> tuple[Any, Any]:

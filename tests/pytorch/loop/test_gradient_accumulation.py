@@ -146,6 +146,11 @@ def clips_by_value(kit):
     return accumulate(kit, 3, edit=lambda k: value(k.model.parameters(), 0.01))
 
 
+def clips_by_value_at_once(kit):
+    value = nn.utils.clip_grad_value_
+    return accumulate(kit, 3, edit=lambda k: value(k.model.parameters(), 0.01, foreach=True))
+
+
 def edits_what_has_run(kit, edit):
     losses = accumulate(kit, 2)
     for x, y in kit.train:
@@ -181,7 +186,7 @@ LOOPS = (
     *(carries_over, ends_with_the_first, reads_each_and_clips, clips_in_the_first_steps),
     *(clips_from_the_third_pass_on, reads_before_backward, clears_at_the_group),
     *(leaves_batches_out, validates_between, counts_hits, ends_behind_the_pass),
-    *(clips_by_value, clips_what_has_run),
+    *(clips_by_value, clips_by_value_at_once, clips_what_has_run),
 )
 
 
