@@ -143,10 +143,10 @@ class Code:
         numbers = ", ".join(f"{kind.element} {n}" for n in range(LANES))
         return LaneValue(f"<{numbers}>", kind)
 
-    def first_lanes(self, count: int) -> FirstLanes:
-        """The mask of so many lanes."""
-        kind = Kind("bool", LANES)
-        bits = ", ".join(f"{kind.element} {int(n < count)}" for n in range(LANES))
+    def first_lanes(self, count: int, lanes: int = LANES) -> FirstLanes:
+        """The mask of so many of the lanes."""
+        kind = Kind("bool", lanes)
+        bits = ", ".join(f"{kind.element} {int(n < count)}" for n in range(lanes))
         return FirstLanes(f"<{bits}>", kind, count)
 
     def op(self, name: str, x: LaneValue, y: LaneValue) -> LaneValue:

@@ -16,9 +16,7 @@ from csrun.compiler.emit.llvm.convolution.pieces import (
     MOST_PIECES,
     clear_image,
     each_piece,
-    first_lanes,
     lanes_of,
-    store_first,
 )
 from csrun.compiler.emit.llvm.matrices import FLOAT, Matrix, times
 from csrun.compiler.emit.llvm.packed_products import ThreadScratch
@@ -57,7 +55,7 @@ class _Convolver:
                     start = Matrix(self.plane.fixed_tap(i, j), self.plane.row_step)
                     value = code.load(start.at(code, row, at).pointer, kind)
                     total = code.call("fma", value, weight, total)
-                store_first(code, total, target.at(code, row, at).pointer, count)
+                code.store(total, target.at(code, row, at).pointer, _mask(code, count, kind))
 
             _each_vector(code, width, kind.lanes, store)
 
@@ -209,7 +207,7 @@ class DepthwiseWeightWriter(ConvolutionWriter):
         with code.loop(index(0), index(rows)) as row:
 
             def add(at: LaneValue, count: int) -> None:
-                mask = None if count == self._kind.lanes else first_lanes(count, self._kind.lanes)
+                mask = _mask(code, count, self._kind)
                 slope = code.load(grad.at(code, row, at).pointer, self._kind, mask)
                 for slot, start in zip(sums, starts, strict=True):
                     value = code.load(start.at(code, row, at).pointer, self._kind)
@@ -218,6 +216,11 @@ class DepthwiseWeightWriter(ConvolutionWriter):
             _each_vector(code, width, self._kind.lanes, add)
         for slot, place in zip(sums, places, strict=True):
             code.store(code.get(slot, self._kind), place)
+
+
+def _mask(code: Code, count: int, kind: Kind) -> LaneValue | None:
+    """The mask of the first lanes, where they are not all."""
+    return None if count == kind.lanes else code.first_lanes(count, kind.lanes)
 
 
 def _each_vector(

@@ -42,31 +42,6 @@ def lanes_of(width: int) -> int:
     return min(1 << (width - 1).bit_length(), LANES)
 
 
-def store_first(code: Code, value: LaneValue, pointer: str, count: int) -> None:
-    """Store the first lanes of a vector, so many of them."""
-    if count == value.kind.lanes:
-        code.store(value, pointer)
-        return
-
-    def store(at: LaneValue, kind: Kind) -> None:
-        first = int(at.text)
-        numbers = ", ".join(f"i32 {first + n}" for n in range(kind.lanes))
-        if kind.lanes == 1:
-            piece = code.make(kind, f"extractelement {value}, i64 {first}")
-        else:
-            order = f"<{kind.lanes} x i32> <{numbers}>"
-            piece = code.make(kind, f"shufflevector {value}, {value.kind.ir} poison, {order}")
-        code.store(piece, code.offset(pointer, "float32", at))
-
-    each_piece(code, count, store)
-
-
-def first_lanes(count: int, lanes: int) -> LaneValue:
-    """A mask with so many true lanes."""
-    texts = ", ".join(f"i1 {str(n < count).lower()}" for n in range(lanes))
-    return LaneValue(f"<{texts}>", Kind("bool", lanes))
-
-
 def clear_image(code: Code, image: Matrix, size: tuple[int, int]) -> None:
     """Zeros in an image, rows and columns."""
     with code.loop(index(0), index(size[0])) as row:

@@ -5,8 +5,8 @@ A function `name.begin` clears the whole where parts do not fill it.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from math import gcd, prod
+from dataclasses import dataclass, replace
+from math import prod
 
 from csrun.compiler.emit.llvm.code import LANES, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.library.library_function import (
@@ -22,19 +22,21 @@ from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.graph.array import Array
 from csrun.compiler.kernels.concatenation import Assembly, Piece
 
-ROWS = 64  # of a part that threads share, at least, if it has several axes
+ROWS = 64  # of a part that threads share, at least, if it is large enough
+BLOCK = 1024  # numbers of a row that is cut into blocks for this, at least
 LEAST_VECTOR = 8  # consecutive numbers from which vectors are worth it
 
 
 def assembly_code(kernel: Assembly, name: str) -> KernelCode | None:
     """Machine code over rows of all parts, one part after the other.
 
-    None where a part is another type, or in the memory that is written.
+    None where a part is empty, of another type, or in the memory that is written.
     """
     if not kernel.is_whole and not kernel.out.is_contiguous:
         return None
-    if any(p.x.dtype != p.place.dtype or p.x.name == p.place.name for p in kernel.pieces):
-        return None
+    for x, place in ((piece.x, piece.place) for piece in kernel.pieces):
+        if x.dtype != place.dtype or x.name == place.name or not prod(x.shape):
+            return None
     arrays = [array for piece in kernel.pieces for array in (piece.x, piece.place)]
     arrays += [] if kernel.is_whole else [kernel.out]
     function, rows = LibraryFunction(arrays), 0
@@ -67,90 +69,103 @@ def _clearing(arrays: Sequence[Array]) -> LibraryFunction:
     return function
 
 
+@dataclass(frozen=True)
+class _CopiedAxis:
+    """An axis of a part. strides: of the part, and of its place."""
+
+    size: int
+    strides: tuple[int, int]
+
+    @property
+    def lanes(self) -> int:
+        """Lanes in which it is copied."""
+        return LANES if self.strides == (1, 1) and self.size >= LEAST_VECTOR else 1
+
+
 class _PieceCopy:
     """Writes the copy of a part. pointers: to it, and to its place.
 
-    rows: that threads share, of the first axes
+    rows: that threads share: those of the first axes, or blocks of these
     """
 
     def __init__(self, code: Code, piece: Piece, pointers: Sequence[str]) -> None:
         self._code = code
         self._dtype = piece.x.dtype
         self._pointers = pointers
-        axes = _merged(piece)
-        self._around, self._within = _shared(axes)
-        self.rows = prod(size for size, _ in self._around)
+        self._around, (*self._within, self._last) = _shared(_merged(piece))
+        rows = prod(axis.size for axis in self._around)
+        blocks = min(-(-ROWS // rows), -(-self._last.size // BLOCK))
+        self._vectors = -(-self._last.size // self._last.lanes)
+        self._vectors_of_block = -(-self._vectors // blocks)
+        self._blocks = -(-self._vectors // self._vectors_of_block)
+        self.rows = rows * self._blocks
 
     def write(self, first: int) -> None:
         """Copy the rows of a call that are of this part, whose own begin at `first`."""
         code, last = self._code, index(first + self.rows)
         start = code.call("smax", FIRST, index(first))
-        with code.loop(start, code.call("smin", LAST, last)) as row, ExitStack() as nest:
-            pointers = self._row(code.op("sub", row, index(first)))
-            *outer, (size, strides) = self._within
-            for count, own in outer:
-                place = nest.enter_context(code.loop(ZERO, index(count)))
-                pointers = self._moved(pointers, place, own)
-            self._copy(pointers, size, strides)
+        with code.loop(start, code.call("smin", LAST, last)) as shared, ExitStack() as nest:
+            row, block = code.op("sub", shared, index(first)), ZERO
+            if self._blocks > 1:
+                block = code.op("urem", row, index(self._blocks))
+                row = code.op("udiv", row, index(self._blocks))
+            pointers = self._row(row)
+            for axis in self._within:
+                place = nest.enter_context(code.loop(ZERO, index(axis.size)))
+                pointers = self._moved(pointers, place, axis)
+            self._copy(pointers, block)
 
     def _row(self, row: LaneValue) -> list[str]:
         """Addresses of a row."""
         pointers = list(self._pointers)
-        for size, strides in reversed(self._around):
-            place = self._code.op("urem", row, index(size))
-            row = self._code.op("udiv", row, index(size))
-            pointers = self._moved(pointers, place, strides)
+        for axis in reversed(self._around):
+            place = self._code.op("urem", row, index(axis.size))
+            row = self._code.op("udiv", row, index(axis.size))
+            pointers = self._moved(pointers, place, axis)
         return pointers
 
-    def _copy(self, pointers: Sequence[str], size: int, strides: Sequence[int]) -> None:
-        """Copy the numbers of the last axis."""
-        code = self._code
-        is_dense = tuple(strides) == (1, 1) and size >= LEAST_VECTOR
-        kind = Kind(self._dtype, LANES if is_dense else 1)
+    def _copy(self, pointers: Sequence[str], block: LaneValue) -> None:
+        """Copy a block of the last axis."""
+        code, axis = self._code, self._last
+        kind = Kind(self._dtype, axis.lanes)
 
         def write(at: LaneValue, mask: LaneValue | None) -> None:
-            source, target = self._moved(pointers, at, strides)
+            source, target = self._moved(pointers, at, axis)
             code.store(code.load(source, kind, mask), target, mask)
 
-        if is_dense:
-            each_vector(code, size, write)
+        first, last = ZERO, index(self._vectors)
+        if self._blocks > 1:
+            first = times(code, block, self._vectors_of_block)
+            last = code.call("smin", code.op("add", first, index(self._vectors_of_block)), last)
+        if axis.lanes > 1:
+            each_vector(code, axis.size, write, first, last)
             return
-        with code.loop(ZERO, index(size)) as at:
+        with code.loop(first, last) as at:
             write(at, None)
 
-    def _moved(
-        self, pointers: Sequence[str], place: LaneValue, strides: Sequence[int]
-    ) -> list[str]:
+    def _moved(self, pointers: Sequence[str], place: LaneValue, axis: _CopiedAxis) -> list[str]:
         return [
             self._code.offset(pointer, self._dtype, times(self._code, place, stride))
-            for pointer, stride in zip(pointers, strides, strict=True)
+            for pointer, stride in zip(pointers, axis.strides, strict=True)
         ]
 
 
-Axis = tuple[int, tuple[int, int]]  # size, and strides of a part and of its place
-
-
-def _merged(piece: Piece) -> list[Axis]:
+def _merged(piece: Piece) -> list[_CopiedAxis]:
     """The axes; those that lie one after the other in both arrays are one."""
-    found: list[Axis] = []
+    found: list[_CopiedAxis] = []
     x, place = piece.x, piece.place
     for size, *own in zip(x.shape, x.strides, place.strides, strict=True):
         if size == 1:
             continue
-        if found and all(a == b * size for a, b in zip(found[-1][1], own, strict=True)):
-            size *= found.pop()[0]
-        found.append((size, (own[0], own[1])))
-    return found or [(1, (1, 1))]
+        if found and all(a == b * size for a, b in zip(found[-1].strides, own, strict=True)):
+            size *= found.pop().size
+        found.append(_CopiedAxis(size, (own[0], own[1])))
+    return found or [_CopiedAxis(1, (1, 1))]
 
 
-def _shared(axes: Sequence[Axis]) -> tuple[list[Axis], list[Axis]]:
+def _shared(axes: Sequence[_CopiedAxis]) -> tuple[Sequence[_CopiedAxis], Sequence[_CopiedAxis]]:
     """The first axes, whose rows threads share, and the others, of which there is one."""
     count = 0
-    while count < len(axes) - 1 and prod(size for size, _ in axes[:count]) < ROWS:
+    while count < len(axes) - 1 and prod(axis.size for axis in axes[:count]) < ROWS:
         count += 1
-    if count:
-        return list(axes[:count]), list(axes[count:])
-    ((size, strides),) = axes
-    rows = gcd(size, ROWS)
-    size //= rows
-    return [(rows, (size * strides[0], size * strides[1]))], [(size, strides)]
+    return axes[:count], axes[count:]

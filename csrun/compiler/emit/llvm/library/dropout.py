@@ -1,12 +1,7 @@
 """Machine code of random masks."""
 
 from csrun.compiler.emit.llvm.code import Kind, LaneValue, index
-from csrun.compiler.emit.llvm.library.library_function import (
-    FIRST,
-    LAST,
-    LibraryFunction,
-    first_lanes,
-)
+from csrun.compiler.emit.llvm.library.library_function import FIRST, LAST, LibraryFunction
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.emit.llvm.philox import COUNTERS, SEED, Counters, draw_words, round_keys
 from csrun.compiler.kernels.dropout import DropoutMask
@@ -101,4 +96,4 @@ class _MaskWriter:
             values = code.convert("zext", kept, "int8")
             target = code.offset(place, "bool", code.op("add", at, index(start)))
             left = max(0, min(width - LEVELS * (self._blocks - last), count))
-            code.store(values, target, first_lanes(code, left, count) if last else None)
+            code.store(values, target, code.first_lanes(left, count) if last else None)

@@ -90,13 +90,7 @@ def each_vector(
         write(at, None)
     if size % LANES:
         with code.when(code.compare("sgt", last, full)):
-            write(index(size - size % LANES), first_lanes(code, size % LANES, LANES))
-
-
-def first_lanes(code: Code, count: int, lanes: int) -> LaneValue:
-    """A mask with so many true lanes."""
-    texts = ", ".join(f"i1 {str(n < count).lower()}" for n in range(lanes))
-    return LaneValue(f"<{texts}>", Kind("bool", lanes))
+            write(index(size - size % LANES), code.first_lanes(size % LANES))
 
 
 def as_rows(array: Array) -> Array | None:

@@ -16,7 +16,6 @@ from csrun.compiler.emit.llvm.library.library_function import (
     LAST,
     LibraryFunction,
     each_vector,
-    first_lanes,
 )
 from csrun.compiler.emit.llvm.module import KernelCode
 from csrun.compiler.emit.llvm.scalars import call_function, convert
@@ -227,7 +226,7 @@ class _PoolingWriter(ABC):
         if self._is_padded:
             mask = self._inside(pixel.column, whole.lanes, 1)
         else:
-            mask = first_lanes(code, (pixel.windows - 1) * stride + 1, whole.lanes)
+            mask = code.first_lanes((pixel.windows - 1) * stride + 1, whole.lanes)
         values = code.load(start, whole, mask)
         lanes = ", ".join(f"i32 {n * stride}" for n in range(LANES))
         order = f"<{LANES} x i32> <{lanes}>"

@@ -58,6 +58,23 @@ def test_the_gradient_of_one_position(dim):
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_threads_share_a_part_of_any_size():
+    """Parts are one axis each, of an odd size."""
+    out, x, y = array("out", 514, 1023), array("x", 257, 1023), array("y", 257, 1023)
+    values = {"x": normal(257, 1023), "y": normal(257, 1023, seed=1)}
+    case = LibraryCase(
+        assembly(out, (x, out.sliced(0, 0, 257)), (y, out.sliced(0, 257, 514))), values
+    )
+    assert case.rows == 2 * 64
+    assert "masked.store" not in case.code.text, "which some CPUs take long for"
+    np.testing.assert_array_equal(case.in_all_ways()["out"], values["y"])
+    out, x = array("out", 10001), array("x", 5000)
+    kernel = assembly(out, (x, out.sliced(0, 0, 10000, 2)), is_whole=False)
+    case = LibraryCase(kernel, {"x": normal(5000)})
+    assert case.rows > 1
+    np.testing.assert_array_equal(case.in_all_ways()["out"][:10000:2], normal(5000))
+
+
 def test_parts_in_another_order_and_of_one_number():
     x, out = array("x", 30, 4), array("out", 4, 60)
     kernel = assembly(out, (x.permuted((1, 0)), out.sliced(1, 30, 60)), is_whole=False)
@@ -71,11 +88,12 @@ def test_parts_in_another_order_and_of_one_number():
     np.testing.assert_array_equal(found["out"], np.broadcast_to(normal(1, 40), (20, 40)))
 
 
-def test_parts_of_other_types_and_of_the_same_memory_have_no_machine_code():
+def test_parts_that_are_empty_of_other_types_or_of_the_same_memory_have_no_machine_code():
     out = array("out", 4, 8)
     half = out.sliced(1, 0, 4)
     assert library_code(assembly(out, (array("x", 4, 4, dtype="float64"), half)), "kernel") is None
     assert library_code(assembly(out, (out.sliced(1, 4, 8), half)), "kernel") is None
+    assert library_code(assembly(out, (array("x", 0, 8), out.sliced(0, 0, 0))), "kernel") is None
     strided = array("out", 8, 4).permuted((1, 0))
     piece = array("x", 4, 4), strided.sliced(1, 0, 4)
     assert library_code(assembly(strided, piece, is_whole=False), "kernel") is None
