@@ -337,7 +337,10 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
 
 @cache
 def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
-    """Rows of a chunk, and columns of a group: one, if there is a block of rows a thread."""
+    """Return the rows of a chunk and the columns of a group.
+
+    All columns are one group, if each thread has a block of rows.
+    """
     if threads == 1:
         return BLOCK_ROWS, _padded(n, tile)
     rows = _TILES_OF_CHUNK * tile.rows

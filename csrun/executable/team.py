@@ -20,7 +20,7 @@ from csrun.executable.machine_code import MachineCode
 
 #: Places in a team's memory, in bytes; what different threads write is in cache lines apart.
 TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
-SHARES = SYSTEM + 16
+THREADS = SYSTEM + 16
 TEAM_BYTES = 512
 _JOIN_S = 1.0
 
@@ -58,7 +58,7 @@ class Team:
         system = self._memory[SYSTEM:].view(np.uint64)
         system[0] = cast(libc.syscall, c_void_p).value or 0
         system[1] = cast(libc.sched_yield, c_void_p).value or 0
-        system[2] = 3 * threads
+        self._memory[THREADS:].view(np.uint64)[0] = threads
         work = code.function("team.work", c_void_p, c_int64)
         self._helpers = [
             Thread(target=work, args=(self.address, n), name=f"team {n}", daemon=True)

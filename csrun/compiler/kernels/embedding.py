@@ -43,7 +43,7 @@ class Lookup(Kernel):
         return [IMPORT]
 
     def check(self, name: Name) -> list[str]:
-        """Of indices that nobody has seen."""
+        """Range check of indices that the host has not validated."""
         if self.is_checked:
             return []
         return indices_inside(name(self.indices), self.weight.shape[0], self.layer)

@@ -80,13 +80,13 @@ class Indexing(Kernel):
         return lines
 
     def check(self, name: Name) -> list[str]:
-        """Of indices that nobody has seen."""
+        """Range check of indices that the host has not validated."""
         if self.size is None:
             return []
         return indices_inside(name(self.indices), self.size, self.layer)
 
     def emit(self, name: Name) -> list[str]:
-        """One call."""
+        """Return the call of the function."""
         arrays = map(name, (self.x, self.indices, self.out, *self.scratch))
         arguments = ", ".join([*arrays, *([self._mesh] if self._mesh else []), str(self.dim)])
         return [f"indexing.{self.function}({arguments})"]

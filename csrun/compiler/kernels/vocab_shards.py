@@ -93,7 +93,7 @@ class LookupPart(Kernel):
         return [IMPORT, _shard(self.first, self.out.name, self.indices, name)[1]]
 
     def check(self, name: Name) -> list[str]:
-        """Of indices that nobody has seen, before the first part."""
+        """Range check of indices that the host has not validated, before the first part."""
         if self.before is not None or self.count is None:
             return []
         return indices_inside(name(self.indices), self.count, self.layer)

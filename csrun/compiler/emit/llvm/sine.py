@@ -109,9 +109,9 @@ class Sine:
 def _table_text() -> str:
     """Of each exponent the fraction of 2 ** (exponent - 23) / (2 pi): 64 bits, then 40 more."""
     bits = 64 + _LOW_BITS
-    words = []
+    pi_bits, words = _pi_bits(), []
     for exponent in range(_LARGE_EXPONENT - 23, _LARGE_EXPONENT - 23 + _EXPONENTS):
-        words.append((1 << (exponent + bits + _PI_BITS - 1)) // _pi_bits() % (1 << bits))
+        words.append((1 << (exponent + bits + _PI_BITS - 1)) // pi_bits % (1 << bits))
     low = (1 << _LOW_BITS) - 1
     numbers = [*(word >> _LOW_BITS for word in words), *(word & low for word in words)]
     text = ", ".join(f"i64 {number}" for number in numbers)

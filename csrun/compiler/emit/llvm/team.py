@@ -16,10 +16,10 @@ from csrun.executable.team import (
     DONE,
     GENERATION,
     JOB,
-    SHARES,
     SLEEPERS,
     STOP,
     SYSTEM,
+    THREADS,
     TICKET,
 )
 
@@ -31,7 +31,7 @@ TEAM_CODE = f"""\
 ; A team's memory: {TICKET} the job's number (upper half) and its next chunk, {DONE} chunks done,
 ; {JOB} function, arguments of each thread, rows, chunk, chunks, {GENERATION} changes with each
 ; job, {SLEEPERS} helpers that sleep, {STOP} no more jobs, {BUSY} a call is under way, {SYSTEM}
-; syscall and sched_yield of libc, {SHARES} 3 * threads.
+; syscall and sched_yield of libc, {THREADS} the number of threads.
 
 ; Run jobs: on all threads, or on the caller's where there is no team, or another call has it.
 define void @team.run(ptr %team, ptr %jobs, i64 %count) nounwind {{
@@ -162,8 +162,9 @@ entry:
   %rows.at = getelementptr i64, ptr %job, i64 2
   %chunk.at = getelementptr i64, ptr %job, i64 3
   %chunks.at = getelementptr i64, ptr %job, i64 4
-  %shares.at = getelementptr i8, ptr %team, i64 {SHARES}
-  %shares = load i64, ptr %shares.at
+  %threads.at = getelementptr i8, ptr %team, i64 {THREADS}
+  %threads = load i64, ptr %threads.at
+  %thirds = mul i64 %threads, 3
   br label %look
 look:
   %ticket = load atomic i64, ptr %team acquire, align 8
@@ -174,7 +175,7 @@ look:
 claim:
   %left = sub i64 %chunks, %number
   %twice = shl i64 %left, 1
-  %share = udiv i64 %twice, %shares
+  %share = udiv i64 %twice, %thirds
   %count = call i64 @llvm.smax.i64(i64 %share, i64 1)
   %next = add i64 %ticket, %count
   %claimed = cmpxchg ptr %team, i64 %ticket, i64 %next acq_rel monotonic

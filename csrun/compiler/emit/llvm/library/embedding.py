@@ -7,6 +7,7 @@ from csrun.compiler.emit.llvm.library.library_function import (
     FIRST,
     LAST,
     LibraryFunction,
+    Span,
     as_rows,
     each_vector,
     vectors_of,
@@ -79,9 +80,6 @@ def lookup_backward_code(
     scatter = _GradientWriter(function, kernel, first, (FIRST, LAST), (index(0), index(vectors)))
     scatter.write()
     return function.finished(name, count, -(-count // SHARES))
-
-
-Span = tuple[LaneValue, LaneValue]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from csrun.compiler.graph.array import Array, contiguous
 
 FIRST, LAST = LaneValue("%first", INDEX), LaneValue("%last", INDEX)
 ZERO = index(0)
+Span = tuple[LaneValue, LaneValue]  # the first one, and the end
 
 
 class LibraryFunction:

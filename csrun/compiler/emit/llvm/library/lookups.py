@@ -14,6 +14,7 @@ from csrun.compiler.emit.llvm.library.library_function import (
     LAST,
     ZERO,
     LibraryFunction,
+    Span,
     each_vector,
 )
 from csrun.compiler.emit.llvm.matrices import times
@@ -74,9 +75,6 @@ def _table_code(kernel: Indexing, grad: Array, out: Array, name: str) -> KernelC
     """Machine code of the gradient of a table, whose rows are looked up."""
     rows = grad.selected(0, 0), kernel.indices, out.selected(0, 0)
     return lookup_backward_code(LookupBackward(kernel.layer, *rows, padding=-1), name)
-
-
-Span = tuple[LaneValue, LaneValue]
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class _LookupWriter:
                 self._each_column(source, target, columns, adds=True)
 
     def _each_column(self, source: str, target: str, columns: Span, adds: bool = False) -> None:
-        """Numbers after the axis, written or added; those of dense rows are all of the columns."""
+        """Copy or add numbers of columns after the axis, which begin at a whole vector."""
         code, arrays = self.function.code, (self.function.parameters[0], self._result)
         after, strides = self._result.shape[2], [array.strides[2] for array in arrays]
         is_dense = strides == [1, 1] and after >= LEAST_VECTOR
@@ -167,7 +165,9 @@ class _LookupWriter:
             code.store(value, places[1], mask)
 
         if is_dense:
-            each_vector(code, after, write)
+            ends = (code.op("add", column, index(LANES - 1)) for column in columns)
+            first, last = (code.op("udiv", end, index(LANES)) for end in ends)
+            each_vector(code, after, write, first, last)
         else:
             with code.loop(*columns) as at:
                 write(at, None)
