@@ -4,6 +4,7 @@ come of it when one of them is damaged.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from csrun.context.link import TaskReport, TaskReportKind
 from csrun.data.formats import decoded
 from csrun.executable import load
 from csrun.jobs import overview, register
+from csrun.jobs.folder import JobFolder
 from csrun.jobs.record import JobRecord
 from csrun.jobs.registered_job import registered
 from csrun.jobs.request import JobOptions
@@ -253,15 +255,28 @@ def or_the_first(result: Any, whole: Any, warned: list[str]) -> bool:
 
 def make_usage(folder: Path) -> None:
     for number in range(3):
-        usage = TaskUsage("rank-00000", 7, "S", 1.0 + number, 0.5 * number, 1000)
         with (folder / "usage-0.log").open("ab") as file:
-            file.write(usage_log._line_of(usage_log.UsageSample(1e9 + number, (usage,))))
+            file.write(usage_log._line_of(usage_sample(number)))
+
+
+def usage_sample(number: int) -> usage_log.UsageSample:
+    usage = TaskUsage("rank-00000", 7, "S", 1.0 + number, 0.5 * number, 1000)
+    return usage_log.UsageSample(1e9 + usage_log.EVERY_S * number, (usage,))
 
 
 def read_usage(folder: Path) -> Any:
     """What is asked of a sample alone: a share of CPU is of the time since the one before."""
     found = usage_log.UsageReader(folder).history()
     return [(s.taken_s, [*s.loads], s.loads["rank-00000"].memory_bytes) for s in found]
+
+
+def thin_usage(folder: Path) -> Any:
+    """A writer's sample for a file that is full."""
+    writer = usage_log.UsageWriter(JobFolder(folder), 0)
+    writer._samples = usage_log.MOST_SAMPLES
+    with suppress(OSError):
+        writer._append(usage_sample(3))
+    return read_usage(folder)
 
 
 def or_some(result: Any, whole: Any, warned: list[str]) -> bool:
@@ -361,6 +376,7 @@ KINDS = {
     "measurements": Kind(make_measured, read_measured, ("*.json",), or_some_none),
     "mail": Kind(make_mail, read_mail, ("mail/launcher",), or_the_first),
     "usage": Kind(make_usage, read_usage, ("usage-0.log",), or_some),
+    "thinned_usage": Kind(make_usage, thin_usage, ("usage-0.log",), or_some),
     "params": Kind(make_params, read_params, ("params.yaml",), whatever, may_be_a_pipe=True),
     "site": Kind(make_site, read_site, ("site.yaml",), whatever),
     "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),

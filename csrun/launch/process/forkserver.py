@@ -65,7 +65,7 @@ class ForkServer:
                     return signum
                 else:
                     self._reap()
-            self._usage.turn(tasks.names)
+            self._usage.sample_if_due(tasks.names)
 
     def _handle(self) -> bool:
         bodies = self._control.receive()

@@ -1,7 +1,7 @@
 """CPU and memory of a job's tasks over time: a file of each node in the job's folder.
 
-The process that has a node's tasks appends a line every few seconds; whoever watches the job reads
-it, on any machine. A full file is thinned, so that it stays small in a job of days.
+The parent process of a node's tasks appends a line every few seconds. `csrun top` and the dashboard
+read the files, on any machine. A full file is thinned, so that it stays small in a job of days.
 """
 
 import os
@@ -25,6 +25,7 @@ AGE_SHARE = 0.1  # of the time since the begin, that is between two samples mean
 MOST_SAMPLES = 600
 RECENT_S = 4 * EVERY_S  # clocks of nodes differ, and NFS is late
 _MOST_BYTES = 64 << 20
+_HEAD_BYTES = 32  # of a file, by which a reader recognizes it; no sample's line is shorter
 
 
 class UsageSample(msgspec.Struct, frozen=True, array_like=True):
@@ -52,16 +53,19 @@ def _samples_in(data: bytes) -> Iterator[UsageSample]:
 
 
 def thinned(samples: Sequence[UsageSample]) -> list[UsageSample]:
-    """At most half of what a file holds: the first of each of equal spans of time, and the last.
+    """Return the first sample of each of equal spans of time, of at most MOST_SAMPLES / 2 spans,
+    and the last sample.
 
     Spans have 2^k times the distance of new samples: what one thinning keeps of a span is what a
     later one would have kept of it.
     """
+    if not samples:
+        return []
     begun_s, span_s = samples[0].taken_s, EVERY_S
     while True:
         latest_first = reversed(samples[:-1])
         kept = {(each.taken_s - begun_s) // span_s: each for each in latest_first}
-        if len(kept) < MOST_SAMPLES // 2:
+        if len(kept) <= MOST_SAMPLES // 2:
             return [*reversed(kept.values()), samples[-1]]
         span_s *= 2
 
@@ -79,7 +83,7 @@ class UsageWriter:
         """Seconds until the next sample is due."""
         return max(0.0, self._due_s - time.monotonic())
 
-    def turn(self, names: Collection[str]) -> None:
+    def sample_if_due(self, names: Collection[str]) -> None:
         """Write a sample of the tasks that live here, if one is due; a full disk loses it."""
         now_s = time.monotonic()
         if now_s < self._due_s:
@@ -92,13 +96,22 @@ class UsageWriter:
 
     def _append(self, sample: UsageSample) -> None:
         if self._samples >= MOST_SAMPLES:
-            kept = thinned([*_samples_in(read_whole(self._path, _MOST_BYTES))])
-            write_whole(self._path, b"".join(map(_line_of, kept)), durable=False)
-            self._samples = len(kept)
+            self._thin()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         with open(open_regular(self._path, flags, 0o600), "ab", buffering=0) as file:
             file.write(_line_of(sample))
         self._samples += 1
+
+    def _thin(self) -> None:
+        """Thin the file; one without a readable sample is begun anew."""
+        data = b""
+        with suppress(FileNotFoundError):
+            data = read_whole(self._path, _MOST_BYTES)
+        kept = thinned([*_samples_in(data)])
+        # Not by its inode: a file system may give a removed file's to the next one.
+        head = b"thinned %b\n" % os.urandom(8).hex().encode()
+        write_whole(self._path, head + b"".join(map(_line_of, kept)), durable=False)
+        self._samples = len(kept)
 
 
 class TaskLoad(msgspec.Struct, frozen=True):
@@ -123,10 +136,10 @@ class _NodeFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begin(0)
+        self._begin(b"")
 
-    def _begin(self, inode: int) -> None:
-        self._inode, self._offset = inode, 0
+    def _begin(self, head: bytes) -> None:
+        self._head, self._offset = head, 0
         self._before: dict[str, tuple[float, TaskUsage]] = {}
         self.samples: list[LoadSample] = []
 
@@ -135,10 +148,10 @@ class _NodeFile:
         with suppress(OSError):
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
             with open(open_regular(self._path, flags), "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._begin(status.st_ino)
-                if status.st_size > self._offset:
+                head = os.pread(file.fileno(), _HEAD_BYTES, 0)
+                if head != self._head:
+                    self._begin(head)
+                if os.fstat(file.fileno()).st_size > self._offset:
                     file.seek(self._offset)
                     self._take(file.read(_MOST_BYTES))
 

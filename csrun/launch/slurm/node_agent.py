@@ -81,7 +81,7 @@ class NodeAgent:
                     key.data()
                 self._handle_all()
                 self._say_again()
-                self._usage.turn(self._tasks.names)
+                self._usage.sample_if_due(self._tasks.names)
                 self._do(self._alone.turn())
         is_left = self._alone.is_alone and not self._is_let_go
         return self._alone.leave() if is_left else self._let_go_code

@@ -15,6 +15,7 @@ from csrun.launch.process.usage_log import (
     FIRST_S,
     TaskLoad,
     UsageReader,
+    UsageSample,
     UsageWriter,
 )
 
@@ -44,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def let_pass(machine: Machine, writer: UsageWriter, seconds: float) -> None:
     until_s = machine.now_s + seconds
     while machine.now_s < until_s:
-        writer.turn(machine.names)
+        writer.sample_if_due(machine.names)
         machine.now_s += writer.wait_s
 
 
@@ -74,14 +75,51 @@ def test_a_job_of_days_has_a_small_file_of_all_of_it(
         assert load.memory_bytes == pytest.approx(1e6 * (sample.taken_s - 1e9 - 1000.0), abs=1000)
 
 
+def test_a_thinned_file_is_read_again_whatever_its_inode(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may give the inode of a removed file to the next one: here it gets it back."""
+    monkeypatch.setattr(usage_log, "MOST_SAMPLES", MOST)
+    writer, reader = UsageWriter(JobFolder(tmp_path), 0), UsageReader(tmp_path)
+    path, same = tmp_path / "usage-0.log", tmp_path / "same"
+    let_pass(machine, writer, LONG_S / 12)
+    assert reader.history()
+    same.hardlink_to(path)
+    size = path.stat().st_size
+    let_pass(machine, writer, LONG_S)
+    while path.stat().st_size <= size:
+        let_pass(machine, writer, EVERY_S)
+    assert path.stat().st_ino != same.stat().st_ino
+    same.write_bytes(path.read_bytes())
+    same.replace(path)
+    assert reader.history() == UsageReader(tmp_path).history()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 1000, None])
+def test_a_full_file_without_a_readable_sample_is_begun_anew(
+    data: bytes | None, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_log, "MOST_SAMPLES", 2)
+    writer, path = UsageWriter(JobFolder(tmp_path), 0), tmp_path / "usage-0.log"
+    let_pass(machine, writer, 2 * FIRST_S)
+    path.unlink() if data is None else path.write_bytes(data)
+    let_pass(machine, writer, FIRST_S)
+    assert [sample.taken_s for sample in UsageReader(tmp_path).history()] == [1e9 + 1001.0]
+
+
+def test_thinning_keeps_half() -> None:
+    samples = [UsageSample(EVERY_S * number, ()) for number in range(usage_log.MOST_SAMPLES)]
+    assert usage_log.thinned(samples) == [*samples[::2], samples[-1]]
+
+
 def test_a_job_that_has_just_begun_is_looked_at_more_often(
     tmp_path: Path, machine: Machine
 ) -> None:
     writer, waits = UsageWriter(JobFolder(tmp_path), 0), []
     for _ in range(45):
         assert writer.wait_s == 0
-        writer.turn(machine.names)
-        writer.turn(machine.names)  # which is not due
+        writer.sample_if_due(machine.names)
+        writer.sample_if_due(machine.names)  # which is not due
         waits.append(writer.wait_s)
         machine.now_s += writer.wait_s
     assert len(UsageReader(tmp_path).history()) == 45
@@ -94,9 +132,9 @@ def test_nodes_have_files_of_their_own_tasks(tmp_path: Path, machine: Machine) -
     machine.names, writers = ["rank-00000", "rank-00001"], []
     for node_id in range(2):
         writers.append(UsageWriter(JobFolder(tmp_path), node_id))
-        writers[-1].turn({f"rank-0000{node_id}"})
+        writers[-1].sample_if_due({f"rank-0000{node_id}"})
         machine.now_s += 1.0
-    writers[0].turn({"rank-00000"})
+    writers[0].sample_if_due({"rank-00000"})
     reader = UsageReader(tmp_path)
     assert [[*sample.loads] for sample in reader.history()] == [
         ["rank-00000"], ["rank-00001"], ["rank-00000"]
@@ -111,16 +149,16 @@ def test_nodes_have_files_of_their_own_tasks(tmp_path: Path, machine: Machine) -
 def test_a_task_that_starts_again_begins_anew(tmp_path: Path, machine: Machine) -> None:
     writer = UsageWriter(JobFolder(tmp_path), 0)
     machine.now_s += 10.0
-    writer.turn(machine.names)
+    writer.sample_if_due(machine.names)
     machine.now_s, machine.pid = machine.now_s + 10.0, 8
-    writer.turn(machine.names)
+    writer.sample_if_due(machine.names)
     machine.now_s += 10.0
-    writer.turn(())  # nothing lives any more
+    writer.sample_if_due(())  # nothing lives any more
     loads = [sample.loads["rank-00000"].cpu_percent for sample in UsageReader(tmp_path).history()]
     assert loads == [50.0, 50.0]
 
 
 def test_a_folder_that_is_gone_has_no_usage(tmp_path: Path, machine: Machine) -> None:
     writer, reader = UsageWriter(JobFolder(tmp_path / "gone"), 1), UsageReader(tmp_path / "gone")
-    writer.turn(machine.names)
+    writer.sample_if_due(machine.names)
     assert (reader.newest(), reader.history()) == ({}, [])
