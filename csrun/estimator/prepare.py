@@ -109,7 +109,7 @@ def _to_measure() -> Path | None:
 
 def _beside_others(run: EstimatorRun, folder: Path | None) -> EstimatorRun:
     """The run of an analysis, which writes nothing into a model_dir that a training has."""
-    holder = "" if folder is None else model_dir.holder_of(run.model_dir)
+    holder = "" if folder is None else model_dir.training_in(run.model_dir)
     if folder is None or not holder:
         return run
     log.info(f"model_dir {run.model_dir} is in use by {holder}: compiling in a folder of its own")

@@ -96,8 +96,10 @@ def _sweep(folder: Path) -> None:
         files.sweep_temporaries(place)
 
 
-def holder_of(model_dir: Path) -> str:
-    """Return who trains in the folder, as `locked` has named it; empty where nobody does."""
+def training_in(model_dir: Path) -> str:
+    """Return the holder of the folder's lock, as `locked` has named it; empty if it is free, or
+    the file system has no locks.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = files.open_regular(model_dir / LOCK_FILE, flags)
@@ -106,7 +108,10 @@ def holder_of(model_dir: Path) -> str:
     with open(descriptor, errors="replace") as file:
         # F_GETLK only asks: a lock of ours, however short, could turn a training away.
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        try:
+            kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        except OSError:
+            return ""
         if kind == fcntl.F_UNLCK:
             return ""
         return file.read(_HOLDER_CHARACTERS) or _UNNAMED

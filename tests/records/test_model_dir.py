@@ -1,6 +1,7 @@
 """The folder of a run: made and removed, held by one training at a time."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from support.accounts import OTHER, as_account, needs_two_accounts
@@ -103,20 +105,29 @@ def test_the_second_training_is_told_who_has_the_folder(tmp_path: Path) -> None:
             model_dir.locked(tmp_path, "job 8"),
         ):
             pass
-        assert (
-            (tmp_path / model_dir.LOCK_FILE).read_text() == model_dir.holder_of(tmp_path) == "job 7"
-        )
-    assert model_dir.holder_of(tmp_path) == ""
+        assert (tmp_path / model_dir.LOCK_FILE).read_text() == "job 7"
+        assert model_dir.training_in(tmp_path) == "job 7"
+    assert model_dir.training_in(tmp_path) == ""
 
 
 def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
     assert (tmp_path / model_dir.LOCK_FILE).exists()
-    assert model_dir.holder_of(tmp_path) == ""
+    assert model_dir.training_in(tmp_path) == ""
     with model_dir.locked(tmp_path, "8"):
         assert (tmp_path / model_dir.LOCK_FILE).read_text() == "8"
     assert not (tmp_path / model_dir.LOCK_FILE).exists()
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    for name in ("fcntl", "lockf"):
+        monkeypatch.setattr(fcntl, name, refuse)
+    with model_dir.locked(tmp_path, "job 7"):
+        assert model_dir.training_in(tmp_path) == ""
 
 
 def test_the_lock_is_given_back(tmp_path: Path) -> None:
