@@ -1,5 +1,6 @@
 """csrun compare: how two runs differ, from their parameters to the first step."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -26,9 +27,12 @@ DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be c
 BAR = 40  # characters of the longest bar of a histogram
 
 
+a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is not checked
+
+
 @click.command("compare", context_settings=SETTINGS)
-@click.argument("run_a")
-@click.argument("run_b", required=False)
+@click.argument("run_a", type=a_run)
+@click.argument("run_b", type=a_run, required=False)
 @click.option(
     "--operators", is_flag=True, help="Run both again, up to the first operator that differs."
 )
@@ -77,9 +81,7 @@ def compare(
 
     if (run_b is None) == (against is None):
         raise click.UsageError("name two trainings, or one and --against torch")
-    commands = [command for each in (run_a, run_b) if each and (command := _command_in(each))]
-    if commands and (len(commands) < 2 or not operators):
-        raise click.UsageError("name two trainings, or two commands with --operators")
+    commands = _commands_in([each for each in (run_a, run_b) if each]) if operators else []
     found = None if run_b is None or commands else compare_runs(Path(run_a), Path(run_b))
     is_table = output == "table"
     if is_table and found is not None:
@@ -97,15 +99,26 @@ def compare(
     return 0 if values.is_equal else DIFFERENT
 
 
-def _command_in(run: str) -> "RunCommand | None":
-    """The command that an argument is, in place of a folder."""
+def _commands_in(runs: Sequence[str]) -> "list[RunCommand]":
+    """Return the commands that stand in place of the model_dirs; none if there is a model_dir.
+
+    Raises: UsageError for a command beside a model_dir
+    """
     from csrun.base.run_command import RunCommand
 
+    missing = [run for run in runs if not os.path.exists(run)]
+    commands = [tuple(words) for run in missing if len(words := _words_in(run)) > 1]
+    if commands and len(commands) < 2:
+        raise click.UsageError(
+            f"{shlex.join(commands[0])}: no such model_dir; name two model_dirs, or two commands"
+        )
+    return [RunCommand(words, os.getcwd()) for words in commands]
+
+
+def _words_in(run: str) -> list[str]:
     with suppress(ValueError):  # an open quotation mark
-        words = shlex.split(run)
-        if len(words) > 1 and not Path(run).exists():
-            return RunCommand(tuple(words), str(Path.cwd()))
-    return None
+        return shlex.split(run)
+    return []
 
 
 def _compare_operators(

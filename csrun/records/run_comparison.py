@@ -1,5 +1,6 @@
 """Comparison of two runs by what they left in their model_dirs: parameters, identity, losses."""
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isnan
@@ -92,7 +93,7 @@ def losses_of(model_dir: Path) -> dict[int, float]:
 
     Raises: UsageError when there are none
     """
-    if not model_dir.is_dir():
+    if not os.path.isdir(model_dir):  # False also for too long a name
         raise UsageError(f"{model_dir}: no such folder; pass the model_dir of a training")
     found = {
         event.step: event.value

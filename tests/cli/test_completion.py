@@ -40,6 +40,7 @@ def completed(command: str, *words: str, **variables: str) -> list[str]:
 def test_a_command_completes_its_options_and_words() -> None:
     assert completed("csrun_wse", "--total") == ["--total-nodes"]
     assert completed("csrun", "init", "fc") == ["fc_mnist"]
+    assert completed("csrun", "compare", "a", "mo") == ["dir,mo"]
 
 
 def test_csctl_completes_the_ids_of_jobs(tmp_path: Path) -> None:
