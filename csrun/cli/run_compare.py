@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
-
-
 a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is not checked
 
 

@@ -9,7 +9,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import takewhile
@@ -21,7 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import read_whole
 from csrun.dashboard.page_text import served_page, wafer_of
-from csrun.dashboard.run_catalog import Point, RunCatalog, Use, plain
+from csrun.dashboard.run_catalog import Point, RunCatalog, plain
+from csrun.launch.process.usage_log import LoadSample
 
 ADDRESS = "127.0.0.1"
 TICK_S = 1.0
@@ -95,7 +96,7 @@ class _RunFeed:
         self._server, self._run = server, run
         self._sent = ""
         self._points: list[Point] = []
-        self._usage: list[Use] = []
+        self._usage: list[LoadSample] = []
         self._due_s = -float("inf")
 
     def postpone(self) -> None:
@@ -105,8 +106,8 @@ class _RunFeed:
     def message(self) -> str | None:
         """The run as JSON; None when nothing has changed.
 
-        Of logged steps it has those from number `after` on, as the last one may have got values;
-        of the tasks' use of CPU and memory what came after `used`, as a long one is thinned.
+        `points` are the logged steps from number `after` on, as the last one may have got values;
+        `usage` the samples of the tasks from number `usage_after` on, as a long file is thinned.
         """
         began_s = time.monotonic()
         if began_s < self._due_s:
@@ -120,18 +121,24 @@ class _RunFeed:
         self._due_s = ended_s + min(most_s, share * (ended_s - began_s))
         after = max(0, len(self._points) - 1)
         newest = [(step, wall_s, dict(values)) for step, wall_s, values in points[after:]]
-        used = _count_of_equal(self._usage, usage)
-        if text == self._sent and newest == self._points[after:] and used == len(usage):
+        usage_after = _count_of_equal(self._usage, usage)
+        is_known = newest == self._points[after:] and usage_after == len(usage)
+        if text == self._sent and is_known:
             return None
         self._sent, self._points, self._usage = text, self._points[:after] + newest, usage
-        more = {"after": after, "points": newest, "used": used, "usage": usage[used:]}
+        more = {
+            "after": after,
+            "points": newest,
+            "usage_after": usage_after,
+            "usage": usage[usage_after:],
+        }
         return f'{{"detail":{text},{json.dumps(plain(more))[1:]}'
 
 
-def _count_of_equal(known: list[Use], now: list[Use]) -> int:
+def _count_of_equal(known: Sequence[LoadSample], now: Sequence[LoadSample]) -> int:
     """Number of samples at the begin of both lists that are of the same times."""
     pairs = zip(known, now, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
+    return sum(1 for _ in takewhile(lambda pair: pair[0].taken_s == pair[1].taken_s, pairs))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -43,19 +43,18 @@ FACTS_S = 10.0  # a cluster's controller has others to answer, too
 
 Facts = tuple[tuple[str, str], ...]
 Point = tuple[int, float, dict[str, float]]
-Use = tuple[float, dict[str, tuple[float, int]]]
 
 
 class RunHistory(msgspec.Struct, frozen=True):
     """A run now, and what led to it.
 
-    points: logged steps: step, time, values by tag. usage: times, and CPU and memory of tasks by
-    log. Units: times in seconds since the epoch, CPU in percent of one CPU, memory in bytes
+    points: logged steps: step, time in seconds since the epoch, values by tag. usage: CPU and
+    memory of tasks
     """
 
     detail: RunDetail
     points: list[Point]
-    usage: list[Use] = []
+    usage: list[LoadSample] = []
 
 
 class NoSuchRunError(UsageError):
@@ -128,8 +127,8 @@ class RunCatalog:
             None if model_dir is None else performance_of(model_dir, since_s, until_s),
             files_of(model_dir, folder),
         )
-        points, usage = self._collector.points(job_id), self._collector.usage(job_id)
-        return RunHistory(detail, _points(points), list(map(_use, usage)))
+        points = _points(self._collector.points(job_id))
+        return RunHistory(detail, points, self._collector.usage(job_id))
 
     def _job_facts(self, job: JobLine) -> Facts:
         """Details of a job; of one that has not changed, those of some seconds ago."""
@@ -230,11 +229,6 @@ class RunCatalog:
 
 def _points(steps: Sequence[LoggedStep]) -> list[Point]:
     return [(each.step, each.wall_s, each.values) for each in steps]
-
-
-def _use(sample: LoadSample) -> Use:
-    loads = {log: (load.cpu_percent, load.memory_bytes) for log, load in sample.loads.items()}
-    return sample.taken_s, loads
 
 
 def plain(value: Any) -> Any:

@@ -35,10 +35,10 @@ class RunView {
     root.replaceChildren(make("p", { class: "note" }, "loading"));
   }
 
-  receive({ detail, after, points, used, usage }) {
+  receive({ detail, after, points, usage_after, usage }) {
     if (!this.detail) this.build();
     this.points.splice(after, Infinity, ...points);
-    this.tasks.receive(detail.tasks, used, usage);
+    this.tasks.receive(detail.tasks, usage_after, usage);
     this.detail = detail;
     this.show();
   }

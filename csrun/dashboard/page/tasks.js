@@ -32,12 +32,12 @@ class TaskPanel {
     this.element = make("div", {}, make("div", { class: "wide" }, this.table.element), this.history);
   }
 
-  // Samples from number `used` on take the place of those that are known.
-  receive(tasks, used, usage) {
+  // Samples from number `after` on replace those that are known.
+  receive(tasks, after, usage) {
     this.table.show(tasks);
-    const isNew = usage.length || used < this.usage.length || tasks.length !== this.tasks.length;
+    const isNew = usage.length || after < this.usage.length || tasks.length !== this.tasks.length;
     this.tasks = tasks;
-    this.usage.splice(used, Infinity, ...usage);
+    this.usage.splice(after, Infinity, ...usage);
     if (isNew) this.showCharts();
   }
 
@@ -46,8 +46,9 @@ class TaskPanel {
     if (this.history.hidden) return;
     this.choice.value = this.grouping ?? (this.tasks.length > MOST_LINES ? "role" : "task");
     const options = { isTime: true, text: rate };
-    this.cpu.replaceChildren(lineChart("CPU of tasks", this.lines(0, 1), options));
-    this.memory.replaceChildren(lineChart("Memory of tasks", this.lines(1, 1e6), options));
+    this.cpu.replaceChildren(lineChart("CPU of tasks", this.lines("cpu_percent", 1), options));
+    this.memory.replaceChildren(
+      lineChart("Memory of tasks", this.lines("memory_bytes", 1e6), options));
   }
 
   // Lines of a value, summed over the tasks of each line; in seconds since the first sample.
@@ -55,12 +56,12 @@ class TaskPanel {
     const names = new Map(this.tasks.map((task) => [task.log,
       this.choice.value === "task" ? this.nameOf(task) : `${task.role} on ${task.node}`]));
     const found = new Map([...names.values()].map((name) => [name, []]));
-    for (const [taken, loads] of this.usage) {
+    for (const { taken_s, loads } of this.usage) {
       const sums = new Map();
       for (const [log, load] of Object.entries(loads))
         if (names.has(log))
           sums.set(names.get(log), (sums.get(names.get(log)) ?? 0) + Number(load[value]) / unit);
-      for (const [name, sum] of sums) found.get(name).push([taken - this.usage[0][0], sum]);
+      for (const [name, sum] of sums) found.get(name).push([taken_s - this.usage[0].taken_s, sum]);
     }
     return [...found].map(([name, points]) => ({ name, points }));
   }
