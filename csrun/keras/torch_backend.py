@@ -1,13 +1,11 @@
 """Keras 3 on its PyTorch backend, which csrun records."""
 
 import importlib
-import re
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.base.framework import KERAS
 from csrun.context import use_torch_for_keras
-
-INSTALL = "pip install 'keras>=3.12,<4' 'torch==2.13.*'"
 
 
 def require_keras() -> Any:
@@ -19,10 +17,12 @@ def require_keras() -> Any:
     try:
         found = importlib.import_module("keras")
     except ImportError as error:
-        raise UsageError(f"Keras models need Keras 3 and PyTorch ({error}): {INSTALL}") from error
+        raise UsageError(
+            f"Keras models need Keras 3 and PyTorch ({error}): {KERAS.install}"
+        ) from error
     version = getattr(found, "__version__", "of unknown version")
-    if not re.match(r"3\.(1[2-9]|[2-9]\d)\.", version):
-        raise UsageError(f"Keras must be 3.12 or later, below 4, got {version}: {INSTALL}")
+    if not KERAS.supports(version):
+        raise UsageError(f"Keras must be {KERAS.versions}, got {version}: {KERAS.install}")
     if found.config.backend() != "torch":
         raise UsageError(
             f"Keras uses the backend {found.config.backend()}, csrun records that of PyTorch: set "

@@ -1,46 +1,26 @@
 """Slow imports of a script, found in its source before any task starts."""
 
 import ast
-import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from csrun.base.errors import UsageError
+from csrun.base.framework import KERAS, TENSORFLOW, TORCH, Framework
 from csrun.launch.user_command import UserCommand
 
 #: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch", "tensorflow")
-TORCH_VERSION = "2.13"
-TORCH_REMEDY = f"pip install 'torch=={TORCH_VERSION}.*'"
-_TORCH = "torch", TORCH_REMEDY
-_KERAS = "keras", f"pip install 'keras>=3.12,<4' 'torch=={TORCH_VERSION}.*'"
-_TENSORFLOW = "tensorflow", "pip install 'tensorflow-cpu==2.21.*' 'tf-keras==2.21.*'"
-_TITLES = {"torch": "PyTorch", "keras": "Keras", "tensorflow": "TensorFlow"}
-
-
-class _VersionRange(NamedTuple):
-    """Versions that csrun's estimators work with."""
-
-    pattern: str
-    text: str
-
-
-_WANTED = {
-    "keras": _VersionRange(r"3\.(1[2-9]|[2-9]\d)\.", "3.12 or later, below 4"),
-    "tensorflow": _VersionRange(r"2\.21\.", "2.21"),
-}
-#: Package that an imported module needs, and the command that installs it.
+#: Framework that an imported module needs.
 _NEEDED = {
-    "torch": _TORCH,
-    "cerebras_torch": _TORCH,
-    "cerebras.framework": _TORCH,
-    "csrun.keras": _KERAS,
-    "csrun.tensorflow": _TENSORFLOW,
-    "tensorflow": _TENSORFLOW,
-    "cerebras.tf.cs_model_to_estimator": _KERAS,
-    "cerebras.tf": _TENSORFLOW,
+    "torch": TORCH,
+    "cerebras_torch": TORCH,
+    "cerebras.framework": TORCH,
+    "csrun.keras": KERAS,
+    "csrun.tensorflow": TENSORFLOW,
+    "tensorflow": TENSORFLOW,
+    "cerebras.tf.cs_model_to_estimator": KERAS,
+    "cerebras.tf": TENSORFLOW,
 }
 _BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of torch.optim imports
 
@@ -78,12 +58,16 @@ def require_packages(command: UserCommand) -> None:
         for module in _modules(node):
             if (name := _needing(module)) is None:
                 continue
-            needed, install = _NEEDED[name]
+            needed = _NEEDED[name]
             shown = name if module.startswith(name) else module
             imports = f"{script}:{node.lineno}: imports {shown}"
-            if find_spec(needed) is None and not (script.parent / f"{needed}.py").exists():
-                raise UsageError(f"{imports}, and {_TITLES[needed]} is not installed: {install}")
-            _require_version(imports, name)
+            neighbour = script.parent / f"{needed.package}.py"
+            if find_spec(needed.package) is None and not neighbour.exists():
+                raise UsageError(
+                    f"{imports}, and {needed.title} is not installed: {needed.install}"
+                )
+            if needed is not TORCH and name != needed.package:
+                _require_version(imports, needed)
 
 
 def _needing(module: str) -> str | None:
@@ -95,20 +79,19 @@ def _needing(module: str) -> str | None:
     return next((name for name in _NEEDED if f"{module}.".startswith(f"{name}.")), None)
 
 
-def _require_version(imports: str, name: str) -> None:
+def _require_version(imports: str, needed: Framework) -> None:
     """Raises: UsageError for csrun's estimators with another TensorFlow or Keras, or without it"""
-    needed, install = _NEEDED[name]
-    if name == needed or needed == "torch":
-        return
-    versions = ("tensorflow", "tensorflow-cpu") if needed == "tensorflow" else (needed,)
-    found = next(filter(None, map(_version, versions)), None)
+    names = ("tensorflow", "tensorflow-cpu") if needed is TENSORFLOW else (needed.package,)
+    found = next(filter(None, map(_version, names)), None)
     if found is None:
         return
-    title, wanted = _TITLES[needed], _WANTED[needed]
-    if not re.match(wanted.pattern, found):
-        raise UsageError(f"{imports}, which needs {title} {wanted.text}, got {found}: {install}")
-    if needed == "tensorflow" and find_spec("tf_keras") is None:
-        raise UsageError(f"{imports}, which needs Keras 2: {install}")
+    if not needed.supports(found):
+        raise UsageError(
+            f"{imports}, which needs {needed.title} {needed.versions}, got {found}: "
+            f"{needed.install}"
+        )
+    if needed is TENSORFLOW and find_spec("tf_keras") is None:
+        raise UsageError(f"{imports}, which needs Keras 2: {needed.install}")
 
 
 def _version(distribution: str) -> str | None:
@@ -126,25 +109,25 @@ def is_run_by_params(script: str) -> bool:
 
 
 def version_hint(command: UserCommand) -> str | None:
-    """A hint for who runs a script of csrun's PyTorch front end with another PyTorch; else None."""
+    """Hint for a script of csrun's PyTorch front end with an untested PyTorch; else None."""
     if command.script is None:
         return None
     modules = (name for node in _tree(Path(command.script)).body for name in _modules(node))
     names = {_needing(module) for module in modules}
-    of_torch = {name for name, (needed, _) in _NEEDED.items() if needed != "tensorflow"}
+    of_torch = {name for name, needed in _NEEDED.items() if needed is not TENSORFLOW}
     if not names & (of_torch - {"torch"}):
         return None
     found = _version("torch")
-    if found is None or found.startswith(f"{TORCH_VERSION}."):
+    if found is None or TORCH.supports(found):
         return None
     return (
-        f"csrun was tested with PyTorch {TORCH_VERSION}, this is {found}: {TORCH_REMEDY} installs "
-        "the tested version"
+        f"csrun was tested with PyTorch {TORCH.versions}, this is {found}: {TORCH.install} "
+        "installs the tested version"
     )
 
 
 def interpreter_hint(command: UserCommand) -> str | None:
-    """A hint for who runs a script of csrun.nn by the interpreter of PyTorch scripts; else None."""
+    """Hint for a script of csrun.nn under the interpreter of PyTorch scripts; else None."""
     script = command.script
     if command.interpreter != "python-pt" or script is None or not is_run_by_params(script):
         return None

@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.base.framework import TENSORFLOW
 from csrun.context import use_keras_2_for_tensorflow
 from csrun.tensorflow.checkpoint_state import add_checkpoint_state
 from csrun.tensorflow.estimator_names import estimator_module
-from csrun.tensorflow.install_command import INSTALL
 from csrun.tensorflow.script_precision import HALF_POLICIES
 from csrun.tensorflow.script_precision import policies as asked
 
@@ -92,7 +92,9 @@ def _use_keras_2(tensorflow: Any) -> None:
     """
     spec = find_spec("tf_keras")
     if spec is None or spec.origin is None:
-        raise UsageError(f"Keras 2 is not installed, which TensorFlow 1 models use: {INSTALL}")
+        raise UsageError(
+            f"Keras 2 is not installed, which TensorFlow 1 models use: {TENSORFLOW.install}"
+        )
     folder = str(Path(spec.origin).parent / "api" / "_v2")
     if folder not in tensorflow.__path__:
         tensorflow.__path__.insert(0, folder)

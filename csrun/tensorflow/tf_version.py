@@ -5,10 +5,8 @@ import random
 from typing import Any
 
 from csrun.base.errors import UsageError
+from csrun.base.framework import TENSORFLOW
 from csrun.context import use_keras_2_for_tensorflow
-from csrun.tensorflow.install_command import INSTALL
-
-VERSION = "2.21"
 
 
 def require_tensorflow() -> Any:
@@ -20,10 +18,14 @@ def require_tensorflow() -> Any:
     try:
         found = importlib.import_module("tensorflow")
     except ImportError as error:
-        raise UsageError(f"TensorFlow models need TensorFlow ({error}): {INSTALL}") from error
+        raise UsageError(
+            f"TensorFlow models need TensorFlow ({error}): {TENSORFLOW.install}"
+        ) from error
     version = getattr(found, "__version__", "of unknown version")
-    if not version.startswith(f"{VERSION}."):
-        raise UsageError(f"TensorFlow must be {VERSION}, got {version}: {INSTALL}")
+    if not TENSORFLOW.supports(version):
+        raise UsageError(
+            f"TensorFlow must be {TENSORFLOW.versions}, got {version}: {TENSORFLOW.install}"
+        )
     return found
 
 

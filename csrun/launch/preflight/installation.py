@@ -16,10 +16,10 @@ from tempfile import TemporaryFile
 import msgspec
 
 from csrun.base.errors import CsrunError
+from csrun.base.framework import TORCH
 from csrun.base.version import VERSION, installed_versions
 from csrun.context import environment, state_dir
 from csrun.launch.preflight.checks import CheckResult, Status, judge
-from csrun.launch.script_imports import TORCH_REMEDY, TORCH_VERSION
 from csrun.site import Scheduler, Site
 
 LEAST_PYTHON = (3, 11)
@@ -171,10 +171,10 @@ def _of_cpu(found: MachineFacts) -> Iterator[CheckResult]:
 def _of_torch(version: str | None) -> CheckResult:
     if version is None:
         return CheckResult(
-            "torch", _HERE, Status.SKIPPED, "not installed", f"for PyTorch scripts: {TORCH_REMEDY}"
+            "torch", _HERE, Status.SKIPPED, "not installed", f"for PyTorch scripts: {TORCH.install}"
         )
-    good = version.startswith(f"{TORCH_VERSION}.")
-    return judge("torch", _HERE, good, version, f"PyTorch scripts need it: {TORCH_REMEDY}")
+    good = TORCH.supports(version)
+    return judge("torch", _HERE, good, version, f"PyTorch scripts need it: {TORCH.install}")
 
 
 def _of_resources(found: MachineFacts) -> Iterator[CheckResult]:
