@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from csrun.base.errors import UsageError
-from csrun.base.half_formats import storage_format
+from csrun.base.half_formats import HalfFormat, storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.learning import UPDATE_SCOPE
@@ -48,39 +48,37 @@ def trace_keras(
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
     """
+    storage, mode = _storage_of(model, config), options.run_mode
+    trains = mode is RunMode.TRAIN
+    learning = learning_of(model, storage is not None) if trains else KerasLearning({})
+    if learning.step is not None:
+        learning.step.require_supported(options, last)
+    step = _KerasStep(model, mode, learning.step)
+    recording = step.record(dataset)
+    _require_no_draws(recording)
+    specs = dataset.element_spec()
+    recording = _with_names(recording, dataset.names(len(specs)))
+    labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
+    wanted = [] if trains else [*labels, *_refs(step.outputs)]
+    scaling = None if storage is None else learning.scaling
+    with _named_layer():
+        module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
+    if storage is not None:
+        set_storage(module, storage)
+    traced = step.traced(module, wanted)
+    rebatch(module, options, specs[0].shape[0])
+    return traced
+
+
+def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:
+    """The format of stored values. Raises: UsageError for a precision that is not supported"""
     if config.arithmetic != "float32":
         raise UsageError(
             "runconfig.precision must be float32, or mixed, for a Keras model, got "
             f"{config.precision}"
         )
     configured = storage_format(config.precision, config.cb16_exponent_bias)
-    storage = storage_of(model.keras, configured)
-    mode = options.run_mode
-    specs = dataset.element_spec()
-    names = dataset.names(len(specs))
-    is_mixed, trains = storage is not None, mode is RunMode.TRAIN
-    learning = learning_of(model, is_mixed) if trains else KerasLearning({})
-    if learning.step is not None:
-        learning.step.require_supported(options, last)
-    step = _KerasStep(model, mode, learning.step)
-    recording = step.record(dataset)
-    _require_no_draws(recording)
-    recording = _with_names(recording, names)
-    labels = _refs(step.batch[1:]) if mode is RunMode.EVAL else []
-    wanted = [] if mode is RunMode.TRAIN else [*labels, *_refs(step.outputs)]
-    scaling = None if storage is None else learning.scaling
-    with _named_layer():
-        module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
-    if storage is not None:
-        set_storage(module, storage)
-    metrics = None
-    if mode is RunMode.EVAL:
-        metrics = KerasMetrics.of(model, step.batch[1:], step.outputs)
-    elif mode is RunMode.PREDICT:
-        _name_outputs(module, dict(zip(map(output_name, wanted), step.names, strict=True)))
-    rebatch(module, options, specs[0].shape[0])
-    folders = (OPTIMIZER_FOLDER,) if learning.step else ()
-    return TracedModel(module, metrics, first_values=model.values(), optimizer_folders=folders)
+    return storage_of(model.keras, configured)
 
 
 @contextmanager
@@ -97,13 +95,15 @@ def _named_layer() -> Iterator[None]:
 
 def _require_no_draws(recording: Recording) -> None:
     """Raises: UsageError for a layer with random numbers that are no mask of dropout"""
-    for leaf in recording.script_leaves:
-        scopes = (op.scope for op in recording.operators if leaf.value in op.operands)
-        raise UsageError(
-            f"layer {next(scopes, '') or 'model'}: {leaf.name}: it draws random numbers, and csrun "
-            "draws the masks of dropout only: use keras.layers.Dropout, or have the input_fn give "
-            "the numbers as a feature"
-        )
+    leaf = next(iter(recording.script_leaves), None)
+    if leaf is None:
+        return
+    scopes = (op.scope for op in recording.operators if leaf.value in op.operands)
+    raise UsageError(
+        f"layer {next(scopes, '') or 'model'}: {leaf.name}: it draws random numbers, and csrun "
+        "draws the masks of dropout only: use keras.layers.Dropout, or have the input_fn give "
+        "the numbers as a feature"
+    )
 
 
 def example_of(dataset: Dataset) -> tuple[Any, ...]:
@@ -172,6 +172,19 @@ class _KerasStep:
                 if new is not None and new is not before:
                     before.copy_(new.detach())
         return loss
+
+    def traced(self, module: ModuleOp, wanted: Sequence[Ref]) -> TracedModel:
+        """The traced model of the module of the recorded step, which has the `wanted` outputs:
+        those of a prediction are named here.
+        """
+        metrics = None
+        if self._mode is RunMode.EVAL:
+            metrics = KerasMetrics.of(self._model, self.batch[1:], self.outputs)
+        elif self._mode is RunMode.PREDICT:
+            _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))
+        folders = () if self._update is None else (OPTIMIZER_FOLDER,)
+        first_values = self._model.values()
+        return TracedModel(module, metrics, first_values=first_values, optimizer_folders=folders)
 
     @property
     def names(self) -> list[str]:

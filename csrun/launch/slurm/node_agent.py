@@ -206,6 +206,20 @@ def _complain(text: str) -> None:
     time.sleep(HEARD_S)
 
 
+def _ready(place: environment.SlurmPlace) -> mailbox.NodeReady:
+    """Report of this node before its tasks start."""
+    return mailbox.NodeReady(
+        place.node_id,
+        place.job_id,
+        place.node,
+        tuple(sorted(os.sched_getaffinity(0))),
+        machine(),
+        address_towards(place.launch_address),
+        place.account,
+        installed_versions(),
+    )
+
+
 def main(argv: list[str]) -> int:
     """Run the agent of the node in Slurm's variables; the module's text has the arguments."""
     folder, modules = JobFolder(Path(argv[0])), argv[1]
@@ -226,22 +240,10 @@ def main(argv: list[str]) -> int:
     environment.adopt(environment.ONE_BLAS_THREAD)
     preload(filter(None, modules.split(",")))  # before the report: all nodes then fork together
     os.set_blocking(1, False)  # for a bell that nobody takes from the pipe any more
-    cpus = tuple(sorted(os.sched_getaffinity(0)))
-    address = address_towards(place.launch_address)
-    ready = mailbox.NodeReady(
-        place.node_id,
-        place.job_id,
-        place.node,
-        cpus,
-        machine(),
-        address,
-        place.account,
-        installed_versions(),
-    )
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
     agent = NodeAgent(folder, place, ranks)
     try:
-        code = agent.run(ready)
+        code = agent.run(_ready(place))
     except CsrunError as error:
         print(f"{COMPLAINT}{place.node}: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
