@@ -31,8 +31,8 @@ class WaferRate:
 def wafer_rate(executable: Executable, dataset: Dataset, settings: RunSettings) -> WaferRate:
     """Measure this machine's executor with a batch ready, updates of the weights included.
 
-    Ranges of numbers are measured as in the run, and removed, but not those of a training in the
-    folder; its few recorded steps are not there.
+    Value ranges go to a temporary directory, so that those of a training in the folder stay.
+    Recording is off.
     """
     plan = msgspec.structs.replace(executable.plan, recording=None)
     with TemporaryDirectory(prefix="csrun-ranges-") as ranges:

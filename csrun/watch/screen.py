@@ -58,7 +58,7 @@ _STATE_STYLES = {
 @dataclass(frozen=True)
 class Look:
     """Appearance of a screen. selected: the job whose line is marked. shows_log: instead of the
-    job's run. footer: last line; bold: a question.
+    job's run. footer: last line. asks: the footer is a question.
     """
 
     selected: int | None = None

@@ -88,7 +88,7 @@ class StepGradients:
     @property
     def _outputs(self) -> StepOutputs:
         outputs = self.step()
-        assert outputs is not None, "who reads its gradients has the step"
+        assert outputs is not None, "the step is alive while its gradients are read"
         return outputs
 
     def end(self, made: Sequence[Edit]) -> None:

@@ -29,7 +29,7 @@ class ReturnedGradients:
     @property
     def _outputs(self) -> StepOutputs:
         outputs = self._step()
-        assert outputs is not None, "who reads its gradients has the step"
+        assert outputs is not None, "the step is alive while its gradients are read"
         return outputs
 
     def __call__(self, name: str) -> torch.Tensor:
