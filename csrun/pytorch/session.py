@@ -133,10 +133,12 @@ class Session:
         model = self._model
         if isinstance(model, ModelGroup):
             model.take_forward()
-            updating = UpdatingLoop(run, self.line, model, optimization, model.forward, False)
+            cause = f"{self.line}: updates are recorded with the step"
+            updating = UpdatingLoop(run, self.line, model, optimization, model.forward, cause)
             opened.enter_context(GroupPatches(updating, model))
             return updating
-        loop = SessionLoop(run, self.line, model, optimization, model.forward, self._settings.fast)
+        cause = "" if self._settings.fast else "cbtorch.initialize(fast=False)"
+        loop = SessionLoop(run, self.line, model, optimization, model.forward, cause)
         opened.enter_context(Patches(loop, model, optimization))
         return loop
 

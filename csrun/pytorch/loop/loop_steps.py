@@ -52,8 +52,9 @@ class LoopSteps:
     """Shell of the steps of a loop; what the loop calls is in `SessionLoop`.
 
     line: of the Session; a later Session in that line has the same variants. forward: the model's
-    own. is_fast: steps after the first ones need not be recorded. user: the state of the user's
-    objects. watch: guards the model's tensors between steps. scaled_loss: by GradScalers.
+    own. recorded_for: why all steps are recorded; empty: those after the first ones need not be.
+    user: the state of the user's objects. watch: guards the model's tensors between steps.
+    scaled_loss: by GradScalers.
     """
 
     RECORDED: ClassVar[type[RecordedStep]] = RecordedStep
@@ -66,7 +67,7 @@ class LoopSteps:
         model: torch.nn.Module,
         optimization: Optimization | None,
         forward: Callable[..., Any],
-        is_fast: bool,
+        recorded_for: str,
     ) -> None:
         self._run, self._model, self._optimization, self._line = run, model, optimization, line
         self._trainable = list(model.parameters())
@@ -75,7 +76,7 @@ class LoopSteps:
             (line, optimization is not None),
             model,
             lambda: self._guards.changed,
-            is_fast,
+            recorded_for,
         )
         self._step: LoopStep | None = None
         self._known_operators: dict[Key, KnownOperators] = {}  # by part of the loop

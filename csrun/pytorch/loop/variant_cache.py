@@ -22,7 +22,6 @@ from csrun.pytorch.user import SessionLoader
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
 MOST_STATES = 16  # of one batch: a program each
 MOST_GRAPHS = 64  # of one batch whose steps are all recorded
-NOT_FAST = "cbtorch.initialize(fast=False)"
 
 log = logging.getLogger("csrun")
 
@@ -34,7 +33,7 @@ class VariantCache:
     guards see, each of them is recorded, and its variant is found by its graph.
 
     session: equal for Sessions that share their variants. changed: returns the name of what changed
-    last of all that forward reads. is_fast: steps after the first ones need not be recorded.
+    last of all that forward reads. recorded_for: why all steps are recorded; empty: they need not be.
     """
 
     def __init__(
@@ -43,9 +42,9 @@ class VariantCache:
         session: tuple[object, ...],
         model: torch.nn.Module,
         changed: Callable[[], str],
-        is_fast: bool,
+        recorded_for: str,
     ) -> None:
-        self._run, self._changed, self._is_fast = run, changed, is_fast
+        self._run, self._changed, self._recorded_for = run, changed, recorded_for
         self._causes = run.recorded_parts(session)
         self._variants: dict[Key, StepVariant] = {}
         self._earlier = run.variants_of(session, self._variants)
@@ -98,7 +97,7 @@ class VariantCache:
 
     def cause_of(self, key: Key) -> str:
         """Return why all steps of a part of the loop are recorded; empty if they are not."""
-        return self._causes.get(key[:3], "") if self._is_fast else NOT_FAST
+        return self._recorded_for or self._causes.get(key[:3], "")
 
     def record_all(self, recorded: RecordedStep, cause: str) -> None:
         """Have all further steps of a recorded step's part recorded, and say so once."""

@@ -40,7 +40,7 @@ from csrun.pytorch.record.unsupported import (
     DRAWS,
     refusal_of,
 )
-from csrun.pytorch.record.update_numbers import has_number, record_scaled
+from csrun.pytorch.record.update_numbers import has_number, overload_of_tensors, record_scaled
 
 aten = torch.ops.aten
 #: Operators whose result is an alias of the operand.
@@ -238,6 +238,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             return call_for_user(func, args, kwargs)
         if is_of_lists(func):
             return record_each(self, func, args, kwargs)
+        func = overload_of_tensors(func)
         if self.is_in_update and has_number(func, kwargs):
             return record_scaled(self, func, args, kwargs)
         if self.followed is not None:

@@ -1,6 +1,7 @@
 """Operators of an optimizer with a number that may differ in each step, such as a learning rate.
 
-They are recorded as a product by the number and a sum, since a product takes it with the step.
+Those that add something times the number are recorded as a product by the number and a sum, since a
+product takes it with the step.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,19 +18,34 @@ _SCALED: Mapping[Any, tuple[str, Any]] = {
     aten.addcdiv_.default: ("value", aten.div.Tensor),
     aten.addcmul_.default: ("value", aten.mul.Tensor),
 }
+_LERPS = (aten.lerp.Scalar, aten.lerp_.Scalar)
 _SUMS: Mapping[Any, Callable[..., Any]] = {
     aten.add.Tensor: aten.add.Tensor,
     aten.sub_.Tensor: aten.sub_.Tensor,
 }
 
+#: Operators on lists call the overload for numbers, code in Python the other one, which takes both.
+_OVERLOADS: Mapping[Any, Any] = {
+    packet.Scalar: packet.Tensor
+    for name in ("add", "sub", "mul", "div")
+    for packet in (getattr(aten, name), getattr(aten, f"{name}_"))
+}
+
+
+def overload_of_tensors(func: Any) -> Any:
+    """Return the overload of an operator that takes a number or a tensor, if there is one."""
+    return _OVERLOADS.get(func, func)
+
 
 def has_number(func: Any, kwargs: Mapping[str, Any]) -> bool:
     """True if an operator scales what it adds."""
-    return func in _SCALED and kwargs.get(_SCALED[func][0], 1) != 1
+    return func in _LERPS or (func in _SCALED and kwargs.get(_SCALED[func][0], 1) != 1)
 
 
 def record_scaled(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Record an operator with a number, in parts."""
+    if func in _LERPS:
+        return _record_lerp(recorder, func, *args)
     key, combine = _SCALED[func]
     target, *operands = (recorder.traced(x) if isinstance(x, torch.Tensor) else x for x in args)
     term = operands[0] if combine is None else recorder.record(None, combine, tuple(operands), {})
@@ -38,3 +54,16 @@ def record_scaled(recorder: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if total._schema.is_mutable:
         return recorder.writes.record(total, (target, term), {})
     return recorder.record(None, total, (target, term), {})
+
+
+def _record_lerp(recorder: Any, func: Any, start: Any, end: Any, weight: float) -> Any:
+    """Record start + weight (end - start), from the nearer end as PyTorch computes it."""
+    first, last = (recorder.traced(x) for x in (start, end))
+    way = recorder.record(None, aten.sub.Tensor, (last, first), {})
+    is_near = abs(weight) < 0.5
+    term = recorder.record(None, aten.mul.Tensor, (way, weight if is_near else 1 - weight), {})
+    total, operand = (aten.add.Tensor, first) if is_near else (aten.sub.Tensor, last)
+    value = recorder.record(None, total, (operand, term), {})
+    if func._schema.is_mutable:
+        return recorder.writes.record(aten.copy_.default, (first, value), {})
+    return value

@@ -120,3 +120,15 @@ def test_dampening_is_refused_where_the_update_is_recorded(tmp_path):
     made = {"optimizer": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5)}
     with pytest.raises(UsageError, match="dampening of SGD differs in its first step"):
         InLists(**made).session(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Adam of lists"])
+def test_numbers_that_change_with_each_step_need_no_program_of_their_own(name, tmp_path, caplog):
+    """Factors of a mean, corrections of the bias: the first steps show which numbers change."""
+    caplog.set_level("INFO", "csrun")
+    kit = InLists(optimizer={**CASES, **IN_LISTS}[name])
+    with kit.session(tmp_path):
+        for _ in range(2):
+            kit.train_once()
+    assert caplog.text.count("Compiled in") <= 5, "of 12 steps"
+    assert "updates are recorded with the step (" in caplog.text
