@@ -33,7 +33,7 @@ class VariantCache:
     guards see, each of them is recorded, and its variant is found by its graph.
 
     session: equal for Sessions that share their variants. changed: returns the name of what changed
-    last of all that forward reads. recorded_for: why all steps are recorded; empty: they need not be.
+    last of all that forward reads. recorded_for: why all steps are recorded; empty if they are not.
     """
 
     def __init__(
