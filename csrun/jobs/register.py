@@ -101,7 +101,7 @@ def _own_records(site: Site) -> Records:
     folder = _folder(site)
     try:
         status = folder.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return {}
     version = status.st_ino, status.st_mtime_ns, status.st_ctime_ns
     known = _listings.get(folder)
