@@ -129,10 +129,15 @@ def summarize(cause: TaskEnd) -> str:
 
 
 def who(end: TaskEnd) -> str:
-    """Name a task: its rank, role and node, or the system whose wafer it was."""
-    if end.wafer is not None:
-        return f"wafer of {end.wafer} (for rank {end.rank} on {end.node})"
-    return f"rank {end.rank} ({end.role}) on {end.node}"
+    """Name a task as its failure is summarized."""
+    return describe_task(end.rank, end.role, end.node, end.wafer)
+
+
+def describe_task(rank: int, role: Role, node: str, wafer: str | None = None) -> str:
+    """Name a task by its rank, role and node, or by the system whose wafer it was."""
+    if wafer is not None:
+        return f"wafer of {wafer} (for rank {rank} on {node})"
+    return f"rank {rank} ({role}) on {node}"
 
 
 def how(exit_code: int) -> str:

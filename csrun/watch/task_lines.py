@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from csrun.context import JobFile, Role
+from csrun.context import JobFile, Role, TaskReportKind
 from csrun.context.job import TaskEntry, ended_file, peer_name
 from csrun.jobs.folder import JobFolder
+from csrun.launch.first_cause import describe_task
 from csrun.launch.process.task_output import log_name
 from csrun.launch.process.usage_log import TaskLoad
 from csrun.watch.site_snapshot import TaskLine
@@ -16,13 +17,18 @@ _STOPPED, _ZOMBIE = "Tt", "Z"
 
 @dataclass(frozen=True)
 class TasksNow:
-    """The tasks of a job at a moment. is_active: the job waits or runs; loads: by log."""
+    """The tasks of a job at a moment.
+
+    is_active: the job waits or runs; loads: by log; cause: why the job failed, which begins with
+    the task that failed first.
+    """
 
     job: JobFile
     folder: JobFolder
     loads: Mapping[str, TaskLoad]
     is_active: bool
     straggler: str = ""
+    cause: str = ""
 
     def lines(self) -> tuple[TaskLine, ...]:
         """A line for each task by rank, and for each wafer below its chief."""
@@ -32,12 +38,14 @@ class TasksNow:
     def _of_task(self, task: TaskEntry) -> TaskLine:
         log, name = log_name(task.rank), peer_name(task.role, task.rank)
         load = self.loads.get(log)
+        label = describe_task(task.rank, task.role, task.node)
+        has_ended = ended_file(self.folder.path, task.rank).exists()
         return TaskLine(
             name,
             task.rank,
             task.role,
             task.node,
-            self._state(str(task.rank), load, ended_file(self.folder.path, task.rank).exists()),
+            self._state(str(task.rank), label, load, has_ended),
             None if load is None else load.cpu_percent,
             None if load is None else load.memory_bytes,
             bool(self.straggler) and name == self.straggler,
@@ -45,16 +53,17 @@ class TasksNow:
         )
 
     def _wafers(self) -> list[TaskLine]:
-        found = []
+        found, chief = [], self.job.tasks[0]
         for log in sorted(path.stem for path in self.folder.logs.glob(f"{_WAFER}*.log")):
-            load = self.loads.get(log)
+            load, system = self.loads.get(log), log.removeprefix(_WAFER)
+            label = describe_task(chief.rank, Role.WAFER, chief.node, system)
             found.append(
                 TaskLine(
-                    peer_name(Role.WAFER, system=log.removeprefix(_WAFER)),
+                    peer_name(Role.WAFER, system=system),
                     None,
                     Role.WAFER,
-                    self.job.tasks[0].node,
-                    self._state(log, load, load is None),
+                    chief.node,
+                    self._state(log, label, load, load is None),
                     None if load is None else load.cpu_percent,
                     None if load is None else load.memory_bytes,
                     log=log,
@@ -62,10 +71,13 @@ class TasksNow:
             )
         return found
 
-    def _state(self, report_name: str, load: TaskLoad | None, has_ended: bool) -> str:
-        if self.folder.report(report_name) is not None:
+    def _state(self, report_name: str, label: str, load: TaskLoad | None, has_ended: bool) -> str:
+        if self.cause.startswith(label):  # a killed task has written no report
             return "failed"
-        if has_ended or not self.is_active:
+        report = self.folder.report(report_name)
+        if report is not None and report.kind is not TaskReportKind.PEER_LOST:
+            return "failed"
+        if report is not None or has_ended or not self.is_active:
             return "ended"
         if load is None:
             return "unknown"

@@ -12,6 +12,7 @@ from csrun.jobs.record import Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, registered
 from csrun.jobs.request import JobOptions
 from csrun.launch import backend_of
+from csrun.launch.first_cause import TaskEnd, summarize
 from csrun.records import log_lines
 from csrun.records.events import EventWriter
 from csrun.site import load
@@ -99,6 +100,22 @@ def test_the_tasks_of_a_job_that_failed(job: RegisteredJob, collector: Collector
     assert found.job is not None
     assert [task.state for task in found.job.tasks] == ["ended", "ended", "failed"]
     assert found.jobs[0].why == "rank 2 failed"
+
+
+def test_the_task_of_the_first_cause_has_failed(job: RegisteredJob, collector: Collector) -> None:
+    job.folder.log("wafer-cs2-01").touch()
+    for rank in (0, 1, 2):
+        message = "lost the connection to the wafer of cs2-01"
+        report = TaskReport(rank, TaskReportKind.PEER_LOST, message, "", 1, 1.0, 10)
+        report.write(job.folder.path)
+    wafer = TaskEnd("wafer-cs2-01", 0, Role.WAFER, "node1", -9, 1.0, wafer="cs2-01")
+    job.end(Outcome(RecordState.FAILED, 137, summarize(wafer)))
+    found = collector.snapshot(job.job_id).job
+    assert found is not None
+    assert [(task.name, task.state) for task in found.tasks] == [
+        ("chief", "ended"), ("wafer cs2-01", "failed"),
+        ("streamer 1", "ended"), ("streamer 2", "ended"),
+    ]  # fmt: skip
 
 
 def test_a_damaged_job_is_shown_without_its_run(job: RegisteredJob, collector: Collector) -> None:
