@@ -42,6 +42,8 @@ def dashboard(folder: Path, site: str | None, port: int, export: Path | None) ->
 
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; pass one that has model_dirs below it")
+    if export is not None and not os.path.isdir(export.parent):
+        raise UsageError(f"{export}: no such folder {export.parent}")
     known = load(site)
     catalog = RunCatalog(known, backend_of(known), Path(os.path.abspath(folder)))
     if export is not None:
@@ -52,12 +54,15 @@ def dashboard(folder: Path, site: str | None, port: int, export: Path | None) ->
 
 
 def _export(catalog: "RunCatalog", path: Path) -> None:
-    from csrun.base.files import write_whole, writing
+    from csrun.base.errors import CsrunError
+    from csrun.base.files import write_whole
     from csrun.dashboard.page_text import exported_page
 
     text = exported_page(catalog)
-    with writing(path):
+    try:
         write_whole(path, text.encode(), durable=False)
+    except OSError as error:
+        raise CsrunError(f"{path}: cannot be written: {error.strerror}") from error
     click.echo(f"{path}: {len(text):,} bytes")
 
 
