@@ -97,7 +97,8 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
         choices = [str(choice) for part in union_members(kind) for choice in _choices(part)]
         guess = _not_there_yet(kind, value) or suggestion(value, choices)
         return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
-    return f"{where}{rule[0].lower()}{rule[1:]}, got {_shorten(value)}"
+    got = "" if isinstance(value, dict) else f", got {_shorten(value)}"  # the rule names its keys
+    return f"{where}{rule[0].lower()}{rule[1:]}{got}"
 
 
 def _at(raw: Any, root: Type, path: str) -> tuple[Any, Type]:

@@ -67,3 +67,4 @@ def test_contradictions_and_what_is_out_of_range(read, keys, message):
     with pytest.raises(UsageError) as caught:
         read(keys)
     assert message in str(caught.value)
+    assert "got {" not in str(caught.value)
