@@ -113,10 +113,11 @@ def _precision(found: Mapping[str, Any], given: Any) -> str | None:
     flags = ((_USE_BFLOAT16, "bfloat16"), (_USE_CBFLOAT16, CB16))
     formats |= {key: name for key, name in flags if found.get(key)}
     (first, name), *others = formats.items() or [(_MIXED_PRECISION, "float16")]
-    for other, another in others:
-        if another != name:
-            values = {**found, _PRECISION: given}
-            raise _contradiction({first: values[first], other: values[other]})
+    contradicting = [other for other, another in others if another != name]
+    contradicting += [key for key, each in flags if each == name and found.get(key) is False]
+    if contradicting:
+        values, other = {**found, _PRECISION: given}, contradicting[0]
+        raise _contradiction({first: values[first], other: values[other]})
     return f"{MIXED}{name}"
 
 

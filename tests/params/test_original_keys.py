@@ -70,6 +70,15 @@ def test_the_precision_of_the_keys(read, text, precision):
             "{csconfig: {use_cbfloat16: true}, runconfig: {precision: mixed_float16}}",
             "runconfig.precision is mixed_float16 and csconfig.use_cbfloat16 is True: give one",
         ),
+        (
+            "{model: {mixed_precision: true, fp16_type: cbfloat16}, "
+            "csconfig: {use_cbfloat16: false}}",
+            "model.fp16_type is cbfloat16 and csconfig.use_cbfloat16 is False: give one of them",
+        ),
+        (
+            "{model: {use_bfloat16: false}, runconfig: {precision: mixed_bfloat16}}",
+            "runconfig.precision is mixed_bfloat16 and model.use_bfloat16 is False: give one of",
+        ),
         ("model: {precision_opt_level: 3}", "model.precision_opt_level: must be one of 0, 1, 2, g"),
         ("runconfig: {precision_opt_level: true}", "runconfig.precision_opt_level: must be one of"),
         (
