@@ -30,7 +30,7 @@ BLOCK_ROWS = 96  # of A, packed at a time
 _BATCH_FLOATS = 1 << 16  # of B, packed in a thread's scratch
 #: Of each thread: rows of A for a block of k, then columns of B.
 SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _BATCH_FLOATS)
-PACKED_BYTES = 16 << 20  # at most, of B that all threads share
+PACKED_BYTES = 4 << 20  # at most, of B that all threads share
 _PACKED_COLUMNS = 96  # of a chunk, at most
 _CHUNKS = 4  # of each thread, in which one may be slower than others
 _TILES_OF_CHUNK = 2  # of rows
