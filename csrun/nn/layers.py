@@ -64,7 +64,7 @@ class Dense:
 
 
 class Bias:
-    """x plus a trained bias per feature, for a product without one, such as `Embedding.attend`.
+    """x plus a trained bias per feature, for example after `Embedding.attend`.
 
     The parameter `<name>/bias`, of the size of the last axis, is created at each call.
     """

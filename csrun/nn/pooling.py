@@ -6,7 +6,7 @@ from csrun.nn.windows import Sizes, pair_of, require_images
 
 
 class MaxPool:
-    """Maximum of each window; padding never wins.
+    """Maximum of each window; padding is ignored.
 
     `stride` defaults to the window size. Of equal values, the first gets the gradient.
 
