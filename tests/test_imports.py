@@ -18,22 +18,22 @@ from csrun.compiler import compile_directory
 
 ROOT = Path(csrun.__file__).parent
 EVERYTHING = frozenset(p.name for p in ROOT.iterdir() if (p / "__init__.py").exists())
-NOUNS = frozenset({"cirh", "executable", "kernels", "records", "context", "site"})
+CORE = frozenset({"cirh", "executable", "kernels", "records", "context", "site"})
 # The table of docs/design.md, top down: a package imports only what its row names, and `base`.
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": EVERYTHING,
-    "params": NOUNS | {"estimator", "nn", "data"},
-    "tensorflow": NOUNS | {"estimator", "nn", "compiler", "runtime", "data"},
-    "keras": NOUNS | {"pytorch", "estimator", "nn", "compiler", "runtime", "data"},
-    "pytorch": NOUNS | {"estimator", "advice", "compiler", "runtime", "jobs", "system", "data"},
-    "estimator": NOUNS | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},
-    "nn": NOUNS | {"runtime"},
-    "advice": NOUNS | {"launch", "compiler", "runtime", "jobs", "system", "data"},
+    "params": CORE | {"estimator", "nn", "data"},
+    "tensorflow": CORE | {"estimator", "nn", "compiler", "runtime", "data"},
+    "keras": CORE | {"pytorch", "estimator", "nn", "compiler", "runtime", "data"},
+    "pytorch": CORE | {"estimator", "advice", "compiler", "runtime", "jobs", "system", "data"},
+    "estimator": CORE | {"nn", "advice", "compiler", "runtime", "jobs", "system", "data"},
+    "nn": CORE | {"runtime"},
+    "advice": CORE | {"launch", "compiler", "runtime", "jobs", "system", "data"},
     "dashboard": frozenset(
         {"watch", "launch", "compiler", "jobs", "executable", "records", "context", "site"}
     ),
-    "watch": NOUNS - {"cirh", "executable", "kernels"} | {"launch", "jobs", "system"},
-    "launch": NOUNS - {"cirh", "executable", "kernels"} | {"jobs", "system"},
+    "watch": CORE - {"cirh", "executable", "kernels"} | {"launch", "jobs", "system"},
+    "launch": CORE - {"cirh", "executable", "kernels"} | {"jobs", "system"},
     "compiler": frozenset({"cirh", "executable", "kernels", "site"}),
     "runtime": frozenset({"executable", "data", "records", "context"}),
     "jobs": frozenset({"system", "records", "site", "context"}),

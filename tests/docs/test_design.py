@@ -1,4 +1,4 @@
-"""docs/design.md describes the tree: packages, nouns, files, walks."""
+"""docs/design.md describes the tree: packages, types, files, walks."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import CHECKOUT, section
-from test_imports import EVERYTHING, MAY_IMPORT, NOUNS
+from test_imports import CORE, EVERYTHING, MAY_IMPORT
 
 PAGE = CHECKOUT / "docs" / "design.md"
 #: How many files a reader of each walk may have to open.
@@ -33,7 +33,7 @@ def packages_in(text: str) -> frozenset[str]:
     if text == "all packages":
         return EVERYTHING
     named = frozenset(re.findall(r"`(\w+)`", text))
-    return named | NOUNS if "the nouns" in text else named
+    return named | CORE if "the core packages" in text else named
 
 
 def walk(title: str) -> list[str]:
@@ -70,16 +70,16 @@ def test_the_table_of_packages_is_that_of_the_import_test() -> None:
     assert table == MAY_IMPORT
 
 
-def test_the_nouns_are_the_layer_of_that_name() -> None:
+def test_the_core_packages_are_the_layer_of_that_name() -> None:
     layers = {package.strip("`"): layer for package, layer, _, _ in rows("Packages")}
-    assert {package for package, layer in layers.items() if layer == "nouns"} == NOUNS
+    assert {package for package, layer in layers.items() if layer == "core"} == CORE
 
 
-def test_the_nouns_of_the_page_are_classes_of_the_files_beside_them() -> None:
-    for nouns, files, _ in rows("Nouns"):
+def test_the_main_types_are_classes_of_their_files() -> None:
+    for types, files, _ in rows("Main types"):
         text = "".join((CHECKOUT / path).read_text() for path in re.findall(r"`([^`]+)`", files))
-        for noun in nouns.split(", "):
-            assert not noun[0].isupper() or f"class {noun}" in text, noun
+        for name in types.split(", "):
+            assert not name[0].isupper() or f"class {name}" in text, name
 
 
 @pytest.mark.parametrize("title", LIMITS)
