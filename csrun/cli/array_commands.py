@@ -46,7 +46,7 @@ def get_array(site: str | None, array_id: int, output: str) -> int:
 @ARRAY_ID
 @click.pass_obj
 def cancel_array(site: str | None, array_id: int) -> int:
-    """End all jobs of an array gracefully; those that have not started never do."""
+    """End all jobs of an array gracefully; elements that have not started are dropped."""
     from csrun.base.errors import CsrunError
     from csrun.launch.array.array_file import read
     from csrun.launch.array.array_table import active_jobs
@@ -61,7 +61,7 @@ def cancel_array(site: str | None, array_id: int) -> int:
         with suppress(CsrunError):  # it has ended just now
             click.echo(f"job {job_id}: {backend.cancel(job_id)}")
     if not found:
-        click.echo(f"array {array_id}: no job waits or runs")
+        click.echo(f"array {array_id}: no pending or running jobs")
     return 0
 
 

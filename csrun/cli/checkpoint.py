@@ -91,7 +91,9 @@ def verify(path: Path, output: str) -> int:
         with _bar(f"verifying {name}") as show:
             one = checkpoints.verify(folder, name, show)
         if one.damages and path == folder and not checkpoints.is_there(folder, name):
-            click.echo(f"{name}: removed during the check, as by a running training", err=True)
+            click.echo(
+                f"{name}: removed during the check, probably by a running training", err=True
+            )
             continue
         found.append(one)
         if output != "json":
@@ -105,7 +107,7 @@ def verify(path: Path, output: str) -> int:
     else:
         if index_problem is not None:
             click.echo(f"index: {index_problem}")
-        click.echo(f"newest good one: {newest or 'none'}")
+        click.echo(f"newest good checkpoint: {newest or 'none'}")
     is_damaged = index_problem is not None or any(one.damages for one in found)
     return DAMAGED if is_damaged else 0
 

@@ -14,7 +14,7 @@ COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun", "csrun_cpu", "csrun_wse
 @click.command("completion")
 @click.argument("shell", type=Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print the completion script of a shell, for all of csrun's commands.
+    """Print the completion script of a shell for all csrun commands.
 
     For bash: eval "$(csrun completion bash)" in ~/.bashrc.
     """

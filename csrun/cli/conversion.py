@@ -32,13 +32,11 @@ def to_torch(path: Path, target: Path) -> None:
         raise UsageError(f"{target}: {target.parent} is not a folder: create it or choose another")
     found = open_checkpoint(path)
     count = _files_of(target).write_file(target, found)
-    log.info(f"{count} tensors of {found.path}: {target}")
+    log.info(f"Converted {count} tensors of {found.path} to {target}")
     if left := len(found.manifest.tensors) - len(found.weights):
         log.info(f"Not converted: {left} optimizer-state tensors")
     if found.manifest.identity.get(PROGRAM) != TORCH:
-        log.info(
-            "Names and layouts are the checkpoint's, not PyTorch's: it is of another kind of model"
-        )
+        log.info("Names and layouts are csrun's: only checkpoints of PyTorch loops have PyTorch's")
 
 
 def from_torch(path: Path, target: Path) -> None:
@@ -49,7 +47,7 @@ def from_torch(path: Path, target: Path) -> None:
     _require_ending(path)
     tensors = _files_of(path).tensors_of(path)
     written = state_dict.make_checkpoint(target, path, tensors)
-    log.info(f"{len(tensors)} tensors of {path}: {written}")
+    log.info(f"Converted {len(tensors)} tensors of {path} to {written}")
 
 
 def _require_ending(path: Path) -> None:

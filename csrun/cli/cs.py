@@ -15,8 +15,10 @@ NAME = "cs"
 
 @click.command(NAME, context_settings=frame.SETTINGS, epilog=f"'{NAME} help' lists the commands.")
 @frame.version
-@click.option("--system", metavar="NAME", help="The system; else the site's first.")
-@click.option("--site", metavar="NAME|PATH", help="The site; else CSRUN_SITE, else local.")
+@click.option("--system", metavar="NAME", help="Name of the system; default: the site's first.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
+)
 @click.option(
     "--ssh-login",
     is_flag=True,

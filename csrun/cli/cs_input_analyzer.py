@@ -13,26 +13,26 @@ NAME = "cs_input_analyzer"
     "--available-nodes",
     type=frame.WholeNumber(min=1),
     metavar="N",
-    help="Nodes that a job may use; else all of the site.",
+    help="Maximum nodes of a job; default: all nodes of the site.",
 )
 @click.option(
     "--target",
     type=float,
     metavar="SAMPLES_PER_SEC",
-    help="Input rate to reach; else that of this machine's wafer, or of the compile's estimate.",
+    help="Target input rate; default: that of this machine's wafer, or the compile's estimate.",
 )
-@click.option("--verify", is_flag=True, help="Run the recommended layout, and compare.")
-@click.option("--json", "as_json", is_flag=True, help="Print the analysis as JSON, and only that.")
+@click.option("--verify", is_flag=True, help="Run the recommended layout, and compare the rates.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the analysis, as JSON.")
 @click.option(
     "--output",
     metavar="DIR",
     default=".",
-    help="Folder for input_analysis.json and input_analysis.html, created if missing; else the"
-    " current one.",
+    help="Folder for input_analysis.json and input_analysis.html, created if missing;"
+    " default: the current one.",
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(
-    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
 )
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def cs_input_analyzer(

@@ -37,7 +37,7 @@ _MOMENT = "7d, 12h or 30m ago, or a time such as 2026-11-20 or 2026-11-20T08:30.
 
 def in_period(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command --since and --until."""
-    for name, default in (("since", "the first known job"), ("until", "now")):
+    for name, default in (("since", "the first recorded job"), ("until", "now")):
         text = f"{name.capitalize()} {_MOMENT} Default: {default}."
         command = click.option(f"--{name}", metavar="TIME", help=text)(command)
     return command
@@ -49,10 +49,12 @@ _FAILED_TASK = re.compile(r"^rank (\d+) \((\w+)\) on \S+?(:?)(?= )")
 
 @click.group(NAME, context_settings=frame.SETTINGS)
 @frame.version
-@click.option("--site", metavar="NAME|PATH", help="The site to ask; else CSRUN_SITE, else local.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
+)
 @click.pass_context
 def csctl(context: click.Context, site: str | None) -> None:
-    """Show a site's jobs, nodes and CS systems; read a job's logs, or end it."""
+    """Show a site's jobs, nodes and CS systems; read logs, wait for, label and cancel jobs."""
     context.obj = site
 
 
@@ -62,7 +64,7 @@ def get() -> None:
 
 
 @get.command("jobs", context_settings=SETTINGS)
-@click.option("-a", "--all", "all_states", is_flag=True, help="All known jobs, of any age.")
+@click.option("-a", "--all", "all_states", is_flag=True, help="All recorded jobs, of any age.")
 @in_period
 @click.option(
     "-l",
@@ -82,7 +84,7 @@ def get_jobs(
     conditions: tuple[str, ...],
     output: str,
 ) -> int:
-    """Waiting and running jobs, and the latest ended ones; with --since, all of that period."""
+    """Pending and running jobs, and the latest ended ones; with --since, all of that period."""
     from csrun.jobs.job_labels import matches
     from csrun.jobs.period import period_of
 
@@ -144,7 +146,7 @@ def get_nodes(site: str | None, output: str) -> int:
 @frame.in_format
 @click.pass_obj
 def get_systems(site: str | None, output: str) -> int:
-    """CS systems, with their running and waiting jobs."""
+    """CS systems, with their running and pending jobs."""
     return _show(backend_at(site).systems(), output, SYSTEM_HEADINGS, _system_row)
 
 
@@ -152,7 +154,7 @@ def get_systems(site: str | None, output: str) -> int:
 @frame.in_format
 @click.pass_obj
 def get_cluster(site: str | None, output: str) -> int:
-    """The site in numbers: systems, nodes, and jobs."""
+    """Numbers of systems, nodes and jobs by state."""
     from csrun.launch.site_numbers import cluster_of
     from csrun.site import load
 
@@ -168,14 +170,14 @@ def get_cluster(site: str | None, output: str) -> int:
 
 @csctl.group("cancel", cls=OfJobs)
 def cancel_group() -> None:
-    """End a job: cancel ID, or cancel job ID; or all of an array: cancel array ID."""
+    """Cancel a job: cancel ID, or cancel job ID; or all of an array: cancel array ID."""
 
 
 @cancel_group.command("job", context_settings=SETTINGS)
 @JOB_ID
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
-    """End a waiting or running job gracefully, and wait until it has ended."""
+    """End a pending or running job gracefully, and wait until it has ended."""
     click.echo(f"job {job_id}: {backend_at(site).cancel(job_id)}")
     return 0
 
@@ -185,7 +187,7 @@ def cancel_job(site: str | None, job_id: int) -> int:
 @click.option(
     "--role",
     type=Choice(["chief", "memoryx", "streamer", "swarmx", "wafer", "task"]),
-    help="Role whose logs to show; else those that csrun_wse shows.",
+    help="Role whose logs to show; default: those that csrun_wse shows.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Follow the logs until the job ends.")
 @click.pass_obj

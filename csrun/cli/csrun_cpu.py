@@ -25,12 +25,12 @@ QUERIES: "dict[str, Callable[[Site], object]]" = {
     "def-gres-node": lambda site: site.gres_node or "",
 }
 HELP = {
-    "def-nodes": "Print the site's number of nodes of a job, and exit.",
-    "def-tasks": "Print the site's tasks on a node, and exit.",
-    "def-cpus": "Print the site's CPUs of a task, and exit.",
-    "def-mount-dirs": "Print the folders that every task of the site sees, and exit.",
-    "def-gres": "Print the resource by which a job asks for a CS system, and exit.",
-    "def-gres-node": "Print the node that has the resource, and exit.",
+    "def-nodes": "Print the default number of nodes of a job, and exit.",
+    "def-tasks": "Print the default number of tasks per node, and exit.",
+    "def-cpus": "Print the default number of CPUs per task, and exit.",
+    "def-mount-dirs": "Print the folders that are mounted for every task, and exit.",
+    "def-gres": "Print the gres of a CS system, and exit.",
+    "def-gres-node": "Print the node of that gres, and exit.",
 }
 
 
@@ -61,12 +61,12 @@ def _note_query(context: click.Context, option: click.Parameter, is_asked: bool)
     metavar="True|False",
     default="True",
     show_default=True,
-    help="Reserve a whole node; without one, CMD runs at once.",
+    help="Allocate a node; with False, CMD runs immediately.",
 )
 @frame.job_options
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(
-    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
 )
 @_queries
 @click.pass_context

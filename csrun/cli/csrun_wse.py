@@ -34,7 +34,7 @@ PRELOAD = ("csrun.estimator", "csrun.nn", "csrun.data", "csrun.params", "llvmlit
 )
 @click.option("--cyclic", is_flag=True, help="Distribute tasks to the nodes round-robin.")
 @click.option(
-    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
 )
 @click.option(
     "--label", is_flag=True, help="Show all tasks' output, each line prefixed with its rank."
@@ -84,18 +84,17 @@ def csrun_wse(
 ) -> int:
     """Run CMD as the tasks of one job, or with --array as one job per index.
 
-    The interpreter decides the execution mode: python-ws streams weights; python and python-pt,
-    that of PyTorch scripts, are layer pipelined. Defaults are the site's.
+    The interpreter decides the execution mode: python-ws streams weights; python and python-pt
+    (for PyTorch scripts) are layer pipelined. The site file sets the defaults.
 
-    Standard output and standard error of the tasks go to standard output: of the chief for csrun's
-    interpreters, of all tasks for another CMD. Lines of csrun_wse and the reason of a failure go to
-    standard error.
+    The tasks' output and errors go to standard output: the chief's for csrun's interpreters, all
+    tasks' for another CMD. Messages of csrun_wse and the cause of a failure go to standard error.
     """
     from csrun.launch import launch
     from csrun.site import load
 
     if as_json and not dry_run:
-        raise click.UsageError("--json needs --dry-run")
+        raise click.UsageError("--json needs --dry-run: add it, or drop --json")
     if settings and array is None:
         raise click.UsageError("--set needs --array; after the script's name it sets one value")
     request = _request_of(command, site, **given)

@@ -16,24 +16,26 @@ SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 
 @click.command("dashboard", context_settings=SETTINGS)
 @click.argument("folder", default=".", type=click.Path(path_type=Path))
-@click.option("--site", metavar="NAME|PATH", help="The site to show; else CSRUN_SITE, else local.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
+)
 @click.option(
     "--port",
     type=frame.WholeNumber(0, 65535),
     default=0,
-    help="Port on 127.0.0.1; by default a free one.",
+    help="Port on 127.0.0.1; default: a free one.",
 )
 @click.option(
     "--export",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the page with the runs below FOLDER to a file, and end.",
+    help="Write the page with the runs below FOLDER to a file, and exit.",
 )
 def dashboard(folder: Path, site: str | None, port: int, export: Path | None) -> int:
     """Show jobs, and the model_dirs below FOLDER, on a web page of this machine.
 
-    The address that is printed has a token, without which nothing is shown. The page only reads.
-    Ctrl-C ends it; jobs go on.
+    The printed address has an access token, which the server requires. The page is read-only.
+    Ctrl-C stops the server; jobs continue.
     """
     from csrun.base.errors import UsageError
     from csrun.dashboard import RunCatalog

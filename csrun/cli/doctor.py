@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def doctor(site: str | None, output: str) -> int:
     """Check Python, CPU, BLAS, threads, memory, disk, limits, torch, Slurm and the site file.
 
-    Each row that failed says what to do; exit code 1 if one failed. For all nodes of a cluster, run
+    Failed checks print a remedy; exit code 1 if any failed. For all nodes of a cluster, run
     'csrun site check'.
     """
     import msgspec

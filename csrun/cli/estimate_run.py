@@ -28,17 +28,17 @@ SETTINGS = frame.SETTINGS | {"ignore_unknown_options": True}
 )
 @click.option("--mount-dirs", metavar="A,B", default="", help="Folders that CMD needs to see.")
 @click.option(
-    "--site", metavar="NAME|PATH", help="The site to run on; else CSRUN_SITE, else local."
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
 )
 @frame.in_format
 @click.argument("command", metavar="CMD...", nargs=-1, type=click.UNPROCESSED)
 def estimate(
     command: tuple[str, ...], streamers: int, mount_dirs: str, site: str | None, output: str
 ) -> int:
-    """Say what a run takes: CMD is a training with --compile_only, such as python-ws run.py.
+    """Estimate time, memory and disk of a run: CMD is a training with --compile_only.
 
     CMD compiles; memory and disk follow from the plan, and the time of a step is measured on this
-    machine. The estimate stays in the compile directory: the run compares itself with it.
+    machine. The estimate is stored in the compile directory, and the run reports deviations.
     """
     from csrun.jobs.request import JobOptions
     from csrun.launch.cpu_command import CpuRequest, prepare
@@ -112,7 +112,7 @@ def rows(found: "RunEstimate") -> Iterator[tuple[str, str]]:
         yield "MemoryX", f"on disk, {size_text(found.store_on_disk)} of it in memory"
     free = f"{size_text(found.host_bytes)} of {size_text(found.host_available_bytes)} free"
     fits = found.host_bytes <= found.host_available_bytes
-    yield "memory here", free if fits else f"{free}: it does not fit; lower batch_size"
+    yield "memory here", free if fits else f"{free}: too little; lower batch_size"
     for each in found.host:
         several = f"{each.tasks} x " if each.tasks > 1 else ""
         yield f"  {each.role}", f"{several}{size_text(each.nbytes)}: {each.holds}"

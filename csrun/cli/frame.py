@@ -70,7 +70,7 @@ in_format = click.option(
     type=Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="As a table, or as JSON for a program.",
+    help="Output format.",
 )
 
 
@@ -80,7 +80,7 @@ in_format_or_csv = click.option(
     type=Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
-    help="As a table, as JSON for a program, or as CSV for a spreadsheet.",
+    help="Output format.",
 )
 
 
@@ -136,8 +136,8 @@ def _fail(name: str, message: str, code: int) -> int:
 Command = Callable[..., int]
 
 _OUTPUT = (
-    "File for the output of the tasks, instead of the terminal. %j is the job's id, %x its name, %u"
-    " the user; %t (rank), %n (node's number) or %N (node) give a file per task or node."
+    "File for the tasks' output, instead of the terminal. %j is the job's id, %x its name, %u the"
+    " user; with %t (rank), %n (node number) or %N (node) there is one file per task or node."
 )
 
 
@@ -145,7 +145,9 @@ def job_options(command: Command) -> Command:
     """Give a command the options, by the names of `JobOptions`."""
     for option in (
         click.option("--output", metavar="FILE", help=_OUTPUT),
-        click.option("-J", "--job-name", metavar="NAME", help="The job's name; else the script's."),
+        click.option(
+            "-J", "--job-name", metavar="NAME", help="Name of the job; default: the script's name."
+        ),
         click.option(
             "-t",
             "--time-limit",
@@ -158,7 +160,7 @@ def job_options(command: Command) -> Command:
             "job_labels",
             metavar="K=V,...",
             multiple=True,
-            help="Labels of the job, by which csctl get jobs -l K=V finds it; repeatable.",
+            help="Labels of the job, for csctl get jobs -l K=V; repeatable.",
         ),
         click.option(
             "--slurm-option",

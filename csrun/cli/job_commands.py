@@ -70,14 +70,14 @@ def wait() -> None:
     type=Choice(["ended", "completed", "running"]),
     default="ended",
     show_default=True,
-    help="AwaitedPhase to wait for.",
+    help="Phase to wait for.",
 )
 @click.option("--timeout", metavar="TIME", help="Give up after M minutes, M:S, H:M:S or D-H.")
 @click.pass_obj
 def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> int:
-    """Wait until a job ends, or runs; exit code 1 if it ends otherwise or the time is over.
+    """Wait for a phase of a job; exit code 1 if the job ends without it, or on a timeout.
 
-    ended: exit code 0 however it ends. completed: 0 only if it ends well.
+    ended: the job has ended, successfully or not. completed: it has succeeded.
     """
     from csrun.jobs.time_limit import parse
     from csrun.launch.waiting import AwaitedPhase, wait_for
@@ -90,7 +90,9 @@ def wait_job(site: str | None, job_id: int, phase: str, timeout: str | None) -> 
 
 @click.command("log-export", context_settings=SETTINGS)
 @JOB_ID
-@click.option("-o", "--output", metavar="FILE", help="Archive to write; else job_ID_logs.tar.gz.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Archive to write; default: job_ID_logs.tar.gz."
+)
 @click.pass_obj
 def log_export(site: str | None, job_id: int, output: str | None) -> int:
     """Write an archive for a bug report: logs, plan, compile report, record, versions."""
@@ -100,5 +102,5 @@ def log_export(site: str | None, job_id: int, output: str | None) -> int:
     backend = backend_at(site)
     (job,) = backend.jobs(job_id)
     files = export(job, backend.folder(job_id), path)
-    click.echo(f"{path}: {files} files of job {job_id}; look through them before you send them")
+    click.echo(f"{path}: {files} files of job {job_id}; review them before you send them")
     return 0

@@ -17,7 +17,7 @@ DIFFERENT = 1  # exit code
 the_script = click.option(
     "--script",
     type=click.Path(path_type=Path),
-    help="The run.py whose params they are: it is executed up to csrun.params.run. Without it, only"
+    help="The script that defines the params, executed up to csrun.params.run; without it, only"
     " the section runconfig is checked.",
 )
 a_file = click.Path(path_type=Path)
@@ -32,9 +32,9 @@ def params() -> None:
 @click.argument("files", metavar="FILE...", type=a_file, nargs=-1, required=True)
 @the_script
 def validate(files: tuple[Path, ...], script: Path | None) -> int:
-    """Check params files: unknown keys, with a guess at what was meant, and wrong values.
+    """Check params files for unknown keys, with suggestions, and invalid values.
 
-    Exit code 2 if one is wrong.
+    Exit code 2 if a file is invalid.
     """
     from csrun.base.errors import UsageError
     from csrun.base.safe_text import printable
@@ -44,7 +44,7 @@ def validate(files: tuple[Path, ...], script: Path | None) -> int:
     for file in files:
         try:
             completed(file, schema)
-            click.echo(f"{printable(str(file))}: good")
+            click.echo(f"{printable(str(file))}: valid")
         except UsageError as error:
             click.echo(f"csrun: error: {printable(str(error))}", err=True)
             code = error.exit_code
@@ -56,7 +56,7 @@ def validate(files: tuple[Path, ...], script: Path | None) -> int:
 @the_script
 @frame.in_format
 def show(files: tuple[Path, ...], script: Path | None, output: str) -> int:
-    """Print what a run would use: all keys, with defaults, as YAML or JSON."""
+    """Print the params of a run: all keys, with defaults, as YAML or JSON."""
     import msgspec
     import yaml
 
@@ -79,7 +79,7 @@ def show(files: tuple[Path, ...], script: Path | None, output: str) -> int:
 @the_script
 @frame.in_format
 def diff(first: Path, second: Path, script: Path | None, output: str) -> int:
-    """Compare what runs with two params files would use; exit code 1 if anything differs."""
+    """Compare the params of runs with two params files; exit code 1 if anything differs."""
     from csrun.base.flat_values import differences, flattened
     from csrun.params.schema import completed
 

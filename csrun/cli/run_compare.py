@@ -32,19 +32,19 @@ a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is 
 @click.argument("run_a", type=a_run)
 @click.argument("run_b", type=a_run, required=False)
 @click.option(
-    "--operators", is_flag=True, help="Run both again, up to the first operator that differs."
+    "--operators", is_flag=True, help="Run both again, up to the first difference of an operator."
 )
 @click.option(
     "--against",
     type=Choice(["torch"]),
-    help="Run A again, of a script with cerebras_torch, and compare its operators with PyTorch's.",
+    help="Run A, a cerebras_torch script, again, and compare its operators with PyTorch's.",
 )
 @click.option(
     "--ulp",
     type=frame.WholeNumber(min=0),
     default=0,
     show_default=True,
-    help="Differences of operators up to this many units in the last place are allowed.",
+    help="Tolerance of operators, in units in the last place.",
 )
 @click.option(
     "--of-largest",
@@ -54,8 +54,8 @@ a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is 
 @click.option(
     "--steps",
     type=frame.WholeNumber(min=1),
-    help="Steps whose operators are compared; else up to the first loss that differs, or 1 step "
-    "against torch.",
+    help="Steps whose operators are compared; default: up to the first difference of a loss, or 1 "
+    "step against torch.",
 )
 @frame.in_format
 def compare(
@@ -69,8 +69,8 @@ def compare(
 ) -> int:
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
 
-    With --operators both are run again, in folders of their own, from the newest checkpoint that
-    they have in common. Two quoted commands in place of the model_dirs are run from their begin.
+    With --operators both are run again, in separate folders, from their newest common checkpoint.
+    Two quoted commands in place of the model_dirs are run from the start.
 
     Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared. With
     --operators or --against only operators count.
@@ -181,21 +181,23 @@ def _of_losses(found: "LossComparison") -> list[str]:
 
 
 def _of_operators(found: "OperatorComparison") -> list[str]:
-    start = "the first weights" if found.start is None else f"the checkpoint of step {found.start}"
+    start = (
+        "the initial weights" if found.start is None else f"the checkpoint of step {found.start}"
+    )
     steps = f"steps {found.first_step} to {found.last_step}"
     within = f" within {found.tolerance_ulp} ulp" if found.tolerance_ulp else ""
     rest = [
         f"{count} {what}"
         for count, what in (
-            (found.only_first, "of A alone"),
-            (found.only_second, "of B alone"),
+            (found.only_first, "only in A"),
+            (found.only_second, "only in B"),
             (found.unlike, "not comparable"),
         )
         if count
     ]
     more = f" ({', '.join(rest)})" if rest else ""
     if found.difference is None:
-        equal = "equal" if within else "identical in bits"
+        equal = "equal" if within else "bitwise identical"
         return [f"operators: {found.compared} values {equal}{within}, {steps} from {start}{more}"]
     before = found.compared - 1
     return [

@@ -18,13 +18,13 @@ FAILED = 1
 CHECK_HEADINGS = ("check", "node", "result", "remedy")
 CLEAN_HEADINGS = ("folder", "size", "ended")
 the_site = click.option(
-    "--site", metavar="NAME|PATH", help="The site; else CSRUN_SITE, else local."
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
 )
 
 
 @click.group(context_settings=frame.SETTINGS)
 def site() -> None:
-    """Check, monitor and tidy the site."""
+    """Check, monitor and clean up the site."""
 
 
 @site.command(context_settings=SETTINGS)
@@ -53,10 +53,10 @@ def check(site: str | None, output: str) -> int:
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="File to replace, e.g. for node_exporter's textfile collector; else standard output.",
+    help="File to replace, e.g. of node_exporter's textfile collector; default: standard output.",
 )
 def metrics(site: str | None, output: Path | None) -> int:
-    """Systems, queues, running jobs and failures as metrics of Prometheus, in its text format."""
+    """Print metrics of systems, queues, jobs and failures in Prometheus text format."""
     from csrun.base.files import write_whole
     from csrun.jobs import overview
     from csrun.launch.prometheus import exposition, site_metrics
@@ -77,9 +77,9 @@ def metrics(site: str | None, output: Path | None) -> int:
 @the_site
 @click.option("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 def clean(site: str | None, dry_run: bool) -> int:
-    """Remove your ended jobs' folders beyond what the site's `jobs` keys keep.
+    """Remove folders of your ended jobs by the limits of the site's `jobs` keys.
 
-    The same happens whenever a job ends.
+    This also happens whenever a job starts or ends.
     """
     from csrun.cli import tables
     from csrun.jobs import retention

@@ -70,7 +70,7 @@ def show_plan(plan: "DryRun") -> None:
     """Print a job's tasks as a table, then the srun line and what the machine shares."""
     rows = ((str(t.rank), t.role, t.node, ranges(t.cpus)) for t in plan.tasks)
     show(("rank", "role", "node", "cpus"), rows)
-    click.echo("Nodes: as on an idle site; a job gets the first free ones")
+    click.echo("Nodes: for an idle site; a job gets the first free ones")
     click.echo(f"On a cluster: {plan.srun}")
     for line in _sharing(len(plan.tasks), plan.sharing) if plan.sharing else ():
         click.echo(line)
@@ -89,8 +89,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _sharing(tasks: int, sharing: "Sharing") -> list[str]:
     lines = [
-        f"CPUs: {tasks} tasks request {sharing.nominal_cpus} and share {sharing.real_cpus} real "
-        f"ones, at most {sharing.tasks_per_cpu} tasks on each"
+        f"CPUs: {tasks} tasks request {sharing.nominal_cpus} CPUs and share "
+        f"{sharing.real_cpus} physical ones, at most {sharing.tasks_per_cpu} tasks on each"
     ]
     if sharing.memory_mb is not None:
         lines.append(

@@ -24,13 +24,15 @@ PIPE_COLUMNS = 100
     type=frame.WholeNumber(1, 2**31 - 1),
     shell_complete=job_ids,
 )
-@click.option("--site", metavar="NAME|PATH", help="The site to show; else CSRUN_SITE, else local.")
-@click.option("--once", is_flag=True, help="Print one frame, as without a terminal.")
+@click.option(
+    "--site", metavar="NAME|PATH", help="Site name or file; default: CSRUN_SITE, or local."
+)
+@click.option("--once", is_flag=True, help="Print one frame and exit, as without a terminal.")
 @frame.in_format
 def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
     """Show systems, jobs, and one job's progress, tasks and log, live.
 
-    Without JOB: the newest running job of yours. Keys: arrows choose a job, l shows its log, c
+    Without JOB: your newest running job. Keys: arrows choose a job, l shows its log, c
     cancels it, q quits. Without a terminal, one frame is printed.
     """
     from csrun.launch import backend_of

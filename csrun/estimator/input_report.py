@@ -58,7 +58,7 @@ class InputReports:
         if new:
             _say(pipeline, new, folder)
         elif not findings and pipeline.training and self._is_new(pipeline, None):
-            fine = "Input Function Report: nothing to improve was found."
+            fine = "Input Function Report: no suggestions."
             log.info(" ".join(filter(None, [fine, rate_text(pipeline)])))
 
     def _is_new(self, pipeline: Pipeline, finding: Finding | None) -> bool:

@@ -43,7 +43,7 @@ class LayoutAdvice:
             return f"--tasks-per-node {per_node}"
         nodes = self.layout.nodes_for(tasks, self.room)
         if nodes > self.site_nodes:
-            return f"the {self.site_nodes} nodes of the site are too few: speed up input_fn"
+            return f"the site has only {self.site_nodes} nodes: speed up input_fn"
         return f"--total-nodes {nodes} --tasks-per-node {self.room}"
 
     def options_for_exactly(self, streamers: int) -> str:

@@ -168,7 +168,7 @@ def feed(run: EstimatorRun, asked: FeedRequest, analysis: Path) -> Results:
     Raises: UsageError outside of a job
     """
     if run.context is None or run.folder is None:
-        raise UsageError("feeding needs the streamers of a job: run it with csrun_wse")
+        raise UsageError("the rate measurement needs the streamers of a job: run it with csrun_wse")
     streamers = len(run.context.streamers)
     kept = analysis / MODEL_DIR  # exists if the command of the analysis has no model_dir
     run = replace(run, model_dir=kept if kept.exists() else run.model_dir, reports=NoReports())

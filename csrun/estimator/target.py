@@ -257,7 +257,7 @@ def _warn_of_store_options(run: EstimatorRun, where: str) -> None:
     for name in ("weight_store", "weight_store_dir", "weight_store_memory", "num_wgt_servers"):
         if (value := getattr(config, name)) is not None:
             log.warning(
-                f"runconfig.{name}: {value} has no effect {where}, with the weights on the wafer: "
+                f"runconfig.{name}: {value} has no effect {where}, which has no weight store: "
                 "run it with csrun_wse and python-ws"
             )
 

@@ -80,7 +80,7 @@ def _why_not(program: str) -> str:
     if is_path and os.path.isdir(program):
         return "is a folder, not a command"
     if is_path and os.path.exists(program):
-        return "is not executable: chmod +x it, or put its interpreter before it"
+        return "is not executable: run chmod +x on it, or run it with its interpreter"
     if " " in program:
         return "command not found (pass the command and its arguments as separate words)"
     return "no such file" if is_path else "command not found"

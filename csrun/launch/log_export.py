@@ -44,7 +44,7 @@ def export(job: JobStatus, folder: Path, target: Path) -> int:
     found = list(_files(folder))
     if not found:
         raise UsageError(
-            f"job {job.job_id} has no files in {folder}: they are removed, or another account's"
+            f"job {job.job_id} has no files in {folder}: removed, or owned by another account"
         )
     top = f"job_{job.job_id}"
     try:

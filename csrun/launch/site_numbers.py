@@ -32,7 +32,7 @@ class SiteNumbers(msgspec.Struct, frozen=True):
         yield "systems", f"{self.systems}: {states}"
         yield "modes", _counted(self.modes)
         yield "nodes", f"{sum(self.nodes.values())}: {_counted(self.nodes)}"
-        yield "jobs", _counted(self.jobs) or "none waits or runs"
+        yield "jobs", _counted(self.jobs) or "none pending or running"
 
 
 def cluster_of(site: Site, backend: Backend) -> SiteNumbers:

@@ -13,7 +13,7 @@ LONGER = 1.3
 
 
 class AwaitedPhase(StrEnum):
-    """AwaitedPhase to wait for; completed: ended well."""
+    """Phase to wait for; completed: ended with exit code 0."""
 
     ENDED = "ended"
     COMPLETED = "completed"

@@ -84,7 +84,7 @@ def test_verify_says_every_damage_and_the_newest_good_one(
     assert said(capsys, 0, "verify", folder).splitlines() == [
         "model-ckpt-200: good, 4 tensors, 72 bytes",
         "model-ckpt-300: good, 4 tensors, 72 bytes",
-        "newest good one: model-ckpt-300",
+        "newest good checkpoint: model-ckpt-300",
     ]
     tensors = folder / "model-ckpt-300.safetensors"
     for offset in (-1, -70):  # momentum/fc/bias, fc/kernel
@@ -92,7 +92,7 @@ def test_verify_says_every_damage_and_the_newest_good_one(
     lines = said(capsys, 1, "verify", folder).splitlines()
     damaged = [line.split(": ")[2] for line in lines if ": damaged: " in line]
     assert damaged == ["tensor fc/kernel", "tensor momentum/fc/bias"]
-    assert lines[-1] == "newest good one: model-ckpt-200"
+    assert lines[-1] == "newest good checkpoint: model-ckpt-200"
     one = said(capsys, 1, "verify", tensors, "-o", "json")
     assert json.loads(one)["newest_good"] == "model-ckpt-200"
     assert said(capsys, 0, "verify", folder / "model-ckpt-200").startswith("model-ckpt-200: good")
@@ -124,7 +124,7 @@ def test_verify_says_what_the_index_names_and_is_not_there(
     assert said(capsys, 1, "verify", folder).splitlines() == [
         "model-ckpt-200: good, 4 tensors, 72 bytes",
         said_of_it,
-        "newest good one: model-ckpt-200",
+        "newest good checkpoint: model-ckpt-200",
     ]
 
 
@@ -141,7 +141,7 @@ def test_verify_takes_no_checkpoint_for_damaged_that_a_training_removes(
     monkeypatch.setattr(checkpoints, "verify", removed)
     (good, newest) = said(capsys, 0, "verify", folder).splitlines()
     assert good.startswith("model-ckpt-300: good")
-    assert newest == "newest good one: model-ckpt-300"
+    assert newest == "newest good checkpoint: model-ckpt-300"
 
 
 def test_diff_measures_what_differs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

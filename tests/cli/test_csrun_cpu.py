@@ -27,7 +27,7 @@ MISTAKES = [
     (["ls /tmp"], "'ls /tmp': command not found .*as separate words"),
     (["./no-such-file"], "./no-such-file: no such file"),
     (["/tmp"], "/tmp: is a folder"),
-    ([__file__], "is not executable: chmod .x it, or put its interpreter"),
+    ([__file__], "is not executable: run chmod .x on it, or run it with its interpreter"),
     (["--site", "nowhere", "true"], "nowhere"),
 ]
 

@@ -31,14 +31,14 @@ def changed(tmp_path: Path, old: str, new: str, name: str = "params.yaml") -> Pa
 
 def test_a_good_file(tmp_path: Path) -> None:
     done = run("validate", SHIPPED, "--script", RUN)
-    assert (done.return_value, done.output) == (0, f"{SHIPPED}: good\n")
+    assert (done.return_value, done.output) == (0, f"{SHIPPED}: valid\n")
 
 
 def test_an_unknown_key_has_a_guess(tmp_path: Path) -> None:
     wrong = changed(tmp_path, "max_steps", "max_step")
     done = run("validate", SHIPPED, wrong)
     assert done.return_value == 2
-    assert f"{SHIPPED}: good" in done.output
+    assert f"{SHIPPED}: valid" in done.output
     assert "runconfig.max_step: unknown key; did you mean max_steps?" in done.output
 
 

@@ -41,7 +41,7 @@ def job(nodes: int, tasks: int, single: int, streaming: bool) -> JobFile:
         ((1, 1, 0, False), 2, "--tasks-per-node 3"),
         ((3, 2, 2, True), 33, "--total-nodes 5 --tasks-per-node 16"),  # 64 CPUs, 4 a task
         ((3, 2, 2, True), 224, "--total-nodes 16 --tasks-per-node 16"),
-        ((3, 2, 2, True), 225, "the 16 nodes of the site are too few: speed up input_fn"),
+        ((3, 2, 2, True), 225, "the site has only 16 nodes: speed up input_fn"),
     ],
 )
 def test_the_next_run_has_enough_streamers(layout, streamers, options):

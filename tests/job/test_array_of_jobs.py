@@ -93,7 +93,7 @@ def test_all_are_cancelled(tmp_path: Path, way: str) -> None:
     assert process.returncode == (130 if way == "signal" else 143)
     assert out.count("CANCELLED") == 3
     assert not (tmp_path / "runs-3").exists()
-    assert "no job waits or runs" in place.csctl("cancel", "array", "1").stdout
+    assert "no pending or running jobs" in place.csctl("cancel", "array", "1").stdout
 
 
 def test_elements_in_the_background_are_found_again(tmp_path: Path) -> None:

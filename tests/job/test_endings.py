@@ -43,7 +43,7 @@ SLOW_STEPS = """
 
 def last_saved(place: FcMnist, output: str) -> int:
     """The step at which a job that was told to end says that it has saved."""
-    (step,) = re.findall(r"Checkpoint at global step (\d+) finished before the end", output)
+    (step,) = re.findall(r"Checkpoint at global step (\d+) completed before the end", output)
     assert f"resumes from model-ckpt-{step}\n" in output
     assert place.checkpoint(int(step)).exists()
     return int(step)

@@ -10,7 +10,7 @@ from support.fc_mnist import FOLDER, FcMnist
 
 BEGIN = "Suggestions to improve input_fn performance"
 END = "End of input_fn suggestions"
-FINE = "Input Function Report: nothing to improve was found."
+FINE = "Input Function Report: no suggestions."
 REPORT = "input_fn_report.txt"
 
 SHIPPED = """

@@ -178,7 +178,7 @@ def test_ctrl_c_amid_an_evaluation_saves_at_the_next_step(
         launcher.send_signal(signal.SIGINT)
         out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signal.SIGINT, err
-    assert "finished before the end" in out
+    assert "completed before the end" in out
     assert evaluations(out) == []
     assert "Traceback" not in err
     assert_resumes(place, interpreter, before, undisturbed)

@@ -32,7 +32,7 @@ def test_a_good_node_passes() -> None:
 @pytest.mark.parametrize(("key", "value", "expected"), [
     ("folder_problem", "/x: Read-only file system",
      ("jobs_dir writable", "/x: Read-only file system")),
-    ("read_from", ("node1",), ("jobs_dir shared", "no file of node2")),
+    ("read_from", ("node1",), ("jobs_dir shared", "cannot read files of node2")),
     ("clock_ahead_s", {"node1": 0.0, "node2": -1.5}, ("clock", "node2 is -1.500 s")),
     ("unreached", {"node2": "timed out"}, ("network", "node2: timed out")),
     ("memory_free_mb", 100, ("memory", "100 MiB free")),

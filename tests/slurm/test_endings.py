@@ -44,7 +44,7 @@ def test_what_it_resumes_is_the_undisturbed_training(
             launcher.send_signal(signal.SIGINT)
         out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == (143 if how == "scancel" else 130), err
-    (saved,) = re.findall(r"Checkpoint at global step (\d+) finished before the end", out)
+    (saved,) = re.findall(r"Checkpoint at global step (\d+) completed before the end", out)
     goal = int(saved) + 20
     resumed = there.wse("--max_steps", str(goal), layout=layout, interpreter=interpreter)
     assert resumed.returncode == 0, resumed.stderr

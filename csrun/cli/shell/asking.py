@@ -55,7 +55,7 @@ class LineAsking:
         if not (self.is_terminal and line):  # whoever types ends the line
             print()
         if not line:
-            raise CsrunError(f"the input ended before an answer: {remedy}")
+            raise CsrunError(f"no answer, standard input ended: {remedy}")
         return line.strip()
 
 

@@ -21,14 +21,14 @@ TICK_S = 0.1
 def wait_for_boot(shell: Shell, state: SystemState) -> None:
     """Until the system is ACTIVE; being interrupted does not stop its boot."""
     name, boot_s = shell.system.name, shell.system.boot_s
-    click.echo(f"{name} boots into {state.mode} mode", err=True)
+    click.echo(f"{name} is booting into {state.mode} mode", err=True)
     try:
         with _bar() as show:
             while (left_s := state.boot_ends - time.time()) > 0:
                 show(Progress("booting", int(boot_s - left_s), int(boot_s) or 1, f"{left_s:.0f} s"))
                 time.sleep(min(TICK_S, left_s))
     except KeyboardInterrupt:
-        click.echo(f"{name} continues to boot", err=True)
+        click.echo(f"{name} continues booting", err=True)
         raise
 
 
@@ -50,7 +50,7 @@ def draining(shell: Shell) -> Iterator[Callable[[str], None]]:
                 _require_reader()
                 if holder != last:
                     name = shell.system.name
-                    click.echo(f"waiting for {holder}; no new job gets {name}", err=True)
+                    click.echo(f"waiting for {holder}; {name} accepts no new jobs", err=True)
                     last = holder
                 if (run := telemetry(shell.site, shell.system)) is not None:
                     show(Progress(f"{holder}: {run.run}", run.step, run.last_step or 0, run.detail))

@@ -117,7 +117,7 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
         type=Choice([TABLE, JSON]),
         default=TABLE,
         show_default=True,
-        help="Output format: for a person, or for a program.",
+        help="Output format.",
     )
     return system(output_format(function))
 

@@ -71,7 +71,7 @@ class ArrayScript:
         names = [each[2:] for each in known]
         raise UsageError(
             f"--set {key}: the script has no option --{key}"
-            f"{typed_yaml.suggestion(key, names) or f'; write {INDEX} in the words of the command'}"
+            f"{typed_yaml.suggestion(key, names) or f'; use {INDEX} in the command instead'}"
         )
 
 
@@ -104,7 +104,7 @@ def parse_settings(words: Sequence[str], spec: ArrayIndices) -> tuple[ArraySetti
                 " value per element, or one for all"
             )
         if "" in values:
-            raise UsageError(f"--set {key}: a value is missing in {text!r}")
+            raise UsageError(f"--set {key}: {text!r} has an empty value")
         if any(each.key == key for each in found):
             raise UsageError(f"--set {key}: is given twice: list its values in one --set")
         found.append(ArraySettings(key, values))
@@ -126,8 +126,8 @@ def elements_of(
     """
     if settings and not (script.takes_set or script.has_options):
         raise UsageError(
-            f"--set: only scripts take it, run by python, python-pt or python-ws: write {INDEX} in"
-            " the words of the command, or read CSRUN_ARRAY_TASK_ID"
+            "--set needs a script run by python, python-pt or python-ws: use"
+            f" {INDEX} in the command instead, or read CSRUN_ARRAY_TASK_ID"
         )
     keys = [each.key for each in settings]
     has_params = script.has_options and command.params is not None

@@ -50,7 +50,7 @@ def _range(part: str, text: str) -> range:
     last = first if last is None else last
     step = 1 if step is None else step
     if last < first or step < 1:
-        raise UsageError(f"--array: {part} has no index; write a range as 1-8 or 0-15:4")
+        raise UsageError(f"--array: {part} is an empty range; write a range as 1-8 or 0-15:4")
     if last > MOST_INDEX:
         raise UsageError(f"--array: an index must be at most {MOST_INDEX}, got {last}")
     return range(first, last + 1, step)

@@ -76,7 +76,7 @@ def _composed(key: str, value: str) -> yaml.Node:
     except yaml.YAMLError as error:
         raise UsageError(f"--set {key}: {value!r} is not YAML: quote it") from error
     if found is None:
-        raise UsageError(f"--set {key}: {value!r} is no value in YAML: quote it")
+        raise UsageError(f"--set {key}: {value!r} is not a YAML value: quote it")
     return found
 
 
@@ -91,7 +91,7 @@ def _with_value(
     if path[0] not in (known if len(path) == 1 else names):
         raise UsageError(
             f"--set {key}: the file has no key {path[0]}"
-            f"{typed_yaml.suggestion(path[0], known) or '; add it there, with its default'}"
+            f"{typed_yaml.suggestion(path[0], known) or '; add it to the file, with its default'}"
         )
     assert isinstance(node, yaml.MappingNode), "it has names"
     pairs = [

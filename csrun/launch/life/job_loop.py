@@ -274,7 +274,7 @@ def say(text: str) -> None:
 def _say_ready(tasks: int, after_s: float) -> None:
     """Say that all tasks live, when they are so many that a person wonders."""
     if tasks >= MANY_TASKS:
-        say(f"csrun_wse: {tasks} tasks reported in after {after_s:.2f} s")
+        say(f"csrun_wse: all {tasks} tasks started after {after_s:.2f} s")
 
 
 @contextmanager

@@ -67,7 +67,11 @@ def jobs_dir(each: NodeFacts, folder: Path) -> CheckResult:
 def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
     """Files of other nodes in the folder of jobs are readable here."""
     missing = sorted(set(asked) - set(each.read_from))
-    result = f"no file of {', '.join(missing)}" if missing else f"reads {len(asked)} nodes' files"
+    result = (
+        f"cannot read files of {', '.join(missing)}"
+        if missing
+        else f"reads files of {len(asked)} nodes"
+    )
     remedy = "set jobs_dir to a folder on a file system that all nodes share"
     return judge("jobs_dir shared", each.node, not missing, result, remedy)
 
@@ -99,7 +103,7 @@ def memory(each: NodeFacts) -> CheckResult:
 def disk(each: NodeFacts) -> CheckResult:
     """The file system of the folder of jobs has room."""
     good = each.disk_free_mb >= LEAST_DISK_MB
-    remedy = "make room, or set jobs.keep_mb or jobs.keep_days and run 'csrun site clean'"
+    remedy = "free disk space, or set jobs.keep_mb or jobs.keep_days and run 'csrun site clean'"
     return judge("disk of jobs_dir", each.node, good, f"{each.disk_free_mb:,} MiB free", remedy)
 
 

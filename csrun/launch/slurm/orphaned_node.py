@@ -241,7 +241,7 @@ class OrphanedNode:
 
     def _tell_return(self) -> None:
         if self._is_first:
-            self._log("csrun: launcher is back")
+            self._log("csrun: launcher reappeared")
             job_comment.take_back(self._job_id, job_comment.LOST)
 
     def _log(self, line: str) -> None:

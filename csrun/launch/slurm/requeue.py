@@ -44,7 +44,7 @@ def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume:
         with suppress(CsrunError):  # it has ended just now
             sinfo.ask(site, "scancel", step)
     if left and (left := _wait(numbers, site, CANCEL_S)):
-        raise _cannot(job_id, f"old steps {_list(left)} do not end", resume)
+        raise _cannot(job_id, f"old steps {_list(left)} are still running", resume)
 
 
 def _wait(numbers: Sequence[str], site: Site, for_s: float) -> list[str]:

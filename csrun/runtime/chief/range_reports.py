@@ -85,7 +85,7 @@ def range_reports(machine: Machine, folder: Path, every: int | None) -> RangeRep
     """The reports of a training; None where none are asked for, or nothing is 16 bits wide."""
     half = machine.plan.storage
     if every is not None and half is None:
-        log.warning("number_ranges has no effect: nothing is 16 bits wide in this run")
+        log.warning("number_ranges has no effect in this run: no tensor is stored in 16 bits")
     return None if every is None or half is None else RangeReports(machine, folder, every, half)
 
 

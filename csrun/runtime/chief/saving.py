@@ -192,5 +192,5 @@ def _in_thread(work: Callable[[], None]) -> "Future[None]":
 
 def outcome(step: int, is_whole: bool) -> str:
     """Outcome of a checkpoint that was being written, or was due, at the end."""
-    how = "finished before the end" if is_whole else "discarded"
+    how = "completed before the end" if is_whole else "discarded"
     return f"Checkpoint at global step {step} {how}"

@@ -60,7 +60,10 @@ MISTAKES = [
     ("config", "'config' needs a subcommand: execmode"),
     ("config execmode setup --mode FAST", "must be one of PIPELINED, WEIGHT_STREAMING, got 'FAST'"),
     ("config execmode setup --mode PIPELINED", "not possible while the system is ACTIVE; possible"),
-    ("config execmode setup pipelined", "the mode is given by --mode: 'setup --mode pipelined'"),
+    (
+        "config execmode setup pipelined",
+        "unexpected argument 'pipelined': write 'setup --mode pipelined'",
+    ),
     ("config execmode setup", "'config execmode setup' is not possible while the system is ACTIVE"),
     ("system activate", "'system activate' is not possible while the system is ACTIVE"),
     ("--system cs2-2 system show", "'cs2-2': did you mean cs2-02? site local has cs2-01, cs2-02"),
@@ -123,7 +126,7 @@ def test_a_boot_is_waited_for_unless_told_otherwise(tmp_path: Path, capsys: Outp
     assert do(f"--site {slow_site(tmp_path, 0.3)} system reboot --yes") == 0
     out, err = capsys.readouterr()
     assert out == "cs2-01 is ACTIVE in PIPELINED mode\n"
-    assert err == "cs2-01 boots into PIPELINED mode\n"
+    assert err == "cs2-01 is booting into PIPELINED mode\n"
     site = slow_site(tmp_path, 1000)
     assert do(f"--site {site} system reboot --yes --no-wait") == 0
     assert capsys.readouterr().out == "cs2-01 is BOOTING in PIPELINED mode\n"
@@ -199,7 +202,7 @@ def test_a_one_shot_command_imports_nothing_heavy() -> None:
 FAILING = [
     ("system activate\nsystem standby --yes\n", 2, "system activate: 'system activate' is not"),
     ("system standby\nno\nsystem standby --yes\n", 1, "not confirmed: cs2-01 is unchanged"),
-    ("system standby\n", 1, "the input ended before an answer: give --yes"),
+    ("system standby\n", 1, "no answer, standard input ended: give --yes"),
     ("'system standby\n", 2, "no closing quotation: close the quote"),
 ]
 

@@ -51,7 +51,7 @@ def test_a_launcher_of_one_element_repeats_its_run() -> None:
     ("words", "message"),
     [
         (["a=1,2,3"], "--set a: has 3 values, --array 2 elements"),
-        (["a=1,"], "--set a: a value is missing in '1,'"),
+        (["a=1,"], "--set a: '1,' has an empty value"),
         (["a=1", "a=2"], "--set a: is given twice"),
         (["a"], "--set: must be KEY=VALUE"),
     ],
@@ -63,7 +63,7 @@ def test_wrong_values_are_refused(words: list[str], message: str) -> None:
 
 def test_values_of_another_command_are_refused() -> None:
     settings = parse_settings(["a=1,2"], SPEC)
-    with pytest.raises(UsageError, match=r"--set: only scripts take it, run by python"):
+    with pytest.raises(UsageError, match=r"--set needs a script run by python"):
         elements_of(UserCommand(("true",)), SPEC, settings, ArrayScript())
 
 

@@ -72,7 +72,9 @@ def test_what_stays_is_cancelled(resume: Callable[[Cluster], Cluster]) -> None:
 def test_what_cannot_be_ended_ends_the_job_with_the_line(
     resume: Callable[[Cluster], Cluster],
 ) -> None:
-    with pytest.raises(CsrunError, match=r"old steps 8\.0 do not end; [^$]*\n  csrun_wse --sb"):
+    with pytest.raises(
+        CsrunError, match=r"old steps 8\.0 are still running; [^$]*\n  csrun_wse --sb"
+    ):
         resume(Cluster(RUNNING, "8.0\n", "8.0\n").hold())
 
 

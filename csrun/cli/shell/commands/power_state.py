@@ -16,9 +16,9 @@ LABELS: dict[str, str] = {
     ExecutionMode.WEIGHT_STREAMING: "Weight Streaming",
 }
 REMEDY = "give --mode"
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _force = click.option(
-    "--force", is_flag=True, help="Hold new jobs, and wait for the running one to end."
+    "--force", is_flag=True, help="Block new jobs, and wait for the running one to end."
 )
 _no_wait = click.option("--no-wait", is_flag=True, help="Do not wait for the boot to end.")
 
@@ -27,7 +27,7 @@ _no_wait = click.option("--no-wait", is_flag=True, help="Do not wait for the boo
 @_yes
 @_force
 def standby(shell: Shell, output_format: str, yes: bool, force: bool) -> None:
-    """Put the system in standby, to configure it; no job may be on it."""
+    """Put an idle system in standby, to configure it."""
     question = "This puts the system in standby. Do you want to proceed?"
     _show(shell, _interrupt(shell, Command.STANDBY, question, yes, force), output_format)
 
@@ -35,7 +35,7 @@ def standby(shell: Shell, output_format: str, yes: bool, force: bool) -> None:
 @leaf("activate", changes=True)
 @_no_wait
 def activate(shell: Shell, output_format: str, no_wait: bool) -> None:
-    """Boot the system into its configured mode; then it takes jobs."""
+    """Boot the system into its configured mode; it then accepts jobs."""
     state = change(shell.site, shell.system, Command.ACTIVATE)
     _show(shell, state if no_wait else _booted(shell, state), output_format)
 
@@ -45,7 +45,7 @@ def activate(shell: Shell, output_format: str, no_wait: bool) -> None:
 @_force
 @_no_wait
 def reboot(shell: Shell, output_format: str, yes: bool, force: bool, no_wait: bool) -> None:
-    """Boot an active system anew; no job may be on it."""
+    """Reboot an active, idle system."""
     question = "This reboots the system. Do you want to proceed?"
     state = _interrupt(shell, Command.REBOOT, question, yes, force)
     _show(shell, state if no_wait else _booted(shell, state), output_format)
@@ -99,9 +99,9 @@ def show_mode(shell: Shell, output_format: str) -> None:
 def setup_mode(
     shell: Shell, output_format: str, mode: ExecutionMode | None, words: tuple[str, ...]
 ) -> None:
-    """Choose the execution mode into which the system boots; it must be in STANDBY."""
+    """Set the execution mode of a system in STANDBY; it boots into this mode."""
     if words:
-        raise click.UsageError(f"the mode is given by --mode: 'setup --mode {words[0]}'")
+        raise click.UsageError(f"unexpected argument {words[0]!r}: write 'setup --mode {words[0]}'")
     before = load_state(shell.site, shell.system)
     apply(before, Command.CONFIGURE)  # refused before anything is asked
     if mode is None:

@@ -28,7 +28,7 @@ OF_A_RUN = ("run", "step", "last_step", "detail", "step_rate_per_s", "arena_byte
 
 @leaf("show")
 def show(shell: Shell, output_format: str) -> None:
-    """Show what the system is: its address, fabric, memory and links."""
+    """Show the system's address, fabric, memory and links."""
     system = shell.system
     facts: reply.Record = {
         "system": system.name,
@@ -46,7 +46,7 @@ def show(shell: Shell, output_format: str) -> None:
 
 @leaf("status")
 def status(shell: Shell, output_format: str) -> None:
-    """Show how the system is: its power state and mode, and who is on it."""
+    """Show the system's power state, mode, and the job on it."""
     state = load_state(shell.site, shell.system)
     with changing(shell.site, shell.system):
         drained_by = drainer(shell.site, shell.system)
@@ -64,7 +64,7 @@ def status(shell: Shell, output_format: str) -> None:
 
 @leaf("show")
 def software(shell: Shell, output_format: str) -> None:
-    """Show the versions of csrun and of what it computes and compiles with."""
+    """Show the versions of csrun, Python and the libraries used."""
     from importlib import metadata  # slow to import, and used in no other command
 
     versions = {"csrun": VERSION, "python": platform.python_version()}
@@ -74,9 +74,9 @@ def software(shell: Shell, output_format: str) -> None:
 
 
 @leaf("telemetry")
-@click.option("--once", is_flag=True, help="Show it once and exit.")
+@click.option("--once", is_flag=True, help="Print one reading and exit.")
 def telemetry(shell: Shell, output_format: str, once: bool) -> None:
-    """Show power state, holder, step rate and arena; at a terminal live, until Ctrl-C."""
+    """Show power state, holder, step rate and arena; live at a terminal, until Ctrl-C."""
     if once or output_format == reply.JSON or not shell.asking.is_terminal:
         reply.show(_facts(shell), output_format)
     else:
