@@ -64,7 +64,7 @@ def test_what_is_computed_or_on_disk_is_said_so() -> None:
     assert table["MemoryX"] == "on disk, 2.0 MB of it in memory"
     assert table["largest batch"] == "any"
     short = msgspec.structs.replace(found, host_available_bytes=10_999_999)
-    assert "does not fit" in dict(rows(short))["memory here"]
+    assert "too little" in dict(rows(short))["memory here"]
     assert "does not fit" not in table["memory here"]
     assert not any(name.endswith("steps") for name in table)
 
