@@ -9,7 +9,7 @@ from rich.segment import Segment
 
 from csrun.base.safe_text import printable_line
 from csrun.jobs.time_limit import format_duration
-from csrun.watch.site_snapshot import RunProgress
+from csrun.watch.site_snapshot import RunProgress, TimeShare
 from csrun.watch.text_lines import DIM, GAP, PLAIN, WARNING, Line, cut
 
 SILENT_S = 10.0  # without news of a run that lives, which is worth a word
@@ -21,25 +21,45 @@ _LABEL_WIDTH = 14
 _MOST_DETAIL = 100
 
 
-def run_lines(run: RunProgress, now: datetime | None, width: int, ascii_only: bool) -> list[Line]:
-    """Lines of a run. now: of a run that lives; None of one that has ended."""
+def run_lines(
+    run: RunProgress, now: datetime | None, width: int, ascii_only: bool, is_short: bool = False
+) -> list[Line]:
+    """Lines of a run. now: of a run that lives; None of one that has ended.
+
+    is_short: the time by cause is one line, not a bar for each cause
+    """
     rows = [(label, value, PLAIN) for label, value in _lines(run, now, width, ascii_only)]
-    if run.time:
-        since = f"since step {run.losses[0].step:,}" if run.losses else ""
-        rows.append(("time", since, PLAIN))
-    for share in run.time:
-        value = f"{bar(share.share, BAR_WIDTH, ascii_only)} {share.share:4.0%}"
-        rows.append((f"  {share.row.replace('_', ' ')}", value, PLAIN))
     if now is not None and run.updated is not None:
         silent_s = (now - run.updated).total_seconds()
         if silent_s >= SILENT_S:
-            rows.append(("", f"no progress for {format_duration(silent_s)}", WARNING))
+            rows.insert(1, ("", f"no progress for {format_duration(silent_s)}", WARNING))
+    if run.time:
+        times = _time_line(run) if is_short else _time_bars(run, ascii_only)
+        rows += [(label, value, PLAIN) for label, value in times]
     labels = max(len(label) for label, _, _ in rows)
     room = max(0, width - labels - GAP)
     return [
         [Segment(f"{label:{labels + GAP}}", DIM), Segment(cut(value, room), style)]
         for label, value, style in rows
     ]
+
+
+def _time_line(run: RunProgress) -> list[tuple[str, str]]:
+    shares = (f"{_name(share)} {share.share:.0%}" for share in run.time)
+    return [("time", ", ".join(shares))]
+
+
+def _time_bars(run: RunProgress, ascii_only: bool) -> list[tuple[str, str]]:
+    since = f"since step {run.losses[0].step:,}" if run.losses else ""
+    bars = [
+        (f"  {_name(share)}", f"{bar(share.share, BAR_WIDTH, ascii_only)} {share.share:4.0%}")
+        for share in run.time
+    ]
+    return [("time", since), *bars]
+
+
+def _name(share: TimeShare) -> str:
+    return share.row.replace("_", " ")
 
 
 def _lines(

@@ -16,6 +16,7 @@ Line = list[Segment]
 MOST_CHARACTERS = 300  # of a text of others: a screen has no more
 LEAST_WIDTH = 4  # of a column, where the screen is too narrow for all
 GAP = 2  # between columns
+READABLE = 16  # width of a column that tells most names apart
 PLAIN = Style.null()
 DIM, BOLD = Style(dim=True), Style(bold=True)
 GREEN, YELLOW, RED = Style(color="green"), Style(color="yellow"), Style(color="red")
@@ -40,14 +41,28 @@ def styled(line: Iterable[Segment], style: Style) -> Line:
 
 
 def table(
-    headings: Sequence[str], rows: Iterable[Sequence[Segment]], width: int, right: Iterable[str]
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Segment]],
+    width: int,
+    right: Iterable[str],
+    less_wanted: Iterable[str] = (),
 ) -> list[Line]:
-    """Lines of a table in this width. right: headings of columns that are aligned there."""
+    """Lines of a table in this width.
+
+    right: headings of columns that are aligned there. less_wanted: headings of columns that are
+    left out, in this order, if others would be cut below READABLE.
+    """
     cells = [[Segment(heading, DIM) for heading in headings], *rows]
-    natural = [max(cell_len(each.text) for each in column) for column in zip(*cells, strict=True)]
-    widths = fitted(natural, width - GAP * (len(headings) - 1))
-    is_right = [heading in right for heading in headings]
-    return [_row(row, widths, is_right) for row in cells]
+    columns = dict(zip(headings, zip(*cells, strict=True), strict=True))
+    widths = {head: max(cell_len(each.text) for each in columns[head]) for head in headings}
+    for heading in less_wanted:
+        needed = sum(min(each, READABLE) + GAP for each in widths.values()) - GAP
+        if needed > width:
+            widths.pop(heading, None)
+    shown = fitted(widths.values(), width - GAP * (len(widths) - 1))
+    is_right = [heading in right for heading in widths]
+    lines = zip(*(columns[heading] for heading in widths), strict=True)
+    return [_row(line, shown, is_right) for line in lines]
 
 
 def fitted(widths: Iterable[int], room: int) -> list[int]:

@@ -120,13 +120,42 @@ def test_a_run_that_is_silent_is_marked_while_its_job_lives() -> None:
     assert "no progress" not in drawn(ended)
 
 
+STREAMERS = tuple(
+    TaskLine(f"streamer {n}", n, "streamer", f"node{n}", "running", 7.0, 75_000_000)
+    for n in range(90)
+)
+
+
+def with_tasks(*tasks: TaskLine) -> SiteSnapshot:
+    detail = msgspec.structs.replace(DETAIL, tasks=tasks)
+    return msgspec.structs.replace(SNAPSHOT, job=detail)
+
+
 def test_of_many_tasks_those_that_need_a_look_come_first() -> None:
-    tasks = [TaskLine(f"streamer {n}", n, "streamer", "node", "running") for n in range(90)]
-    tasks[70] = msgspec.structs.replace(tasks[70], state="failed")
-    detail = msgspec.structs.replace(DETAIL, tasks=tuple(tasks))
-    text = drawn(msgspec.structs.replace(SNAPSHOT, job=detail), 120, 40, Look(2))
+    failed = msgspec.structs.replace(STREAMERS[70], state="failed")
+    snapshot = with_tasks(*STREAMERS[:70], failed, *STREAMERS[71:])
+    text = drawn(snapshot, 120, 40, Look(2))
+    rows = text.count("75 MB")
     assert "failed" in text
-    assert "more tasks" in text
+    assert f"not shown: the systems, {90 - rows} of 90 tasks; csrun top 2 --once" in text
+    assert drawn(snapshot, 120).count("75 MB") == 90
+
+
+def test_a_small_terminal_shows_the_run_and_all_of_seven_tasks() -> None:
+    snapshot = with_tasks(*STREAMERS[:7])
+    text = drawn(snapshot, 80, 24, Look(2))
+    for part in ("step 500 of 1,000", "25 steps/s", "RUNNING", "compute 75%, first group 25%"):
+        assert part in text, part
+    assert text.count("75 MB") == text.count("7 %") == 7
+    assert "cs2-01" in text
+    assert "not shown" not in text
+
+
+def test_a_tiny_terminal_still_shows_step_and_speed() -> None:
+    text = drawn(with_tasks(*STREAMERS[:7]), 44, 12, Look(2))
+    for part in ("step 500 of 1,000", "25 steps/s", "not shown: the systems, ", "q: quit"):
+        assert part in text, part
+    assert len(text.splitlines()) == 12
 
 
 def test_jobs_that_live_come_first_then_the_latest() -> None:
