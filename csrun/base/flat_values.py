@@ -40,6 +40,15 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Dif
     ]
 
 
+def equal_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
+    """Texts of the values that both mappings have, by key."""
+    return {
+        key: str(value)
+        for key, value in first.items()
+        if key in second and _is_same(value, second[key])
+    }
+
+
 def _is_same(first: Any, second: Any) -> bool:
     # 1, 1.0 and True are equal in Python, and different in a file
     return bool(first == second) and isinstance(first, bool) is isinstance(second, bool)

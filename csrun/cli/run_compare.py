@@ -1,9 +1,11 @@
 """csrun compare: how two runs differ, from their parameters to the first step."""
 
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
+MOST_KEYS = 3  # of a section that only one run has; more are one row
+_LAST_KEY = re.compile(r"(\.[^.\[]+|\[\d+\])$")
 a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is not checked
 
 
@@ -57,6 +61,7 @@ a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is 
     help="Steps whose operators are compared; default: up to the first difference of a loss, or 1 "
     "step against torch.",
 )
+@click.option("--all", "shows_all", is_flag=True, help="Print equal values, too.")
 @frame.in_format
 def compare(
     run_a: str,
@@ -65,6 +70,7 @@ def compare(
     against: str | None,
     steps: int | None,
     output: str,
+    shows_all: bool,
     **allowed: Any,
 ) -> int:
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
@@ -83,7 +89,7 @@ def compare(
     found = None if run_b is None or commands else compare_runs(Path(run_a), Path(run_b))
     is_table = output == "table"
     if is_table and found is not None:
-        _show(found)
+        _show(found, shows_all)
     if found is not None and not operators:
         if not is_table:
             _show_json(found)
@@ -148,20 +154,57 @@ def _show_json(found: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(found)))
 
 
-def _show(found: "RunComparison") -> None:
-    _show_table("parameter", found.parameters)
-    _show_table("identity", found.identity)
-    click.echo("\n".join(_of_losses(found.losses)))
+def _show(found: "RunComparison", shows_all: bool) -> None:
+    _show_table("parameter", found.parameters, found.equal_parameters if shows_all else {})
+    _show_table("identity", found.identity, found.equal_identity if shows_all else {})
+    modes = [
+        f"; {', '.join(modes)} only in {run}"
+        for run, modes in (("A", found.only_first_modes), ("B", found.only_second_modes))
+        if modes
+    ]
+    lines = [
+        _counted("parameters", found.parameters, found.equal_parameters) + "".join(modes),
+        _counted("identity", found.identity, found.equal_identity),
+        *_of_losses(found.losses),
+    ]
+    click.echo("\n".join(lines))
 
 
-def _show_table(heading: str, found: "tuple[Difference, ...]") -> None:
+def _counted(what: str, differing: "Sequence[Difference]", equal: Mapping[str, str]) -> str:
+    number = len(differing)
+    return f"{what}: {number or 'none'} of {number + len(equal)} {_differ(number)}"
+
+
+def _differ(number: int) -> str:
+    return "differs" if number == 1 else "differ"
+
+
+def _show_table(heading: str, found: "Sequence[Difference]", equal: Mapping[str, str]) -> None:
     from csrun.base.flat_values import MISSING
     from csrun.cli import tables
 
-    if found:
-        rows = [(e.key, e.first or MISSING, e.second or MISSING) for e in found]
+    rows = [(e.key, e.first or MISSING, e.second or MISSING) for e in found]
+    rows = rows if equal else _folded(rows)
+    rows += [(key, value, value) for key, value in equal.items()]
+    if rows:
         tables.show((heading, "a", "b"), rows)
         click.echo()
+
+
+def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Rows, with one in place of many keys of a section that only one of the runs has."""
+    from csrun.base.flat_values import MISSING
+
+    found = []
+    for (section, is_first, is_second), group in groupby(
+        rows, lambda row: (_LAST_KEY.sub("", row[0]), row[1] == MISSING, row[2] == MISSING)
+    ):
+        several = list(group)
+        if len(several) > MOST_KEYS and (is_first or is_second):
+            sides = (MISSING if is_first else "set", MISSING if is_second else "set")
+            several = [(f"{section}: {len(several)} keys", *sides)]
+        found += several
+    return found
 
 
 def _of_losses(found: "LossComparison") -> list[str]:
@@ -172,7 +215,8 @@ def _of_losses(found: "LossComparison") -> list[str]:
         return [f"losses: {found.common} steps with identical bits{more}"]
     first, largest = found.diverged, found.largest
     return [
-        f"losses: {found.differing} of {found.common} common steps differ{more}",
+        f"losses: {found.differing} of {found.common} common steps"
+        f" {_differ(found.differing)}{more}",
         f"first difference: step {first.step}: {first.first:.9g} and {first.second:.9g}"
         f" (relative {first.relative:.2g})",
         f"largest difference: step {largest.step}: {largest.first:.9g} and {largest.second:.9g}"

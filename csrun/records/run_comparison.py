@@ -1,7 +1,7 @@
 """Comparison of two runs by what they left in their model_dirs: parameters, identity, losses."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import isnan
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 from csrun.base import plain_yaml
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import find
-from csrun.base.flat_values import Difference, differences, flattened
+from csrun.base.flat_values import Difference, differences, equal_values, flattened
 from csrun.records import checkpoints
 from csrun.records.model_dir import COMPILE_MANIFEST, newest_compile
 from csrun.records.scalar_events import EventTail, event_files
@@ -48,11 +48,19 @@ class LossComparison(msgspec.Struct, frozen=True):
 
 
 class RunComparison(msgspec.Struct, frozen=True):
-    """Differences of two runs; parameters by mode and key."""
+    """Differences of two runs; parameters by mode and key, of the modes that both were run in.
+
+    equal_parameters, equal_identity: values of both. only_first_modes, only_second_modes: modes
+    that one of them alone was run in.
+    """
 
     parameters: tuple[Difference, ...]
     identity: tuple[Difference, ...]
     losses: LossComparison
+    equal_parameters: dict[str, str] = {}
+    equal_identity: dict[str, str] = {}
+    only_first_modes: tuple[str, ...] = ()
+    only_second_modes: tuple[str, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -81,10 +89,21 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
             f"{first} and {second}: no step was logged by both ({losses.only_first} and"
             f" {losses.only_second} steps): train with equal runconfig.log_steps"
         )
+    modes = _modes_of(first), _modes_of(second)
+    both = [mode for mode in modes[0] if mode in modes[1]]
+    parameters = parameters_of(first, both), parameters_of(second, both)
+    identity = identity_of(first), identity_of(second)
+    if modes[0] != modes[1]:  # the newest compile may be that of another mode
+        for each in identity:
+            each.pop("compile", None)
     return RunComparison(
-        tuple(differences(parameters_of(first), parameters_of(second))),
-        tuple(differences(identity_of(first), identity_of(second))),
+        tuple(differences(*parameters)),
+        tuple(differences(*identity)),
         losses,
+        equal_values(*parameters),
+        equal_values(*identity),
+        tuple(mode for mode in modes[0] if mode not in both),
+        tuple(mode for mode in modes[1] if mode not in both),
     )
 
 
@@ -134,14 +153,19 @@ def _relative(first: float, second: float) -> float:
     return abs(first - second) / size if size else 0.0
 
 
-def parameters_of(model_dir: Path) -> dict[str, Any]:
-    """Parameters of the latest run in each mode, by mode and key; without places."""
+def _modes_of(model_dir: Path) -> list[str]:
+    return [mode for mode in _MODES if _params_file(model_dir, mode).is_file()]
+
+
+def _params_file(model_dir: Path, mode: str) -> Path:
+    return model_dir / mode / f"params_{mode}.yaml"
+
+
+def parameters_of(model_dir: Path, modes: Iterable[str] | None = None) -> dict[str, Any]:
+    """Parameters of the latest run in each mode, or in these, by mode and key; without places."""
     found: dict[str, Any] = {}
-    for mode in _MODES:
-        path = model_dir / mode / f"params_{mode}.yaml"
-        if not path.is_file():
-            continue
-        for key, value in flattened(plain_yaml.read(path)).items():
+    for mode in _modes_of(model_dir) if modes is None else modes:
+        for key, value in flattened(plain_yaml.read(_params_file(model_dir, mode))).items():
             if key not in PLACES:
                 found[f"{mode}: {key}"] = value
     return found

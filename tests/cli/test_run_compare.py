@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from csrun.cli import csrun, frame
+from csrun.records import model_dir
+from csrun.records.events import EventWriter
 
 COMMAND, LONG = "python-ws run.py -m train", f"python-ws run.py {'-p x ' * 1000}"
 
@@ -29,3 +31,33 @@ def test_runs_that_are_not_there(
     monkeypatch.chdir(tmp_path)
     assert frame.run(csrun.csrun, ["compare", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def trained(folder: Path, **optimizer: float) -> str:
+    folder.mkdir()
+    writer = EventWriter(folder)
+    writer.scalars({"loss": 2.0}, 1)
+    writer.close()
+    model_dir.write_params(folder, "train", {"optimizer": optimizer, "runconfig": {"seed": 1}})
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ([], ["train: optimizer.rate 0.1 0.2", "train: optimizer: 4 keys (not set) set"]),
+        (["--all"], ["train: optimizer.rate 0.1 0.2", "train: optimizer.b (not set) 1",
+                     "train: optimizer.c (not set) 1", "train: optimizer.d (not set) 1",
+                     "train: optimizer.e (not set) 1", "train: runconfig.seed 1 1"]),
+    ],
+)  # fmt: skip
+def test_what_is_equal_is_counted_and_keys_of_one_run_are_one_row(
+    options: list[str], rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = trained(tmp_path / "a", rate=0.1)
+    second = trained(tmp_path / "b", rate=0.2, b=1, c=1, d=1, e=1)
+    assert frame.run(csrun.csrun, ["compare", *options, first, second]) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith("train: ")] == rows
+    assert "parameters: 5 of 6 differ" in lines
+    assert "identity: none of 0 differ" in lines

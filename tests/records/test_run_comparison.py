@@ -52,6 +52,21 @@ def test_the_first_step_that_differs_and_why(tmp_path: Path) -> None:
     assert (losses.largest.step, losses.largest.relative) == (200, 0.5)
 
 
+def test_a_mode_that_one_run_alone_was_run_in_is_no_difference(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a", {1: 2.0}), make(tmp_path / "b", {1: 2.0})
+    model_dir.write_params(second, "eval", PARAMS)
+    compiled = second / "tfcs_1"
+    compiled.mkdir()
+    (compiled / model_dir.COMPILE_MANIFEST).write_text("{}")
+    found = compare_runs(first, second)
+    assert (found.only_first_modes, found.only_second_modes) == ((), ("eval",))
+    assert found.equal_parameters == {
+        "train: model.sizes[0]": "5", "train: model.sizes[1]": "5", "train: runconfig.seed": "1"
+    }  # fmt: skip
+    assert found.equal_identity == {"seed": "1", "numpy": "2.4.0"}
+    assert [each for each in found.identity if each.key == "compile"] == []
+
+
 def test_losses_that_are_not_finite() -> None:
     nan, inf = float("nan"), float("inf")
     assert compare_losses({1: nan, 2: inf}, {1: nan, 2: inf}).differing == 0
