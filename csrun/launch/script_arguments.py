@@ -1,27 +1,43 @@
 """Early checks of a run.py's command line and params file, before a job waits for nodes.
 
-Only what every schema of csrun.params refuses; the tasks report the rest.
+Only what every schema of csrun.params refuses, and options that a script with its own parser does
+not declare; the tasks report the rest.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from csrun.base import choice, plain_yaml, typed_yaml
 from csrun.base.errors import UsageError
 from csrun.base.mode import Mode
+from csrun.base.params_settings import Setting
 from csrun.base.precision_names import OPT_LEVEL
 from csrun.base.run_config import Params
-from csrun.launch.script_imports import has_run_config, is_run_by_params
+from csrun.launch.script_imports import (
+    has_run_config,
+    is_run_by_params,
+    takes_its_words_unchanged,
+)
+from csrun.launch.script_options import check_option_names
 from csrun.launch.user_command import UserCommand
+
+SECTION = "runconfig"
 
 
 def check_arguments(command: UserCommand) -> None:
-    """The --mode of a script that csrun.params runs, and the keys of its section `runconfig`.
+    """Check a script's options, and the keys of its section `runconfig`.
 
     Raises: UsageError in the words of a task
     """
     script = command.script
-    if script is None or not is_run_by_params(script):
+    if script is None:
+        return
+    words = command.words[2:]
+    if "--help" in words:
+        return
+    if not is_run_by_params(script):
+        check_option_names(script, words)
         return
     mode = command.script_mode
     known = [each.value for each in Mode]
@@ -30,13 +46,31 @@ def check_arguments(command: UserCommand) -> None:
             f"{Path(script).name}: invalid value for '-m' / '--mode': {choice.refusal(mode, known)}"
         )
     path = command.params
-    if path is not None and os.path.isfile(path) and has_run_config(script):
+    has_keys = has_run_config(script)
+    if path is not None and os.path.isfile(path) and has_keys:
         _check_keys(Path(path))
+    if takes_its_words_unchanged(script):
+        settings = _parse(Path(script).name, words)
+        if has_keys:
+            _check_settings(settings)
+
+
+def _parse(script: str, words: Sequence[str]) -> Sequence[Setting]:
+    from csrun.base.run_options import parse_options
+
+    return parse_options(script, words).settings
+
+
+def _check_settings(settings: Sequence[Setting]) -> None:
+    for setting in settings:
+        section, _, key = setting.key.partition(".")
+        if section == SECTION and key and "." not in key:
+            typed_yaml.check_keys({section: {key: setting.value}}, Params, "--set")
 
 
 def _check_keys(path: Path) -> None:
     raw = plain_yaml.read(path)
-    section = raw.get("runconfig") if isinstance(raw, dict) else None
+    section = raw.get(SECTION) if isinstance(raw, dict) else None
     if isinstance(section, dict):
         own = {key: value for key, value in section.items() if key != OPT_LEVEL}
-        typed_yaml.check_keys({"runconfig": own}, Params, path)
+        typed_yaml.check_keys({SECTION: own}, Params, path)

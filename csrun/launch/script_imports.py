@@ -108,6 +108,28 @@ def is_run_by_params(script: str) -> bool:
     return any(_imports_from_params(node, "run") for node in _tree(Path(script)).body)
 
 
+def takes_its_words_unchanged(script: str) -> bool:
+    """Return whether a script's parser gets the words of its command, as far as can be seen.
+
+    It may not where `sys.argv` is named, or the script imports packages next to it, which are not
+    read.
+    """
+    nodes, folder = [*nodes_of(Path(script))], Path(script).parent
+    packages = {folder / name for node in nodes for name in _imported(node)}
+    return not (
+        any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in nodes)
+        or any(isinstance(node, ast.alias) and node.name == "argv" for node in nodes)
+        or any(map(_is_package, packages))
+    )
+
+
+def _is_package(path: Path) -> bool:
+    """Return whether Python would import a folder by this path, not a module beside it."""
+    return (path / "__init__.py").exists() or (
+        path.is_dir() and not path.with_name(f"{path.name}.py").exists()
+    )
+
+
 def version_hint(command: UserCommand) -> str | None:
     """Hint for a script of csrun's PyTorch front end with an untested PyTorch; else None."""
     if command.script is None:

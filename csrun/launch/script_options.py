@@ -2,9 +2,12 @@
 
 import ast
 from collections.abc import Container, Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
-from csrun.launch.script_imports import nodes_of
+from csrun.base.errors import UsageError
+from csrun.base.typed_yaml import suggestion
+from csrun.launch.script_imports import nodes_of, takes_its_words_unchanged
 
 _DECLARING = ("add_argument", "option")  # of argparse and click
 _OPEN = ("parse_known_args", "parse_known_intermixed_args")  # takes any others, too
@@ -29,6 +32,35 @@ def options_of(script: str) -> dict[str, object] | None:
     if not all(isinstance(word, ast.Constant) for call in declaring for word in call.args):
         return None
     return {word: _default_of(call) for call in declaring for word in _long(call.args)}
+
+
+def check_option_names(script: str, words: Iterable[str]) -> None:
+    """Check the long options of a script with an ArgumentParser of its own.
+
+    Raises: UsageError for one that argparse would refuse, as far as can be seen
+    """
+    known = options_of(script)
+    if known is None or not takes_its_words_unchanged(script) or _takes_any_words(script):
+        return
+    for word in takewhile("--".__ne__, words):
+        name = word.partition("=")[0]
+        is_option = word.startswith("--") and " " not in word
+        # argparse takes an option's first letters for it
+        if is_option and not any(each.startswith(name) for each in (*known, "--help")):
+            raise UsageError(
+                f"{Path(script).name}: no such option '{name}'{suggestion(name, [*known])}"
+            )
+
+
+def _takes_any_words(script: str) -> bool:
+    """Return whether a parser has options that are not in its declarations, or others' words."""
+    nodes = [*nodes_of(Path(script))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    names = {_name_of(node) for node in nodes if isinstance(node, ast.expr)}
+    parsing = [call for call in calls if _name_of(call.func) == "parse_args"]
+    return bool(names & {"BooleanOptionalAction", "REMAINDER"}) or any(
+        call.args or call.keywords for call in parsing
+    )
 
 
 def _names_of(nodes: Iterable[ast.AST], values: Container[ast.expr]) -> set[str]:

@@ -64,6 +64,76 @@ def test_a_wrong_mode_is_refused_in_the_words_of_the_task(script: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
+    [
+        ("--max_step", "10"),
+        ("--max_steps", "-3"),
+        ("--steps=1", "--max-steps=2"),
+        ("--set", "no value"),
+        ("--compile_only", "--mode", "eval"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_the_words_of_the_task(script: str, words: Any) -> None:
+    said = message(check_arguments, UserCommand(("python-ws", "run.py", *words)))
+    of_task = message(parse, Params, None, words)
+    assert of_task is not None
+    assert said == (None if script == "another parser" else of_task)
+
+
+def test_a_setting_of_an_unknown_key_is_refused_where_no_schema_has_it(script: str) -> None:
+    command = UserCommand(("python-ws", "run.py", "--set", "runconfig.max_stepz=3"))
+    expected = "--set: runconfig.max_stepz: unknown key; did you mean max_steps?"
+    assert message(check_arguments, command) == (expected if script in REFUSED else None)
+
+
+@pytest.mark.parametrize(
+    ("line", "folders"),
+    [
+        ("import sys\nsys.argv[1:] = []", ()),
+        ("from sys import argv", ()),
+        ("import own_parser", ("own_parser",)),
+    ],
+)
+def test_a_script_that_may_take_words_away_is_left_to_its_tasks(
+    line: str, folders: tuple[str, ...], tmp_path: Path
+) -> None:
+    for each in folders:
+        (tmp_path / each).mkdir()
+    path = tmp_path / "run.py"
+    path.write_text(f"{RUN}{line}\nrun(main_for(None, None))\n")
+    assert message(check_arguments, UserCommand(("python-ws", str(path), "--mine"))) is None
+
+
+PARSER = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--max_steps')\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "refused"),
+    [
+        ("p.parse_args()", ("--max_stepz", "3"), True),
+        ("p.parse_args()", ("--max_stepz=3",), True),
+        ("p.parse_args()", ("--max_step", "3"), False),  # first letters
+        ("p.parse_args()", ("--", "--max_stepz"), False),
+        ("p.parse_args()", ("--help",), False),
+        ("p.parse_known_args()", ("--max_stepz",), False),
+        ("p.parse_args([])", ("--max_stepz",), False),
+        ("p.add_argument('--x', action=argparse.BooleanOptionalAction)\np.parse_args()",
+         ("--no-x",), False),
+        ("p.add_argument('rest', nargs=argparse.REMAINDER)\np.parse_args()",
+         ("a", "--max_stepz"), False),
+    ],
+)  # fmt: skip
+def test_an_option_that_argparse_would_refuse(
+    lines: str, words: tuple[str, ...], refused: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(PARSER + lines)
+    said = message(check_arguments, UserCommand(("python-pt", str(path), *words)))
+    expected = "train.py: no such option '--max_stepz'; did you mean --max_steps?"
+    assert said == (expected if refused else None)
+
+
+@pytest.mark.parametrize(
+    "words",
     [(), ("-p", "good.yaml", "-m", "EVAL"), ("-p", "none.yaml"), ("-mtrain",), ("--mode=eval",)],
 )
 def test_what_a_task_takes_is_taken(script: str, words: Any) -> None:
