@@ -22,11 +22,25 @@ from time import monotonic
 from types import FrameType
 from typing import Any, Self
 
+from csrun.base.files import read_start
 from csrun.base.mode import BURST_S
+from csrun.context.job import REASON_FILE
+from csrun.context.task import current
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DISCARD_S = 2.0  # of a grace, for what is begun to be discarded
 DISCARD_SHARE = 0.2  # the same of a short one
+REASON_BYTES = 200
+
+
+def reason_to_end(asked: signal.Signals) -> str:
+    """Event that this process is asked to end by, as its job's launcher says it, else the signal.
+
+    Tasks get SIGTERM whatever the event was: Ctrl-C, a time limit.
+    """
+    context = current()
+    said = "" if context is None else read_start(context.job_dir / REASON_FILE, REASON_BYTES)
+    return said or asked.name
 
 
 def never() -> bool:

@@ -20,6 +20,7 @@ JOB_FILE = "job.json"
 SECRET_FILE = "secret"
 SECRET_BYTES = 32
 ENDED_DIR = "ended"
+REASON_FILE = "reason_to_end"
 RUNS_DIR = "runs"
 LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
 TELEMETRY_FILE = "telemetry.json"

@@ -12,6 +12,7 @@ from csrun.context import JobFile, TaskReport, jobs_dir_of, site_state_dir, stat
 from csrun.context.job import (
     ENDED_DIR,
     LIVE_LOCK,
+    REASON_FILE,
     RUNS_DIR,
     SECRET_BYTES,
     SECRET_FILE,
@@ -72,6 +73,11 @@ class JobFolder:
         """Let a task's peers know that it has ended well; on a full disk they are not notified."""
         with suppress(OSError):
             ended_file(self.path, rank).touch()
+
+    def write_reason_to_end(self, reason: str) -> None:
+        """Let the tasks know why they are signalled; on a full disk they only know the signal."""
+        with suppress(OSError):
+            (self.path / REASON_FILE).write_text(reason)
 
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""

@@ -71,6 +71,7 @@ def test_what_it_resumes_is_the_undisturbed_training(
     assert launcher.returncode == 128 + signum, err
     assert f"csrun_wse: {signum.name}: job terminated" in err
     saved = last_saved(place, out)
+    assert f"{signum.name}: training ends after global step {saved}" in out
     assert "Traceback" not in out + err
     assert sorted(path.name for path in place.model_dir.glob(".*")) == []
     goal = ("--max_steps", str(saved + 20))

@@ -152,6 +152,8 @@ class JobLoop:
                 self._report_names[task.name] = task.report_name
                 self._send(task)
             case Send(names, signum):
+                if reason := self._ending():
+                    self._folder.write_reason_to_end(reason)
                 self._send(SignalTasks(names, signum))
             case Wait(seconds):
                 self._deadline_s = monotonic() + seconds

@@ -12,7 +12,7 @@ import numpy as np
 
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
-from csrun.context.ending import DeferredEnding
+from csrun.context.ending import DeferredEnding, reason_to_end
 from csrun.executable import MOST_STEPS, StepNumber
 from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
@@ -215,7 +215,7 @@ class Training:
         self.record.mark(Row.CHIEF)
         if (asked := self._ending.asked) is not None:
             self._is_asked = True
-            self._save_before_end(asked.name)
+            self._save_before_end(reason_to_end(asked))
             self._trace.look(self.step, is_over=True)  # by processes that may be at work yet
             self._ending.__exit__()
         return done
@@ -357,10 +357,10 @@ class Training:
         if self._trace.recorder.covers(first, count):
             self._trace.recorder.add(kind, first, began_ns)
 
-    def _save_before_end(self, signal_name: str) -> None:
+    def _save_before_end(self, reason: str) -> None:
         """The checkpoint of a run that must end, if the grace is long enough for one."""
         step = self.step
-        log.info(f"{signal_name}: training ends after global step {step}")
+        log.info(f"{reason}: training ends after global step {step}")
         self._saving.wait()
         saving, left_s = self._saving, self._ending.left_s
         if saving.newest != step and left_s is not None and saving.seconds > left_s:
