@@ -24,7 +24,7 @@ FIRST_S, EVERY_S = 0.5, 5.0  # between samples of a job that has just begun, and
 AGE_SHARE = 0.1  # of the time since the begin, that is between two samples meanwhile
 MOST_SAMPLES = 600
 RECENT_S = 4 * EVERY_S  # clocks of nodes differ, and NFS is late
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20  # of a file whose samples have thousands of tasks; more is thinned
 _HEAD_BYTES = 32  # of a file, by which a reader recognizes it; no sample's line is shorter
 
 
@@ -52,9 +52,9 @@ def _samples_in(data: bytes) -> Iterator[UsageSample]:
                 yield _decoder.decode(text)
 
 
-def thinned(samples: Sequence[UsageSample]) -> list[UsageSample]:
-    """Return the first sample of each of equal spans of time, of at most MOST_SAMPLES / 2 spans,
-    and the last sample.
+def thinned(samples: Sequence[UsageSample], most: int) -> list[UsageSample]:
+    """Return the first sample of each of equal spans of time, of at most so many spans, and the
+    last sample.
 
     Spans have 2^k times the distance of new samples: what one thinning keeps of a span is what a
     later one would have kept of it.
@@ -65,7 +65,7 @@ def thinned(samples: Sequence[UsageSample]) -> list[UsageSample]:
     while True:
         latest_first = reversed(samples[:-1])
         kept = {(each.taken_s - begun_s) // span_s: each for each in latest_first}
-        if len(kept) <= MOST_SAMPLES // 2:
+        if len(kept) <= most:
             return [*reversed(kept.values()), samples[-1]]
         span_s *= 2
 
@@ -76,7 +76,7 @@ class UsageWriter:
     def __init__(self, folder: JobFolder, node_id: int) -> None:
         self._path, self._logs = folder.path / FILE.format(node_id), folder.logs
         self._begun_s = self._due_s = time.monotonic()
-        self._samples = 0
+        self._samples = self._bytes = 0
 
     @property
     def wait_s(self) -> float:
@@ -95,23 +95,26 @@ class UsageWriter:
                 self._append(UsageSample(round(time.time(), 3), tasks))
 
     def _append(self, sample: UsageSample) -> None:
-        if self._samples >= MOST_SAMPLES:
+        line = _line_of(sample)
+        if self._samples >= MOST_SAMPLES or self._bytes + len(line) > MOST_BYTES:
             self._thin()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         with open(open_regular(self._path, flags, 0o600), "ab", buffering=0) as file:
-            file.write(_line_of(sample))
+            self._bytes = os.fstat(file.fileno()).st_size + file.write(line)
         self._samples += 1
 
     def _thin(self) -> None:
-        """Thin the file; one without a readable sample is begun anew."""
+        """Thin the file to half; one without a readable sample is begun anew."""
         data = b""
-        with suppress(FileNotFoundError):
-            data = read_whole(self._path, _MOST_BYTES)
-        kept = thinned([*_samples_in(data)])
+        with suppress(OSError):  # also of one that has grown by other hands
+            data = read_whole(self._path, MOST_BYTES)
+        samples = [*_samples_in(data)]
+        kept = thinned(samples, max(1, min(MOST_SAMPLES, len(samples)) // 2))
         # Not by its inode: a file system may give a removed file's to the next one.
         head = b"thinned %b\n" % os.urandom(8).hex().encode()
-        write_whole(self._path, head + b"".join(map(_line_of, kept)), durable=False)
-        self._samples = len(kept)
+        text = head + b"".join(map(_line_of, kept))
+        write_whole(self._path, text, durable=False)
+        self._samples, self._bytes = len(kept), len(text)
 
 
 class TaskLoad(msgspec.Struct, frozen=True):
@@ -153,7 +156,7 @@ class _NodeFile:
                     self._begin(head)
                 if os.fstat(file.fileno()).st_size > self._offset:
                     file.seek(self._offset)
-                    self._take(file.read(_MOST_BYTES))
+                    self._take(file.read(MOST_BYTES))
 
     def _take(self, data: bytes) -> None:
         whole = data[: data.rfind(b"\n") + 1]

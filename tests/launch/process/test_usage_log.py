@@ -109,7 +109,30 @@ def test_a_full_file_without_a_readable_sample_is_begun_anew(
 
 def test_thinning_keeps_half() -> None:
     samples = [UsageSample(EVERY_S * number, ()) for number in range(usage_log.MOST_SAMPLES)]
-    assert usage_log.thinned(samples) == [*samples[::2], samples[-1]]
+    kept = usage_log.thinned(samples, usage_log.MOST_SAMPLES // 2)
+    assert kept == [*samples[::2], samples[-1]]
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_file_that_is_too_large_is_thinned(
+    is_foreign: bool, tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few samples with many tasks; and one that something else has filled."""
+    machine.names = [f"rank-{number:05}" for number in range(100)]
+    monkeypatch.setattr(usage_log, "MOST_BYTES", 100_000)
+    writer, path = UsageWriter(JobFolder(tmp_path), 0), tmp_path / "usage-0.log"
+    let_pass(machine, writer, 60.0)
+    if is_foreign:
+        with path.open("ab") as file:
+            file.write(bytes(200_000))
+    sizes = []
+    for _ in range(60):
+        let_pass(machine, writer, EVERY_S)
+        sizes.append(path.stat().st_size)
+    assert max(sizes[1:]) <= 100_000
+    found = UsageReader(tmp_path).history()
+    assert 1e9 + machine.now_s - found[-1].taken_s <= EVERY_S
+    assert is_foreign or found[0].taken_s == 1e9 + 1000.0
 
 
 def test_a_job_that_has_just_begun_is_looked_at_more_often(
