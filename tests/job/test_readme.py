@@ -97,9 +97,15 @@ def test_the_quickstart_names_what_it_left_and_leaves_nothing_else(
     for name in ("checkpoint", "model-ckpt-3000.safetensors", "performance/performance.json"):
         assert f"  {name}\n" in listing
     assert "of_an_earlier_one" not in listing
-    assert f"rm -r {model_dir}\n" in listing
     assert not list(temporary.iterdir())
     assert FINAL_LOSS.search(listing)
     accuracy = re.search(r"accuracy = ([\d.]+)", listing)
     assert accuracy
     assert float(accuracy[1]) >= 0.95
+    link = checkout / "reference_models" / "fc_mnist" / "compile_report.txt"
+    assert link.is_symlink()
+    (remove,) = re.findall("^To remove what this run left: +(rm .*)", listing, re.MULTILINE)
+    subprocess.run(remove, shell=True, check=True)
+    assert not model_dir.exists()
+    assert not link.is_symlink()
+    assert f"rm -rf {state} " in listing
