@@ -35,7 +35,10 @@ const isNumber = (value) => value !== null && value !== undefined && value !== "
 function short(value) {
   if (!isNumber(value)) return "";
   const number = Number(value);
-  return Number.isFinite(number) ? String(Number(number.toPrecision(6))) : String(value);
+  if (!Number.isFinite(number)) return String(value);
+  if (number === 0 || Math.abs(number) >= 1e-4) return String(Number(number.toPrecision(6)));
+  const [digits, power] = number.toExponential(5).split("e-");
+  return `${Number(digits)}e-${power.padStart(2, "0")}`;
 }
 
 function rate(value) {
