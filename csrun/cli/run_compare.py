@@ -76,7 +76,8 @@ def compare(
     """Compare two trainings by their model_dirs: parameters, versions, CPU, seed, losses.
 
     With --operators both are run again, in separate folders, from their newest common checkpoint.
-    Two quoted commands in place of the model_dirs are run from the start.
+    Two quoted commands in place of the model_dirs are run from the start, and their operators are
+    compared.
 
     Exit code 0 if nothing differs, 1 if anything does, 2 if they cannot be compared. With
     --operators or --against only operators count.
@@ -85,7 +86,8 @@ def compare(
 
     if (run_b is None) == (against is None):
         raise click.UsageError("name two trainings, or one and --against torch")
-    commands = _commands_in([each for each in (run_a, run_b) if each]) if operators else []
+    commands = _commands_in([each for each in (run_a, run_b) if each])
+    operators |= bool(commands)
     found = None if run_b is None or commands else compare_runs(Path(run_a), Path(run_b))
     is_table = output == "table"
     if is_table and found is not None:
@@ -242,12 +244,20 @@ def _of_operators(found: "OperatorComparison") -> list[str]:
     more = f" ({', '.join(rest)})" if rest else ""
     if found.difference is None:
         equal = "equal" if within else "bitwise identical"
-        return [f"operators: {found.compared} values {equal}{within}, {steps} from {start}{more}"]
-    before = found.compared - 1
+        count, lines = f"{found.compared} values {equal}", []
+    else:
+        count, lines = f"{found.compared - 1} values equal", _of_difference(found.difference)
     return [
-        f"operators: {before} values equal{within}, {steps} from {start}{more}",
-        *_of_difference(found.difference),
+        f"operators: {count}{within}, {steps} from {start}{more}",
+        *_of_names("A", found.first_names, found.only_first),
+        *_of_names("B", found.second_names, found.only_second),
+        *lines,
     ]
+
+
+def _of_names(run: str, names: Sequence[str], count: int) -> list[str]:
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return [f"only in {run}: {', '.join(names)}{more}"] if names else []
 
 
 def _of_difference(found: "OperatorDifference") -> list[str]:

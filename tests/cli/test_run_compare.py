@@ -10,13 +10,18 @@ from csrun.records.events import EventWriter
 
 COMMAND, LONG = "python-ws run.py -m train", f"python-ws run.py {'-p x ' * 1000}"
 
+FULL = "sh -c 'echo OSError: [Errno 28] No space left on device; exit 1'"
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["my model", "."], "my model: no such folder"),
-        ([COMMAND, COMMAND], f"{COMMAND}: no such folder"),
-        ([LONG, "."], "no such folder"),
+        (["model", "."], "model: no such folder"),
+        (["my model", "."], "my model: no such model_dir; name two model_dirs, or two commands"),
+        (["false x", "false x"], "error: false x: failed: exit code 1: it printed nothing"),
+        (["true x", "true x"], "true x: recorded no value: ended before its first step"),
+        ([FULL, FULL], "no space left for its values in "),
+        (["nopy x", "nopy x"], "error: nopy x: failed: nopy in "),
         (["--operators", "model", "."], "model: no such folder"),
         (["--operators", COMMAND, "."], f"{COMMAND}: no such model_dir; name two model_dirs, or"),
         (["--operators", ".", LONG], "no such model_dir; name two model_dirs, or two commands"),

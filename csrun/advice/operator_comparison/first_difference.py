@@ -28,6 +28,7 @@ from csrun.records import checkpoints
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.run_comparison import compare_losses, losses_of
 
+MOST_NAMES = 3  # of values that one run alone has
 FIRST_WINDOW = 2  # of two steps the second reads the weights that the first has updated
 Report = Callable[[str], None]
 ValuesOfStep = Callable[[int], list[list[StepValues]]]  # programs of both runs
@@ -54,8 +55,8 @@ class OperatorComparison(msgspec.Struct, frozen=True):
     """Steps and values that were compared.
 
     start: step of the common checkpoint, None for the first weights. only_first, only_second:
-    values of one run alone in a step. unlike: of several minibatches, or of other shapes, so that
-    they cannot be compared.
+    values of one run alone in a step; first_names, second_names: the first of them. unlike: of
+    several minibatches, or of other shapes, so that they cannot be compared.
     """
 
     start: int | None
@@ -67,6 +68,8 @@ class OperatorComparison(msgspec.Struct, frozen=True):
     unlike: int
     tolerance_ulp: int
     difference: OperatorDifference | None
+    first_names: tuple[str, ...] = ()
+    second_names: tuple[str, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -190,7 +193,9 @@ class _Count:
 
     def __init__(self, tolerance: Tolerance) -> None:
         self._tolerance = tolerance
-        self.compared = self._unlike = self._only_first = self._only_second = 0
+        self.compared = self._unlike = 0
+        self._only_first: list[str] = []
+        self._only_second: list[str] = []
         self.difference: OperatorDifference | None = None
 
     def add_steps(self, steps: tuple[int, int], values: ValuesOfStep) -> int:
@@ -205,8 +210,8 @@ class _Count:
     def _add(self, step: int, a: Sequence[StepValues], b: Sequence[StepValues]) -> bool:
         """Compare a step up to the first difference; return whether both runs have it."""
         for one, other in zip(a, b, strict=False):
-            self._only_first = len(one.numbers.keys() - other.numbers.keys())
-            self._only_second = len(other.numbers.keys() - one.numbers.keys())
+            self._only_first = [key for key in one.numbers if key not in other.numbers]
+            self._only_second = [key for key in other.numbers if key not in one.numbers]
             for key in one.numbers:
                 if key in other.numbers and self._differs(step, key, one, other):
                     return True
@@ -245,8 +250,10 @@ class _Count:
             first_step=first,
             last_step=last,
             compared=self.compared,
-            only_first=self._only_first,
-            only_second=self._only_second,
+            only_first=len(self._only_first),
+            only_second=len(self._only_second),
+            first_names=tuple(self._only_first[:MOST_NAMES]),
+            second_names=tuple(self._only_second[:MOST_NAMES]),
             unlike=self._unlike,
             tolerance_ulp=self._tolerance.ulp,
             difference=self.difference,

@@ -1,5 +1,7 @@
 """A second run of a training, in a folder of its own, in which values are recorded."""
 
+import errno
+import os
 import shutil
 import subprocess
 import time
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 from csrun.base.errors import UsageError
 from csrun.base.run_command import RunCommand
@@ -20,6 +23,8 @@ from csrun.records.model_dir import read_command
 LOOP_VALUES = "loop_values"
 LOG_FILE = "rerun.log"
 POLL_S = 0.05
+_FULL = os.strerror(errno.ENOSPC)
+_LITTLE_BYTES = 1 << 20  # free on a disk on which a value had no room
 END_S = 60.0  # for a job to end once it is asked to
 
 
@@ -67,11 +72,26 @@ class RecordedRun:
                 code = process.poll()
         if failed := [text for path in _done(folder, source) if (text := path.read_text())]:
             raise UsageError(f"{self.name}: PyTorch cannot compute the step: {failed[0]}")
-        if code:
-            raise UsageError(
-                f"{self.name}: cannot be run again: {' '.join(self.command.words)} ended with"
-                f" exit code {code}: {_last_line(folder / LOG_FILE)}"
+        if code or not _recorded(folder):
+            raise UsageError(self._why_failed(code or 0, folder / LOG_FILE))
+
+    def _why_failed(self, code: int, log: Path) -> str:
+        last = _last_line(log)
+        if _FULL in last or shutil.disk_usage(log).free < _LITTLE_BYTES:
+            return (
+                f"{self.name}: no space left for its values in {gettempdir()}: set TMPDIR to a"
+                " folder on a larger disk"
             )
+        if code:
+            return f"{self._failed}: exit code {code}: {last}"
+        return f"{self.name}: recorded no value: ended before its first step, exit code 0"
+
+    @property
+    def _failed(self) -> str:
+        """Start of a message: that it cannot be run."""
+        if self.model_dir is None:
+            return f"{self.name}: failed"
+        return f"{self.name}: cannot be run again: {' '.join(self.command.words)}"
 
     @contextmanager
     def _process(self, again: Rerun, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
@@ -88,8 +108,8 @@ class RecordedRun:
                 )
             except OSError as error:
                 raise UsageError(
-                    f"{self.name}: cannot be run again: {self.command.words[0]} in"
-                    f" {self.command.directory}: {error.strerror}"
+                    f"{self._failed}: {self.command.words[0]} in {self.command.directory}:"
+                    f" {error.strerror}"
                 ) from error
             try:
                 yield process

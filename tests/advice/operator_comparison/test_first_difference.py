@@ -163,7 +163,7 @@ def test_a_run_that_cannot_run_again(train: Train, tmp_path: Path) -> None:
     kept = command.read_bytes()
     try:
         command.write_text('{"words": ["false"], "directory": "/"}')
-        with pytest.raises(UsageError, match="cannot be run again: false ended with exit code 1"):
+        with pytest.raises(UsageError, match="cannot be run again: false: exit code 1"):
             compare_operators(model_dir, model_dir)
         command.unlink()
         with pytest.raises(UsageError, match="command cannot be read"):
