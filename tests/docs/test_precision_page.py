@@ -8,7 +8,7 @@ from csrun.cirh.dialect import FAMILIES
 from csrun.cirh.ops.base import ElementwiseOp
 from csrun.compiler.passes.widths import WIDTHS, Width
 from csrun.executable.loss_scale import dynamic
-from csrun.nn.optimizer import SCALING_OPTIONS
+from csrun.nn.gradient_options import SCALING_OPTIONS
 
 PAGE = (CHECKOUT / "docs" / "precision.md").read_text()
 

@@ -14,13 +14,8 @@ from csrun.executable.plan import PREFETCH_BYTES
 from csrun.executable.program_functions import total
 from csrun.executable.store_places import gradient_block, gradient_bytes, gradients_offset
 from csrun.runtime.remote.store import NUMBER, SETTLED, StoreLink, StoreRequest
-from csrun.runtime.step.weights import (
-    Ahead,
-    Places,
-    gradients_below,
-    measuring,
-    slot_views,
-)
+from csrun.runtime.step.gradient_places import gradients_below, measuring
+from csrun.runtime.step.weights import Ahead, Places, slot_views
 from csrun.runtime.store.store_mailbox import squares_of
 from csrun.runtime.wire.run_time_clock import awake_s
 from csrun.runtime.wire.shared import Waiter
