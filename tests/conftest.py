@@ -17,27 +17,32 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
 
 MODELS = Path(__file__).parents[1] / "reference_models"
 
 SETTLE_S = 3.0  # for what a test ended to be gone
 OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventpoll]")
 
-settings.register_profile(
-    "csrun", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("csrun")
-
 # Where bytecode is not written (many images of containers say so), each process that a test starts
 # would compile csrun's sources anew: a third of the CPU time of a small job.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # trio's takes longer to import than Hypothesis
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' children need Ctrl-C
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_configure() -> None:
+    """Let what Hypothesis draws be the same in each run, without limits of time."""
+    from hypothesis import HealthCheck, settings  # its bytecode is written, see above
+
+    settings.register_profile(
+        "csrun", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("csrun")
 
 
 def pytest_collection_finish() -> None:

@@ -40,8 +40,8 @@ class _Missing(MetaPathFinder):
 
 
 @contextmanager
-def _without(package: str) -> Iterator[None]:
-    """In this thread the package seems not to be installed, unless it is imported already.
+def hide_package(package: str) -> Iterator[None]:
+    """Let a package seem not to be installed, in this thread, unless it is imported already.
 
     tensorboardX imports PyTorch where it is installed, which takes over a second and 200 MB.
     """
@@ -63,7 +63,7 @@ class EventWriter:
 
     def __init__(self, model_dir: Path, run: str = "") -> None:
         # slow to import, and only the chief needs it
-        with _without("torch"):
+        with hide_package("torch"):
             from tensorboardX.proto.event_pb2 import Event
             from tensorboardX.record_writer import RecordWriter
 

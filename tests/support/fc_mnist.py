@@ -1,7 +1,6 @@
 """The shipped fc_mnist as a user runs it: its commands, and what they leave in model_dir."""
 
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,8 +9,8 @@ from typing import Any
 
 import psutil
 import yaml
+from support.event_files import events
 from support.jobs import STALL_S, Started, Workplace
-from tensorboardX.proto.event_pb2 import Event
 
 FOLDER = Path(__file__).parents[2] / "reference_models" / "fc_mnist"
 RUN = str(FOLDER / "run.py")
@@ -123,15 +122,6 @@ def losses(model_dir: Path) -> dict[int, float]:
 
 
 def scalars(path: Path) -> Iterator[tuple[int, Mapping[str, float]]]:
-    """Steps and values of an events file, a killed writer's too.
-
-    Source: TensorFlow, lib/io/record_writer.h: length, its checksum, data, their checksum
-    """
-    content, at = path.read_bytes(), 0
-    while at + 12 <= len(content):
-        (length,) = struct.unpack_from("<Q", content, at)
-        if at + 12 + length + 4 > len(content):
-            return
-        event = Event.FromString(content[at + 12 : at + 12 + length])
+    """Steps and values of an events file, a killed writer's too."""
+    for event in events(path):
         yield event.step, {value.tag: value.simple_value for value in event.summary.value}
-        at += 12 + length + 4

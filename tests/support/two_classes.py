@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
-from tensorboardX.proto.event_pb2 import Event
+from support.event_files import events
 
 from csrun import nn
 from csrun.data import Dataset
@@ -71,12 +71,9 @@ def warnings(caplog):
 
 def summaries(model_dir):
     """(step, tag) to value of all events."""
-    found = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            length = int.from_bytes(data[at : at + 8], "little")
-            event = Event.FromString(data[at + 12 : at + 12 + length])
-            found |= {(event.step, value.tag): value for value in event.summary.value}
-            at += 12 + length + 4
-    return found
+    return {
+        (event.step, value.tag): value
+        for path in model_dir.glob("events.out.tfevents.*")
+        for event in events(path)
+        for value in event.summary.value
+    }
