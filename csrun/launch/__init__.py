@@ -17,8 +17,8 @@ from csrun.launch.piped_params import read_piped_params
 from csrun.launch.process.output_files import check_pattern
 from csrun.launch.script_arguments import check_arguments
 from csrun.launch.script_imports import (
-    heavy_imports,
     interpreter_hint,
+    preloaded,
     require_packages,
     version_hint,
 )
@@ -53,10 +53,9 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
     Raises: UsageError before anything runs, when the request, the command or the site is wrong
     """
     backend, job_plan = check(request, site)
-    heavy = heavy_imports(UserCommand(request.command))
-    request = replace(read_piped_params(request), preload=(*request.preload, *heavy))
-    on_checked()
     command = UserCommand(request.command).without_options()
+    request = replace(read_piped_params(request), preload=preloaded(command, request.preload))
+    on_checked()
     for hint in filter(None, (version_hint(command), interpreter_hint(command))):
         print(f"csrun: {hint}", file=sys.stderr, flush=True)
     return backend.run(request, job_plan)

@@ -9,7 +9,7 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.jobs.request import JobRequest
 from csrun.launch import dry_run, launch, script_imports
-from csrun.launch.script_imports import heavy_imports
+from csrun.launch.script_imports import heavy_imports, preloaded
 from csrun.launch.user_command import UserCommand
 from csrun.site import load
 
@@ -42,6 +42,35 @@ def test_those_of_modules_beside_it_count_too(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("import layers")
     (tmp_path / "layers.py").write_text("import model, torch")
     assert heavy_imports(UserCommand(("python", str(tmp_path / "run.py")))) == ("torch",)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import os, numpy\nfrom pathlib import Path", ()),
+        ("import plain", ()),
+        ("this is no Python", ()),
+        ("from csrun import nn", ("csrun.nn",)),
+        ("import user", ("csrun.nn",)),
+        ("import a_package", ("csrun.nn",)),  # which may import csrun, as the next two may
+        ("import importlib", ("csrun.nn",)),
+        ("def main():\n    import runpy", ("csrun.nn",)),
+        ("import os, torch", ("csrun.nn", "torch")),
+    ],
+)
+def test_a_script_that_cannot_import_csrun_waits_for_no_import(
+    text: str, found: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "plain.py").write_text("import json, run")
+    (tmp_path / "user.py").write_text("import csrun.nn")
+    (tmp_path / "run.py").write_text(text)
+    command = UserCommand(("python-ws", str(tmp_path / "run.py")))
+    assert preloaded(command, ("csrun.nn",)) == found
+
+
+@pytest.mark.parametrize("words", [("python", "-c", "import os"), ("python", "-m", "a_module")])
+def test_what_is_no_script_may_import_csrun(words: tuple[str, ...]) -> None:
+    assert preloaded(UserCommand(words), ("csrun.nn",)) == ("csrun.nn",)
 
 
 @pytest.mark.parametrize(
