@@ -104,7 +104,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     scale halves.
     kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
     host can run it. products: of machine code; `own` has the same bits with any number of threads,
-    `blas` leaves matrix products to NumPy's BLAS.
+    and multiplies bfloat16 by AVX512-BF16 where the CPU has it, `float32` never; `blas` leaves
+    matrix products to NumPy's BLAS.
     """
 
     cs_ip: str | None = None
@@ -125,7 +126,7 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     cb16_exponent_bias: ExponentBias = CB16_EXPONENT_BIAS
     number_ranges: Positive | None = None
     kernels: Literal["auto", "numpy", "llvm"] = "auto"
-    products: Literal["own", "blas"] = "own"
+    products: Literal["own", "float32", "blas"] = "own"
     warm_start: WarmStart | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from csrun.base.half_formats import HalfFormat
+from csrun.base.half_formats import BFLOAT16, HalfFormat
 from csrun.base.version import VERSION
 from csrun.cirh import precision_of, print_module, storage_of
 from csrun.cirh.batch_axes import Over
@@ -159,7 +159,9 @@ def _back_end(
         plan = _with_values(plan, options, recorder.values, of_updates)
     code = None
     if options.kernels == LLVM:
-        code = program.kernels.kernel_files(options.products == "own")
+        is_of_bfloat16 = storage_of(module) in (None, BFLOAT16)
+        assert options.products != "bfloat16" or is_of_bfloat16, "their words are multiplied"
+        code = program.kernels.kernel_files(options.products)
     if code is not None:
         plan = msgspec.structs.replace(plan, machine_code_share=program.kernels.share_of(code))
     return CompiledProgram(placed.layout, plan, program, code)

@@ -30,9 +30,12 @@ class CompiledProgram:
     def form_of_kernels(self) -> str:
         """Sentence on machine code: what it computes, or what it takes to have some."""
         if self.code is not None:
+            products = self.code.manifest.products.values()
+            in_pairs = sum(product.in_pairs for product in products)
+            how = f" {in_pairs} of {len(products)} products in AVX512-BF16." if in_pairs else ""
             return (
                 f"Machine code: {len(self.code.functions)} of {len(self.program.kernels)} kernel "
-                f"functions, {self.plan.machine_code_share:.0%} of the FLOPs."
+                f"functions, {self.plan.machine_code_share:.0%} of the FLOPs.{how}"
             )
         if machine_code.is_supported() or not self.program.kernels:
             return ""

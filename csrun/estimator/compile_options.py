@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import BFLOAT16, storage_format
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.base.sizes import bytes_in
@@ -13,6 +14,7 @@ from csrun.context import Rerun
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.target import Target
 from csrun.executable import RunMode, machine_code
+from csrun.executable.products import has_bfloat16
 
 
 def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
@@ -27,6 +29,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
             "--multireplica out"
         )
     most = config.max_group_bytes
+    kernels = form_of_kernels(config)
     return CompileOptions(
         mode=target.mode,
         run_mode=run_mode,
@@ -37,8 +40,8 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         record_steps=config.record_steps if run_mode is RunMode.TRAIN else None,
         number_ranges=config.number_ranges if run_mode is RunMode.TRAIN else None,
         systems=len(target.systems),
-        kernels=form_of_kernels(config),
-        products=config.products,
+        kernels=kernels,
+        products=form_of_products(config, kernels),
     )
 
 
@@ -77,6 +80,15 @@ def form_of_kernels(config: CSRunConfig) -> Literal["numpy", "llvm"]:
     if not machine_code.is_supported():
         raise UsageError(f"runconfig.kernels: llvm: {machine_code.missing()}; or set it to auto")
     return "llvm"
+
+
+def form_of_products(config: CSRunConfig, kernels: str) -> Literal["own", "bfloat16", "blas"]:
+    """Return the matrix products of a program whose kernels have this form, on this host."""
+    if config.products == "blas":
+        return "blas"
+    is_bfloat16 = storage_format(config.precision) == BFLOAT16 and kernels == "llvm"
+    has_own = config.products == "own" and is_bfloat16 and has_bfloat16(machine_code.host())
+    return "bfloat16" if has_own else "own"
 
 
 def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:

@@ -19,7 +19,8 @@ class Workspace:
     """Code, threads and memory that the kernels of a program have in common.
 
     scratch: of each thread. parts: what threads leave to each other in a call. packed: an operand
-    of a product, packed for all of them. tile: of the products' code.
+    of a product, packed for all of them. tile: of the products' code. pairs: of that for pairs of
+    bfloat16; None where the CPU has no instructions for them.
     """
 
     code: MachineCode
@@ -28,6 +29,7 @@ class Workspace:
     parts: Array
     packed: Array
     tile: Tile
+    pairs: Tile | None = None
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ class ProductBinder:
         workspace = self.workspace
         left, right, result = map(ProductOperand.of, operands)
         packed, threads = workspace.packed.ctypes.data, len(workspace.scratch)
-        plan = plan_product(
-            left, right, result, self.signature.adds, packed, workspace.tile, threads
-        )
+        pairs = workspace.pairs if self.signature.in_pairs else None
+        tile = pairs or workspace.tile
+        plan = plan_product(left, right, result, self.signature.adds, packed, tile, threads)
         return None if plan is None else _bound(workspace, plan, kept)
 
 

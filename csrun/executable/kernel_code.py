@@ -19,7 +19,14 @@ from csrun.executable.bound_product import ProductBinder
 from csrun.executable.kernel_signature import KernelManifest, KernelSignature, ProductSignature
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.object_cache import ObjectCache
-from csrun.executable.products import EXPORTED, PACKED_BYTES, SCRATCH_BYTES, tile_of
+from csrun.executable.products import (
+    AVX512_BF16,
+    EXPORTED,
+    PACKED_BYTES,
+    SCRATCH_BYTES,
+    has_bfloat16,
+    tile_of,
+)
 from csrun.executable.team import Team, empty, team_of
 
 MODULES = ("common", "kernels")
@@ -100,7 +107,15 @@ class KernelFiles:
         scratch = [empty(nbytes) for _ in range(1 if team is None else team.threads)]
         parts = empty(max((signature.parts_bytes for signature in kernels), default=0))
         packed = empty(PACKED_BYTES if products else 0)
-        return Workspace(code, team, scratch, parts, packed, tile_of(self.manifest.target))
+        tile, pairs = tile_of(self.manifest.target), None
+        if any(product.in_pairs for product in self.manifest.products.values()):
+            pairs = AVX512_BF16 if has_bfloat16(machine_code.host()) else None
+            if pairs is None:
+                _log_once(
+                    "products of bfloat16 are computed in float32: this CPU lacks AVX512-BF16, so "
+                    "numbers below 2^-126 are not taken for zero"
+                )
+        return Workspace(code, team, scratch, parts, packed, tile, pairs)
 
     def _loaded(self, directory: Path) -> MachineCode:
         is_of_host = self.manifest.target == machine_code.host()

@@ -70,12 +70,16 @@ class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Arrays of a matrix product out = a b, or out += a b."""
+    """Arrays of a matrix product out = a b, or out += a b.
+
+    in_pairs: by instructions for pairs of bfloat16, of which a and b are numbers
+    """
 
     a: KernelArray
     b: KernelArray
     out: KernelArray
     adds: bool = False
+    in_pairs: bool = False
 
 
 class KernelManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -216,15 +216,15 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a compile that its plan records.
 
-    kernels: their form; its results differ in the last digits. products: those of machine code or
-    BLAS's.
+    kernels: their form; its results differ in the last digits. products: those of machine code,
+    `bfloat16` with AVX512-BF16 where both operands are such numbers, or BLAS's.
     Which options the compiler has chosen, it was for the models of the checksums in `chosen_for`.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
     kernels: Literal["numpy", "llvm"] = "numpy"
-    products: Literal["own", "blas"] = "own"
+    products: Literal["own", "bfloat16", "blas"] = "own"
     chosen_for: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Steps of a float32 matrix product in machine code: the jobs that threads share.
+"""Steps of a matrix product in machine code: the jobs that threads share.
 
 A step is a call of a job over its rows, in chunks, after the step before it. Word 0 of its
 arguments is the address of the calling thread's scratch, which the caller puts there.
@@ -12,7 +12,8 @@ arguments is the address of the calling thread's scratch, which the caller puts 
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
         a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
 
-Strides are in elements.
+Strides are in elements. A tile whose lanes hold pairs has functions of its own, `pairs.pack` and so
+on, for operands that are numbers of bfloat16, as words or float32: AVX512-BF16 multiplies them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,24 +43,44 @@ _LARGE = 1 << 22  # multiplications of an item that all threads share
 
 @dataclass(frozen=True)
 class Tile:
-    """Sums in registers: rows, and lanes of each of the two vectors in a row."""
+    """Sums in registers: rows, and lanes of each of the two vectors in a row.
+
+    numbers: of k in a lane of 32 bits: one float32, or a pair of bfloat16
+    """
 
     rows: int
     lanes: int
+    numbers: int = 1
 
     @property
     def columns(self) -> int:
         """Columns of a panel of B."""
         return 2 * self.lanes
 
+    @property
+    def prefix(self) -> str:
+        """Start of the names of its functions."""
+        return "product" if self.numbers == 1 else "pairs"
+
+    def depth(self, k: int) -> int:
+        """Lanes that hold so many numbers of k."""
+        return -(-k // self.numbers)
+
 
 AVX2 = Tile(6, 8)  # 12 sums, 2 vectors of B and 2 of A in 16 registers
 AVX512 = Tile(12, 16)  # 24 sums of 32 registers
+AVX512_BF16 = Tile(12, 16, numbers=2)
+OWN, BFLOAT16, BLAS = "own", "bfloat16", "blas"  # products of a program
 
 
 def tile_of(target: str) -> Tile:
-    """The tile of machine code for a CPU with these instructions."""
+    """The tile of float32 products in machine code for a CPU with these instructions."""
     return AVX512 if "+avx512f" in target else AVX2
+
+
+def has_bfloat16(target: str) -> bool:
+    """Return whether a CPU with these instructions multiplies pairs of bfloat16."""
+    return "+avx512bf16" in target
 
 
 @dataclass(frozen=True)
@@ -146,13 +167,11 @@ def plan_product(
         return None
     steps = tuple(_steps(form, packed, tile, threads))
     needed = [
-        _padded(s.words[4], tile) * s.words[5] for s in steps if s.function in (_PACK, _PACK_WORDS)
+        _padded(s.words[4], tile) * tile.depth(s.words[5])
+        for s in steps
+        if s.function.startswith(f"{tile.prefix}.pack")
     ]
     return ProductPlan(steps, 4 * max(needed, default=0))
-
-
-_PACK, _MULTIPLY, _BATCH = "product.pack", "product.multiply", "product.batch"
-_PACK_WORDS = f"{_PACK}.words"
 
 
 @dataclass(frozen=True)
@@ -277,7 +296,7 @@ def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[Produ
     if threads > 1 and _is_small(form, tile, threads):
         form = _in_parts(form, threads)
     items = prod(axis.size for axis in form.axes)
-    is_batch = items > 1 and form.k * tile.columns <= _BATCH_FLOATS
+    is_batch = items > 1 and tile.depth(form.k) * tile.columns <= _BATCH_FLOATS
     if is_batch and (items >= _CHUNKS * threads or form.work <= _LARGE):
         for places in product(*(range(axis.size) for axis in form.axes[:-2])):
             yield _batch_step(form.item(places), tile)
@@ -289,7 +308,7 @@ def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[Produ
 def _is_small(form: _Form, tile: Tile, threads: int) -> bool:
     """Return whether each thread packs B by itself: to wait until it is packed takes longer."""
     has_parts = not form.axes and form.m % threads == 0 and form.b_size == 4
-    fits = form.k * _padded(form.n, tile) <= _BATCH_FLOATS
+    fits = tile.depth(form.k) * _padded(form.n, tile) <= _BATCH_FLOATS
     return has_parts and fits and threads * _LEAST_WORK <= form.work <= _LARGE
 
 
@@ -301,19 +320,20 @@ def _in_parts(form: _Form, parts: int) -> _Form:
 
 def _batch_step(form: _Form, tile: Tile) -> ProductStep:
     outer, inner = (_Axis(1, 0, 0, 0), *form.axes)[-2:]
-    columns = _BATCH_FLOATS // form.k // tile.columns * tile.columns
+    columns = _BATCH_FLOATS // tile.depth(form.k) // tile.columns * tile.columns
     words = (
         *(0, form.a, form.b, form.c, inner.size),
         *(outer.a, inner.a, outer.b, inner.b, outer.c, inner.c),
         *(form.a_row, form.a_k, form.b_k, form.b_col, form.c_row),
         *(form.m, form.n, form.k, int(form.adds), columns),
     )
-    return ProductStep(_BATCH, words, outer.size * inner.size, max(1, _LEAST_WORK // form.work))
+    chunk = max(1, _LEAST_WORK // form.work)
+    return ProductStep(f"{tile.prefix}.batch", words, outer.size * inner.size, chunk)
 
 
 def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
     """A pair of steps for each block of columns and group of blocks of k."""
-    most = PACKED_BYTES // 4
+    most = tile.numbers * PACKED_BYTES // 4
     columns = min(_padded(form.n, tile), most // BLOCK_K)
     depth = max(most // columns // BLOCK_K, 1) * BLOCK_K
     for column in range(0, form.n, columns):
@@ -322,7 +342,7 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
             k = min(depth, form.k - step)
             b = form.b + form.b_size * (column * form.b_col + step * form.b_k)
             each = _columns_of_chunk(n, k, tile, threads)
-            pack = _PACK if form.b_size == 4 else _PACK_WORDS
+            pack = f"{tile.prefix}.pack{'' if form.b_size == 4 else '.words'}"
             yield ProductStep(pack, (0, b, form.b_k, form.b_col, n, k, packed), n, each)
             a, c = form.a + 4 * step * form.a_k, form.c + 4 * column
             adds = int(form.adds or step > 0)
@@ -332,7 +352,7 @@ def _matrix_steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterato
                 *(0, a, form.a_row, form.a_k, packed, c, form.c_row),
                 *(form.m, n, k, adds, width, group),
             )
-            yield ProductStep(_MULTIPLY, words, -(-n // width) * group, rows)
+            yield ProductStep(f"{tile.prefix}.multiply", words, -(-n // width) * group, rows)
 
 
 @cache

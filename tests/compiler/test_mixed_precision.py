@@ -1,7 +1,10 @@
 """Steps in mixed precision: beside PyTorch with the same roundings, in both modes, and scaled."""
 
+import logging
+
 import numpy as np
 import pytest
+from support.matrix_products import needs_bfloat16
 from support.programs import ArrayData, Network
 from support.roundings import rounded, storing
 
@@ -9,7 +12,7 @@ from csrun import nn
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.executable import flat_views, machine_code, wafer_views
+from csrun.executable import flat_views, kernel_code, machine_code, wafer_views
 from csrun.executable.store_places import gradient_bytes
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
@@ -22,6 +25,7 @@ PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}
 STEPS = 40
 KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
+IN_PAIRS = {"kernels": "llvm", "products": "bfloat16"}
 
 
 class Trained:
@@ -78,9 +82,10 @@ def test_a_step_has_the_gradients_of_pytorch_with_the_same_roundings(tmp_path, n
         assert error < FORMATS[name].epsilon, parameter
 
 
-def test_a_step_in_bfloat16_is_near_autocasts(tmp_path):
+@pytest.mark.parametrize("options", [{}, pytest.param(IN_PAIRS, marks=needs_bfloat16)], ids=str)
+def test_a_step_in_bfloat16_is_near_autocasts(tmp_path, options):
     network = Network(storage=BFLOAT16, optimizer=nn.SGD(1.0))
-    trained = Trained(network, tmp_path, steps=1)
+    trained = Trained(network, tmp_path, steps=1, **options)
     ((x, labels),) = network.batches(1)
     leaves = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
     with torch.autocast("cpu", torch.bfloat16):
@@ -97,6 +102,27 @@ def test_a_step_in_bfloat16_is_near_autocasts(tmp_path):
         found = network.parameters()[name] - trained.weights[name]
         error = np.linalg.norm(found - leaf.grad.numpy()) / np.linalg.norm(leaf.grad.numpy())
         assert error < 2e-2, name
+
+
+@pytest.mark.skipif(not machine_code.is_supported(), reason="this host has no machine code")
+@pytest.mark.parametrize("has_instruction", [pytest.param(True, marks=needs_bfloat16), False])
+def test_products_of_pairs_have_the_bits_of_float32(tmp_path, monkeypatch, caplog, has_instruction):
+    """No number of this training is below 2^-126; a CPU without the instruction says so."""
+    caplog.set_level(logging.INFO, "csrun")
+    kernel_code._log_once.cache_clear()
+    network = Network(storage=BFLOAT16)
+    whole = Trained(network, tmp_path / "float32", kernels="llvm")
+    monkeypatch.setattr(kernel_code, "has_bfloat16", lambda target: has_instruction)
+    pairs = Trained(network, tmp_path / "pairs", **IN_PAIRS)
+    assert pairs.bits == whole.bits
+    manifest = pairs.executable.kernels.manifest
+    assert all(product.in_pairs for product in manifest.products.values())
+    report = (pairs.executable.directory / "compile_report.txt").read_text()
+    count = len(manifest.products)
+    assert f"{count} of {count} products in AVX512-BF16" in " ".join(report.split())
+    assert pairs.executable.plan.products == "bfloat16"
+    told = [line for line in caplog.messages if "AVX512-BF16" in line]
+    assert bool(told) is not has_instruction
 
 
 @pytest.mark.parametrize("name", FORMATS)

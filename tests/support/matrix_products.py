@@ -5,12 +5,25 @@ from ctypes import addressof, c_int64, c_void_p
 from functools import cache
 
 import numpy as np
+import pytest
 from support.machine_code import Guarded
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.products import product_code
 from csrun.executable import machine_code
-from csrun.executable.products import SCRATCH_BYTES, ProductOperand, ProductPlan, Tile, plan_product
+from csrun.executable.products import (
+    SCRATCH_BYTES,
+    ProductOperand,
+    ProductPlan,
+    Tile,
+    has_bfloat16,
+    plan_product,
+)
+
+needs_bfloat16 = pytest.mark.skipif(
+    not (machine_code.is_supported() and has_bfloat16(machine_code.host())),
+    reason="the CPU lacks AVX512-BF16, or llvmlite is not installed",
+)
 
 
 def module_of(tile: Tile, half: HalfFormat | None = None) -> str:
@@ -68,7 +81,7 @@ def multiply(
     assert plan is not None
     for step in plan.steps:
         words = (c_int64 * len(step.words))(scratch.memory.ctypes.data, *step.words[1:])
-        chunk = step.chunk if step.function.startswith("product.pack") else chunks(step.chunk)
+        chunk = step.chunk if ".pack" in step.function else chunks(step.chunk)
         run = machine_of(tile, half).function(step.function, c_void_p, c_int64, c_int64)
         for first in range(0, step.rows, chunk):
             run(addressof(words), first, min(first + chunk, step.rows))

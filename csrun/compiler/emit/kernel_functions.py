@@ -20,7 +20,7 @@ from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import machine_code
 from csrun.executable.kernel_code import KernelFiles
 from csrun.executable.kernel_signature import KernelArray, KernelSignature, ProductSignature
-from csrun.executable.products import tile_of
+from csrun.executable.products import AVX512_BF16, BFLOAT16, BLAS, OWN, tile_of
 
 SHARED = "kernel"  # the name under which codes are compared
 
@@ -78,17 +78,17 @@ class KernelFunctions:
         own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
         return [*kernel.check(name), *own]
 
-    def kernel_files(self, has_products: bool = True) -> KernelFiles | None:
+    def kernel_files(self, products: str = OWN) -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.
 
-        has_products: of matrix products, too, which BLAS computes otherwise
+        products: those of the program, as in its plan; BLAS's have no machine code
         """
         signatures, texts = {}, {}
         owners: dict[str, str] = {}  # of code that several functions have in common
-        products = {
-            name: _product_signature(form.function, form.product)
+        of_products = {
+            name: _product_signature(form.function, form.product, products)
             for name, form in self._forms.items()
-            if form.product is not None and has_products
+            if form.product is not None and products != BLAS
         }
         for name, form in self._forms.items():
             code = None if form.product is not None else form.code(SHARED)
@@ -99,11 +99,12 @@ class KernelFunctions:
             if owner == name:
                 own = replace(code, text=code.text.replace(f"@{SHARED}", f"@{name}"))
                 texts[name] = own, form.source()
-        if not signatures and not products:
+        if not signatures and not of_products:
             return None
         tile = tile_of(machine_code.host())
-        modules = common_text(tile, self._format_of_words), module_text(texts)
-        return KernelFiles.build(modules, signatures, products)
+        pairs = AVX512_BF16 if any(each.in_pairs for each in of_products.values()) else None
+        common = common_text(tile, self._format_of_words, pairs)
+        return KernelFiles.build((common, module_text(texts)), signatures, of_products)
 
     @property
     def _format_of_words(self) -> HalfFormat | None:
@@ -127,7 +128,9 @@ def _form_of(kernel: Kernel) -> _FunctionForm | None:
     if not is_product and type(kernel) not in BUILDERS:
         return None
     stem = f"{kernel.kind}{'_backward' if kernel.phase is Phase.BACKWARD else ''}"
-    function = LinesFunction.of("product" if is_product else stem, kernel)
+    if isinstance(kernel, Product):
+        stem = "half_product" if kernel.are_halves else "product"
+    function = LinesFunction.of(stem, kernel)
     if function is None:
         return None
     return _FunctionForm(
@@ -176,9 +179,12 @@ def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSigna
     )
 
 
-def _product_signature(function: ProgramFunction, product: Product) -> ProductSignature:
+def _product_signature(
+    function: ProgramFunction, product: Product, products: str
+) -> ProductSignature:
     a, b, out = (_array(function, array) for array in (product.a, product.b, product.out))
-    return ProductSignature(a, b, out, product.adds)
+    in_pairs = product.are_halves and products == BFLOAT16
+    return ProductSignature(a, b, out, product.adds, in_pairs)
 
 
 def _array(function: ProgramFunction, array: Array) -> KernelArray:

@@ -16,6 +16,7 @@ from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import Graph
 from csrun.compiler.graph.kernel import Kernel, Matcher, Name, Phase
 from csrun.compiler.graph.view_ops import base_of, view_of, views_between
+from csrun.compiler.passes.widths import is_half
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Product(Kernel):
     """out = a b; NumPy gives BLAS the strides of all three matrices, and copies none.
 
     With `adds` the product is added to what is there. half: the 16-bit format of b, if it is words:
-    machine code widens them as it packs b, the NumPy form in a copy.
+    machine code widens them as it packs b, the NumPy form in a copy. are_halves: both operands are
+    numbers of the module's 16-bit format.
 
     Shapes: a [..., M, K], b [..., K, N] -> out [..., M, N], leading axes broadcast
     """
@@ -34,6 +36,7 @@ class Product(Kernel):
     phase: Phase
     adds: bool = False
     half: HalfFormat | None = None
+    are_halves: bool = False
 
     kind = "product"
 
@@ -78,11 +81,20 @@ def match_product(operation: Operation, graph: Graph) -> Kernel:
     assert isinstance(operation, MmOp | MatmulOp)
     graph.take(operation)
     a, out = graph.array(operation.lhs), graph.array(operation.out)
-    made = partial(Product, graph.layer_of(operation), phase=graph.phase_of(operation))
+    made = partial(
+        Product,
+        graph.layer_of(operation),
+        phase=graph.phase_of(operation),
+        are_halves=_are_halves(operation),
+    )
     words = _words_of(operation, graph) if out.is_contiguous else None
     if words is not None:
         return made(a=a, b=words[0], out=out, half=words[1])
     return made(a=a, b=graph.array(operation.rhs), out=out)
+
+
+def _are_halves(operation: MmOp | MatmulOp | AddProductOp) -> bool:
+    return is_half(operation.lhs) and is_half(operation.rhs)
 
 
 def _words_of(operation: MmOp | MatmulOp, graph: Graph) -> tuple[Array, HalfFormat] | None:
@@ -130,6 +142,7 @@ def match_added(operation: Operation, graph: Graph) -> Kernel:
         out=graph.array(operation.out),
         phase=graph.phase_of(operation),
         adds=True,
+        are_halves=_are_halves(operation),
         before=graph.array(operation.before),
     )
 

@@ -7,7 +7,7 @@ which results are rounded to 16 bits where they are stored.
 from collections.abc import Mapping
 from enum import Enum
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops import (
     attention,
@@ -17,6 +17,7 @@ from csrun.cirh.ops import (
     convolution,
     ctc,
     embedding,
+    half,
     indexing,
     loss,
     model,
@@ -30,6 +31,7 @@ from csrun.cirh.ops import (
     vocab_shards,
 )
 from csrun.cirh.ops.base import CirhOp, ElementwiseOp
+from csrun.cirh.types import dtype_of, type_of
 
 
 class Width(Enum):
@@ -112,6 +114,21 @@ def width_of(op: Operation) -> Width | None:
     """Width of an operator's results; None for one that has none of floats."""
     found = _WIDTH_OF.get(type(op))
     return Width.HALF if found is None and isinstance(op, ElementwiseOp) else found
+
+
+def is_half(value: SSAValue) -> bool:
+    """Return whether all of a value's numbers are ones of the 16-bit format.
+
+    After the passes on mixed precision; False where it is not known.
+    """
+    owner = value.owner
+    assert isinstance(owner, Operation), "CIRH has no block arguments"
+    if isinstance(owner, half.RoundHalfOp | half.WidenHalfOp):
+        return True
+    if not isinstance(owner, (shape.CloneOp, *WIDTHS[Width.KEEPS])):
+        return False
+    moved = [each for each in owner.operands if dtype_of(type_of(each)) == "float32"]
+    return bool(moved) and all(map(is_half, moved))
 
 
 def half_results(op: Operation) -> int:

@@ -13,6 +13,7 @@ LANES = 16
 _TYPES = {
     "float32": "float",
     "float64": "double",
+    "bfloat16": "bfloat",
     "int8": "i8",
     "int16": "i16",
     "uint16": "i16",

@@ -96,13 +96,16 @@ def module_text(kernels: Mapping[str, tuple[KernelCode, str]]) -> str:
 
 
 @cache
-def common_text(tile: Tile, half: HalfFormat | None = None) -> str:
+def common_text(tile: Tile, half: HalfFormat | None = None, pairs: Tile | None = None) -> str:
     """The module that programs for one CPU have in common: products, and the team of threads.
 
-    half: the format of words that products read
+    half: the format of words that products read. pairs: tile of products of pairs, if there are any
     """
-    products = product_code(tile, half)
-    return _module([products.text, TEAM_CODE], products.declared | DECLARED)
+    products = [product_code(each, half) for each in (tile, pairs) if each is not None]
+    declared = dict(DECLARED)
+    for each in products:
+        declared |= each.declared
+    return _module([*(each.text for each in products), TEAM_CODE], declared)
 
 
 def _module(parts: Sequence[str], declared: Mapping[str, str]) -> str:

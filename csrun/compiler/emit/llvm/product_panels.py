@@ -1,13 +1,14 @@
 """Packing: a matrix [k, n] with any strides becomes panels [k, columns], one after the other.
 
-The columns of the last panel that the matrix does not have are zero.
+The columns of the last panel that the matrix does not have are zero. A panel is one of lanes
+(`product_lanes.py`): of pairs it has half as many rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
-from csrun.compiler.emit.llvm.half import widen_half
+from csrun.compiler.emit.llvm.product_lanes import LaneReader
 
 _GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
 _AHEAD = 4  # rows: the next one is in another page, where the CPU does not look by itself
@@ -18,10 +19,13 @@ _LOW_HALVES, _HIGH_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14,
 
 
 class PanelWriter:
-    """Writes the function that packs panels of so many columns; half: of words of this format."""
+    """Writes the function that packs panels of so many columns.
 
-    def __init__(self, columns: int, half: HalfFormat | None = None) -> None:
-        self._columns, self._half = columns, half
+    numbers: of k in a lane, 1 or 2. half: of a matrix of words the format
+    """
+
+    def __init__(self, columns: int, numbers: int = 1, half: HalfFormat | None = None) -> None:
+        self._columns, self._numbers, self._half = columns, numbers, half
         self._dtype = "float32" if half is None else WORD  # of the matrix
         self._n, self._k = LaneValue("%n", INDEX), LaneValue("%k", INDEX)
         self._b_k, self._b_col = LaneValue("%b_k", INDEX), LaneValue("%b_col", INDEX)
@@ -29,6 +33,12 @@ class PanelWriter:
     def write(self, code: Code) -> None:
         """Rows that are consecutive numbers are copied; other panels are packed one by one."""
         self._code = code
+        self._lanes = LaneReader(code, self._numbers, self._half)
+        self._whole = self._depth = self._k  # lanes that have all of their numbers, and all lanes
+        if self._numbers > 1:
+            self._whole = code.op("udiv", self._k, index(self._numbers))
+            up = code.op("add", self._k, index(self._numbers - 1))
+            self._depth = code.op("udiv", up, index(self._numbers))
         is_row = code.compare("eq", self._b_col, index(1))
         with code.when(is_row):
             self._copy_rows()
@@ -52,37 +62,50 @@ class PanelWriter:
         """The same in the matrix."""
         return self._offset(pointer, *terms, dtype=self._dtype)
 
-    def _load(self, pointer: str, kind: Kind, mask: LaneValue | None = None) -> LaneValue:
-        """Numbers of the matrix."""
-        found = self._code.load(pointer, kind.of(self._dtype), mask)
-        return found if self._half is None else widen_half(self._code, self._half, found)
+    def _each_step(self, first: LaneValue) -> Iterator[tuple[LaneValue, int]]:
+        """Rows of lanes, and how many numbers they have: code for whole lanes, and for the last."""
+        code = self._code
+        with code.loop(first, self._whole) as step:
+            yield step, self._numbers
+        if self._numbers > 1:
+            with code.when(code.compare("slt", self._whole, self._depth)):
+                yield self._whole, 1
+
+    def _row(self, pointer: str, step: LaneValue) -> str:
+        """The address of the first number of a row of lanes."""
+        return self._source(pointer, (self._code.op("mul", step, index(self._numbers)), self._b_k))
+
+    def _load(
+        self, pointer: str, numbers: int, kind: Kind, mask: LaneValue | None = None
+    ) -> LaneValue:
+        """Lanes of a row."""
+        rows = (pointer, *([self._source(pointer, (self._b_k, 1))] if numbers > 1 else []))
+        return self._lanes.across(rows, kind, mask)
 
     def _target(self, first: LaneValue, step: LaneValue) -> str:
         """The address in the panel that begins at a column."""
-        return self._offset("%packed", (first, self._k), (step, self._columns))
+        return self._offset("%packed", (first, self._depth), (step, self._columns))
 
     def _copy_rows(self) -> None:
         code, kind = self._code, Kind("float32", self._columns)
         rest = code.op("urem", self._n, index(self._columns))
         full = code.op("sub", self._n, rest)
-        with (
-            code.loop(index(0), full, _GROUP) as start,
-            code.loop(index(0), self._k) as step,
-        ):
-            row = self._source("%b", (step, self._b_k))
-            ahead = self._source(row, (code.op("mul", self._b_k, index(_AHEAD)), 1))
+        with code.loop(index(0), full, _GROUP) as start:
             stop = code.call("smin", code.op("add", start, index(_GROUP)), full)
-            with code.loop(start, stop, self._columns) as first:
-                code.prefetch(self._source(ahead, (first, 1)))
-                target = self._target(first, step)
-                beyond = code.offset(target, "float32", index(_AHEAD * self._columns))
-                code.prefetch(beyond, writes=True)
-                code.store(self._load(self._source(row, (first, 1)), kind), target)
+            for step, numbers in self._each_step(index(0)):
+                row = self._row("%b", step)
+                ahead = self._source(row, (code.op("mul", self._b_k, index(_AHEAD)), 1))
+                with code.loop(start, stop, self._columns) as first:
+                    code.prefetch(self._source(ahead, (first, 1)))
+                    target = self._target(first, step)
+                    beyond = code.offset(target, "float32", index(_AHEAD * self._columns))
+                    code.prefetch(beyond, writes=True)
+                    code.store(self._load(self._source(row, (first, 1)), numbers, kind), target)
         with code.when(code.compare("ne", rest, index(0))):
             mask = self._mask(rest, self._columns)
-            with code.loop(index(0), self._k) as step:
-                row = self._source("%b", (full, 1), (step, self._b_k))
-                code.store(self._load(row, kind, mask), self._target(full, step))
+            for step, numbers in self._each_step(index(0)):
+                row = self._row(self._source("%b", (full, 1)), step)
+                code.store(self._load(row, numbers, kind, mask), self._target(full, step))
 
     def _mask(self, count: LaneValue, lanes: int) -> LaneValue:
         """The first lanes, as many as there are columns."""
@@ -97,7 +120,7 @@ class PanelWriter:
         source = self._source("%b", (first, self._b_col))
         done = code.slot(index(0))
         with code.when(code.compare("eq", self._b_k, index(1))):
-            full = code.op("and", self._k, index(-_QUARTER.lanes))
+            full = code.op("and", self._whole, index(-_QUARTER.lanes))
             whole = self._columns // _VECTOR.lanes * _VECTOR.lanes
             if whole:
                 with code.loop(index(0), index(whole), _VECTOR.lanes) as group:
@@ -105,22 +128,19 @@ class PanelWriter:
             if rest := self._columns - whole:
                 self._transpose_columns((source, columns), first, (index(whole), rest), full)
             code.set(done, full)
-        with (
-            code.loop(code.get(done, INDEX), self._k) as step,
-            code.loop(index(0), index(self._columns)) as column,
-        ):
-            found = self._column(source, columns, column, step)
-            is_column = code.compare("slt", column, columns)
-            value = code.select(is_column, self._load(found, _FLOAT), code.constant(0.0, _FLOAT))
-            code.store(value, self._offset(self._target(first, step), (column, 1)))
+        for step, numbers in self._each_step(code.get(done, INDEX)):
+            with code.loop(index(0), index(self._columns)) as column:
+                found = self._load(
+                    self._row(self._column(source, columns, column), step), numbers, _FLOAT
+                )
+                is_column = code.compare("slt", column, columns)
+                value = code.select(is_column, found, code.constant(0.0, _FLOAT))
+                code.store(value, self._offset(self._target(first, step), (column, 1)))
 
-    def _column(
-        self, source: str, columns: LaneValue, column: LaneValue, step: LaneValue | None = None
-    ) -> str:
+    def _column(self, source: str, columns: LaneValue, column: LaneValue) -> str:
         """The address of a column of a panel; of the last one for those after it."""
         last = self._code.op("sub", columns, index(1))
-        terms = [(self._code.call("smin", column, last), self._b_col)]
-        return self._source(source, *terms, *([(step, self._b_k)] if step else []))
+        return self._source(source, (self._code.call("smin", column, last), self._b_col))
 
     def _transpose_columns(
         self,
@@ -136,7 +156,10 @@ class PanelWriter:
         pointers = [self._column(source, columns, code.op("add", start, n)) for n in numbers]
         mask = self._mask(code.op("sub", columns, start), lanes)
         with code.loop(index(0), full, _QUARTER.lanes) as step:
-            parts = [self._load(self._source(p, (step, 1)), _QUARTER) for p in pointers]
+            start_k = code.op("mul", step, index(self._numbers))
+            parts = [
+                self._lanes.along(self._source(p, (start_k, 1)), _QUARTER.lanes) for p in pointers
+            ]
             target = self._offset(self._target(first, step), (start, 1))
             for n, row in enumerate(self._transposed(parts)):
                 kept = self._shuffle(row, row, range(kind.lanes))

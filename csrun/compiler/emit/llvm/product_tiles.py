@@ -1,6 +1,7 @@
 """A tile of a matrix product: its sums are in registers while k runs.
 
 A tile of R rows is computed from rows of A at any strides and a packed panel of B, [k, columns].
+Of a tile of pairs both are lanes of pairs, and k is their number.
 A ragged tile computes all of its sums, from rows that are there, and stores those of the matrix.
 
 Source: Van Zee and van de Geijn 2015, BLIS
@@ -12,6 +13,8 @@ from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.executable.products import Tile
 
 _FLOAT = Kind("float32")
+#: Adds the product of the upper halves of each lane, rounds, then adds that of the lower ones.
+_MULTIPLY_PAIRS = "llvm.x86.avx512bf16.dpbf16ps.512"
 
 
 class TileWriter:
@@ -65,7 +68,15 @@ class TileWriter:
                 a = code.splat(number, self._tile.lanes)
                 for v, of_b in enumerate(b):
                     total = code.get(self._sums[r, v], self._kind)
-                    code.set(self._sums[r, v], code.call("fma", a, of_b, total))
+                    code.set(self._sums[r, v], self._multiply_add(a, of_b, total))
+
+    def _multiply_add(self, a: LaneValue, b: LaneValue, total: LaneValue) -> LaneValue:
+        code = self._code
+        if self._tile.numbers == 1:
+            return code.call("fma", a, b, total)
+        kind = Kind("bfloat16", 2 * self._tile.lanes)
+        pairs = [code.make(kind, f"bitcast {each} to {kind.ir}") for each in (a, b)]
+        return code.call_typed(_MULTIPLY_PAIRS, total.kind, [total, *pairs])
 
     # Results.
 

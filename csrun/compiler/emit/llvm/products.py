@@ -1,4 +1,4 @@
-"""Products of float32 matrices: packed panels, blocks of k, a tile in registers.
+"""Products of matrices: packed panels, blocks of k, a tile in registers.
 
 The sum of an element has one order: in each block of BLOCK_K numbers of k, from the first one on,
 fused multiply-adds from 0; the sums of blocks are added in order, to C where `adds`. Sizes, chunks,
@@ -10,6 +10,11 @@ consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/product
 of scratch, and the words of the jobs `product.pack`, `product.multiply` and `product.batch`.
 `product.pack.words` packs a B of words of a 16-bit format, which it widens.
 
+Functions of a tile of pairs are called `pairs.pack_b` and so on. Their operands are numbers of
+bfloat16, in float32 or, of B, as words. A sum has the same order and the same bits, but where an
+operand or a sum is below 2^-126: AVX512-BF16 takes it for zero. The functions name the instructions
+that they need, so an object for any CPU can have them; only a CPU with AVX512-BF16 calls them.
+
 Source: Van Zee and van de Geijn 2015, BLIS
 """
 
@@ -17,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.compiler.emit.llvm.code import INDEX, Code, LaneValue, index
+from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TileWriter
 from csrun.executable.products import BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
@@ -25,7 +30,6 @@ from csrun.executable.products import BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
 #: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
 #: would take longer than what it saves.
 _DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
-_PACK_PANELS = "product.pack_panels"
 _JOB = "ptr arguments, i64 first, i64 last"
 _PACK = "ptr b, i64 b_k, i64 b_col, i64 n, i64 k, ptr packed"
 _ROWS = (
@@ -60,36 +64,46 @@ class ProductCode:
 
 def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
     """The functions, for tiles of this size; half: the format of words that B may be of."""
+    panels = PanelWriter(tile.columns, tile.numbers)
+    rows = PanelWriter(tile.rows, tile.numbers)
     writers: list[tuple[str, str, Callable[[Code], None]]] = [
-        (f"internal void @{_PACK_PANELS}", _PACK, PanelWriter(tile.columns).write),
-        ("internal void @product.pack_a", _PACK, PanelWriter(tile.rows).write),
-        ("internal void @product.tile", _TILE, TileWriter(tile, vectors=2).write),
-        ("internal void @product.half_tile", _TILE, TileWriter(tile, vectors=1).write),
-        ("void @product.pack_b", _PACK, lambda code: _pack_b(code, tile)),
-        ("internal void @product.part", _PART, lambda code: _PartWriter(code, tile).write()),
-        ("void @product.rows", _ROWS, _rows),
-        ("void @product.pack", _JOB, lambda code: _pack(code, tile)),
-        ("void @product.multiply", _JOB, _multiply),
-        ("void @product.batch", _JOB, _batch),
+        ("internal pack_panels", _PACK, panels.write),
+        ("internal pack_a", _PACK, rows.write),
+        ("internal tile", _TILE, TileWriter(tile, vectors=2).write),
+        ("internal half_tile", _TILE, TileWriter(tile, vectors=1).write),
+        ("pack_b", _PACK, lambda code: _pack_b(code, tile)),
+        ("internal part", _PART, lambda code: _PartWriter(code, tile).write()),
+        ("rows", _ROWS, lambda code: _rows(code, tile)),
+        ("pack", _JOB, lambda code: _pack(code, tile)),
+        ("multiply", _JOB, lambda code: _multiply(code, tile)),
+        ("batch", _JOB, lambda code: _batch(code, tile)),
     ]
     if half is not None:
-        panels = PanelWriter(tile.columns, half)
+        of_words = PanelWriter(tile.columns, tile.numbers, half)
         writers += [
-            (f"internal void @{_PACK_PANELS}.words", _PACK, panels.write),
-            ("void @product.pack.words", _JOB, lambda code: _pack(code, tile, WORD)),
+            ("internal pack_panels.words", _PACK, of_words.write),
+            ("pack.words", _JOB, lambda code: _pack(code, tile, WORD)),
         ]
     declared: dict[str, str] = {}
-    # LLVM would cut vectors of 16 lanes in halves for some CPUs, and keep no tile in registers.
-    bits = f'"min-legal-vector-width"="{32 * tile.lanes}" "prefer-vector-width"="{32 * tile.lanes}"'
     texts = []
-    for head, parameters, write in writers:
+    for name, parameters, write in writers:
         code = Code()
         write(code)
         declared |= code.declared
+        *linkage, own = name.split()
+        head = " ".join(["define", *linkage, "void", f"@{tile.prefix}.{own}"])
         named = ", ".join(" %".join(each.split()) for each in parameters.split(","))
         lines = ["entry:", *code.entry, *code.lines, "  ret void", "}"]
-        texts.append("\n".join([f"define {head}({named}) noinline nounwind {bits} {{", *lines]))
+        start = f"{head}({named}) noinline nounwind {_attributes(tile)} {{"
+        texts.append("\n".join([start, *lines]))
     return ProductCode("\n\n".join(texts), declared)
+
+
+def _attributes(tile: Tile) -> str:
+    # LLVM would cut vectors of 16 lanes in halves for some CPUs, and keep no tile in registers.
+    bits = f'"min-legal-vector-width"="{32 * tile.lanes}" "prefer-vector-width"="{32 * tile.lanes}"'
+    own = ' "target-cpu"="x86-64-v4" "target-features"="+avx512bf16"'
+    return bits if tile.numbers == 1 else bits + own
 
 
 def _value(name: str) -> LaneValue:
@@ -121,6 +135,14 @@ def _padded(code: Code, columns: LaneValue, tile: Tile) -> LaneValue:
     """Columns of whole panels."""
     up = code.op("add", columns, index(tile.columns - 1))
     return code.op("and", up, index(-tile.columns))
+
+
+def _depth(code: Code, k: LaneValue, tile: Tile) -> LaneValue:
+    """Lanes that hold so many numbers of k."""
+    if tile.numbers == 1:
+        return k
+    up = code.op("add", k, index(tile.numbers - 1))
+    return code.op("udiv", up, index(tile.numbers))
 
 
 def _words(code: Code, count: int) -> list[LaneValue]:
@@ -165,8 +187,9 @@ def _pack_columns(
     with code.loop(index(0), k, BLOCK_K) as step:
         depth = _at_most(code, code.op("sub", k, step), BLOCK_K)
         source = _offset(code, pointer, (step, b_k), (first, b_col), dtype=dtype)
-        target = _offset(code, packed, (step, padded), (first, depth))
-        function = f"{_PACK_PANELS}.words" if dtype == WORD else _PACK_PANELS
+        before, lanes = (_depth(code, each, tile) for each in (step, depth))
+        target = _offset(code, packed, (before, padded), (first, lanes))
+        function = f"{tile.prefix}.pack_panels{'.words' if dtype == WORD else ''}"
         _call(code, function, _PACK, source, b_k, b_col, columns, depth, target)
 
 
@@ -177,7 +200,7 @@ def _pack_columns(
 class _Block:
     """Rows of C from address c on, and numbers of k from `step` on.
 
-    a: the address of A's numbers. a_strides: of its tiles, rows and k.
+    depth: lanes that hold them. a: the address of A's lanes. a_strides: of its tiles, rows and k.
     """
 
     step: LaneValue
@@ -207,7 +230,8 @@ class _PartWriter:
             a = _offset(code, "%a", (row, _value("a_row")), (step, _value("a_k")))
             c = _offset(code, "%c", (row, _value("c_row")))
             self._packs = self._is_packed(depth)
-            block = _Block(step, rows, depth, *self._block_of_a(a, rows, depth), c)
+            lanes = _depth(code, depth, self._tile)
+            block = _Block(step, rows, lanes, *self._block_of_a(a, rows, depth, lanes), c)
             tiles = self._tiles(rows)
             with (
                 code.loop(_value("column"), _value("end"), self._tile.columns) as column,
@@ -216,6 +240,8 @@ class _PartWriter:
                 self._write_tile(block, tiles, at, column)
 
     def _is_packed(self, depth: LaneValue) -> LaneValue:
+        if self._tile.numbers > 1:  # pairs are made as A is packed
+            return self._code.constant(1, Kind("bool"))
         columns = self._code.op("sub", _value("end"), _value("column"))
         has_panels = self._code.compare("sgt", columns, index(_DIRECT_COLUMNS))
         span = self._code.op("mul", depth, _value("a_k"))
@@ -230,14 +256,15 @@ class _PartWriter:
         return self._code.op("udiv", up, index(self._tile.rows))
 
     def _block_of_a(
-        self, a: str, rows: LaneValue, depth: LaneValue
+        self, a: str, rows: LaneValue, depth: LaneValue, lanes: LaneValue
     ) -> tuple[str, Sequence[LaneValue]]:
         code, a_row, a_k = self._code, _value("a_row"), _value("a_k")
         with code.when(self._packs):
-            _call(code, "product.pack_a", _PACK, a, a_k, a_row, rows, depth, "%scratch")
+            function = f"{self._tile.prefix}.pack_a"
+            _call(code, function, _PACK, a, a_k, a_row, rows, depth, "%scratch")
         place = code.make(INDEX, f"select {self._packs}, ptr %scratch, ptr {a}").text
-        pairs = ((depth, a_row), (index(1), a_row), (index(self._tile.rows), a_k))
-        return place, [self._either(*pair) for pair in pairs]
+        strides = ((lanes, a_row), (index(1), a_row), (index(self._tile.rows), a_k))
+        return place, [self._either(*each) for each in strides]
 
     def _write_tile(
         self, block: _Block, tiles: LaneValue, at: LaneValue, column: LaneValue
@@ -248,15 +275,16 @@ class _PartWriter:
         columns = _at_most(code, code.op("sub", _value("end"), column), tile.columns)
         a_tile, *a_strides = block.a_strides
         a = _offset(code, block.a, (row, a_tile))
-        b = _offset(code, "%packed", (block.step, self._padded), (column, depth))
+        before = _depth(code, block.step, tile)
+        b = _offset(code, "%packed", (before, self._padded), (column, depth))
         c = code.offset(_offset(code, block.c, (row, _value("c_row"))), "float32", column)
         operands: list[LaneValue | str] = [a, *a_strides, b, depth, c, _value("c_row")]
         operands += (height, columns, self._adds(block), *self._following(b, depth, tiles, at))
         is_wide = code.compare("sgt", columns, index(tile.lanes))
         with code.when(is_wide):
-            _call(code, "product.tile", _TILE, *operands)
+            _call(code, f"{tile.prefix}.tile", _TILE, *operands)
         with code.when(code.op("xor", is_wide, code.constant(1, is_wide.kind))):
-            _call(code, "product.half_tile", _TILE, *operands)
+            _call(code, f"{tile.prefix}.half_tile", _TILE, *operands)
 
     def _adds(self, block: _Block) -> LaneValue:
         is_later = self._code.compare("sgt", block.step, index(0))
@@ -272,12 +300,12 @@ class _PartWriter:
         return code.offset(b, "int8", code.op("mul", start, depth)), share
 
 
-def _rows(code: Code) -> None:
+def _rows(code: Code, tile: Tile) -> None:
     names = [each.split()[1] for each in _ROWS.split(",")]
-    _call(code, "product.part", _PART, *map(_value, names), index(0), _value("n"))
+    _call(code, f"{tile.prefix}.part", _PART, *map(_value, names), index(0), _value("n"))
 
 
-def _multiply(code: Code) -> None:
+def _multiply(code: Code, tile: Tile) -> None:
     """For each group of columns those of its rows that are asked for."""
     scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds, width, each = _words(code, 13)
     own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, packed, c))
@@ -290,13 +318,13 @@ def _multiply(code: Code) -> None:
         column = code.op("mul", group, width)
         end = code.call("smin", code.op("add", column, width), n)
         _call(
-            code, "product.part", _PART, _offset(code, of_a, (row, a_row)), a_row, a_k, of_b,
+            code, f"{tile.prefix}.part", _PART, _offset(code, of_a, (row, a_row)), a_row, a_k, of_b,
             _offset(code, of_c, (row, c_row)), c_row, code.op("sub", stop, row), n, k, adds, own,
             column, end,
         )  # fmt: skip
 
 
-def _batch(code: Code) -> None:
+def _batch(code: Code, tile: Tile) -> None:
     """For each item: blocks of columns, packed in scratch behind the rows of A."""
     scratch, a, b, c, inner, *strides = _words(code, 21)
     a_outer, a_inner, b_outer, b_inner, c_outer, c_inner, *strides = strides
@@ -319,6 +347,6 @@ def _batch(code: Code) -> None:
             code.set(done, code.op("add", column, columns))
             source = _offset(code, of_b, (column, b_col))
             target = code.offset(of_c, "float32", column)
-            _call(code, "product.pack_b", _PACK, source, b_k, b_col, columns, k, packed)
+            _call(code, f"{tile.prefix}.pack_b", _PACK, source, b_k, b_col, columns, k, packed)
             rows = (of_a, a_row, a_k, packed, target, c_row, m, columns, k, adds, own)
-            _call(code, "product.rows", _ROWS, *rows)
+            _call(code, f"{tile.prefix}.rows", _ROWS, *rows)

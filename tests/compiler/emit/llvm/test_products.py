@@ -7,12 +7,13 @@ import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 import llvmlite.binding as llvm
-from support.matrix_products import guarded, module_of, multiply, plan_of
+from support.matrix_products import guarded, module_of, multiply, needs_bfloat16, plan_of
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.executable.products import (
     AVX2,
     AVX512,
+    AVX512_BF16,
     BLOCK_K,
     PACKED_BYTES,
     ProductOperand,
@@ -20,6 +21,7 @@ from csrun.executable.products import (
 )
 
 TILES = (AVX2, AVX512)  # this host runs both: vectors of 16 lanes are two of 8
+ALL_TILES = (*TILES, pytest.param(AVX512_BF16, marks=needs_bfloat16))
 EPS = np.finfo(np.float32).eps
 #: m, n, k around the edges of tiles, panels, blocks, and of what is packed.
 SIZES = [
@@ -59,7 +61,12 @@ def laid_out(values, order, at_end, gap=0):
 
 
 def check(a, b, out, tile, adds=False, **how):
-    """The error of each element is within the bound of a sum in any order."""
+    """The error of each element is within the bound of a sum in any order.
+
+    Operands of pairs are rounded to bfloat16 before, where they lie.
+    """
+    for operand in (a, b) if tile is AVX512_BF16 else ():
+        BFLOAT16.round(operand, operand)
     before = out.astype(np.float64) if adds else 0.0
     multiply(a, b, out, tile, adds, **how)
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
@@ -67,7 +74,7 @@ def check(a, b, out, tile, adds=False, **how):
     assert np.all(np.abs(out - (wide_a @ wide_b + before)) <= bound)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", ALL_TILES, ids=str)
 @pytest.mark.parametrize("at_end", [True, False])
 def test_products_of_all_sizes_and_orders(tile, at_end):
     orders = [(x, y) for x in ("rows", "columns", "none") for y in ("rows", "columns", "none")]
@@ -106,7 +113,7 @@ def test_words_have_no_form_in_batches_or_as_the_first_operand():
     assert plan_of(numbers[0], words[0], out[0].T, False, 0, AVX2) is None
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", ALL_TILES, ids=str)
 def test_batches(tile):
     """Heads of a joined projection, one B for all items, axes that stay apart."""
     joined = normal(3, 20, 3, 4, 8)
@@ -124,7 +131,7 @@ def test_batches(tile):
     check(normal(2, 3, 5000), normal(2, 5000, 17), normal(2, 3, 17), tile)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", ALL_TILES, ids=str)
 def test_strides_that_run_backwards_and_vectors_in_matrices(tile):
     a, b, out = normal(9, 20), normal(20, 40), normal(9, 40)
     check(a[::-1, ::-1], b[::-1], out[::-1], tile)
@@ -153,13 +160,16 @@ def test_threads_pack_a_small_matrix_each_for_itself():
         assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
 
 
-@pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 70)], ids=str)
-def test_bits_depend_on_k_alone(size):
+@pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 71)], ids=str)
+@pytest.mark.parametrize("tiles", [TILES, pytest.param((AVX2, AVX512_BF16), marks=needs_bfloat16)])
+def test_bits_depend_on_k_alone(size, tiles):
     """Not on chunks, threads, tiles, orders in memory, nor on other rows and columns."""
     m, n, k = size
     a, b, found = normal(m, k), normal(k, n), []
-    for tile in TILES:
-        for threads, rows in ((2, tile.rows), (2, 7), (2, 24), (1, m), (8, 12)):
+    for operand in (a, b) if AVX512_BF16 in tiles else ():
+        BFLOAT16.round(operand, operand)
+    for tile in tiles:
+        for threads, rows in ((2, tile.rows), (2, 7), (3, 24), (1, m), (8, 12)):
             found.append(np.empty((m, n), np.float32))
             multiply(a, b, found[-1], tile, chunks=lambda _, rows=rows: rows, threads=threads)
         found.append(np.empty((n, m), np.float32).T)
@@ -174,9 +184,11 @@ def test_bits_depend_on_k_alone(size):
         np.testing.assert_array_equal(other, found[0])
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", ALL_TILES, ids=str)
 def test_infinities_and_nan_stay_in_their_rows_and_columns(tile):
     a, b = normal(9, 20), normal(20, 19)
+    for operand in (a, b):
+        BFLOAT16.round(operand, operand)
     a[2, 3], a[4, 5], b[7, 18], b[3, 1] = np.inf, np.nan, np.inf, 0.0
     out = np.empty((9, 19), np.float32)
     multiply(a, b, out, tile)
@@ -216,13 +228,17 @@ def test_what_has_no_form():
 
 
 @pytest.mark.parametrize(
-    ("tile", "cpus", "register"),
-    [(AVX2, ("haswell", "znver3"), "ymm"), (AVX512, ("x86-64-v4", "skylake-avx512"), "zmm")],
+    ("tile", "cpus", "register", "operation"),
+    [
+        (AVX2, ("haswell", "znver3"), "ymm", "vfmadd"),
+        (AVX512, ("x86-64-v4", "skylake-avx512"), "zmm", "vfmadd"),
+        (AVX512_BF16, ("haswell", "znver4", "sapphirerapids"), "zmm", "vdpbf16ps"),
+    ],
 )
-def test_the_loop_of_a_tile_keeps_its_sums_in_registers(tile, cpus, register):
+def test_the_loop_of_a_tile_keeps_its_sums_in_registers(tile, cpus, register, operation):
     for cpu in cpus:
         loops = re.findall(r"(?s)\n\.LBB\w+:(.*?)\n\tj", assembly(tile, cpu))
-        (loop,) = (x for x in loops if x.count("vfmadd") == 2 * tile.rows)
+        (loop,) = (x for x in loops if x.count(operation) == 2 * tile.rows)
         assert loop.count(register) >= 6 * tile.rows
         assert not re.search(rf"vmov\w+.*%{register}\d+, |vmov\w+ -?\d*\(%r[sb]p\)", loop)
 

@@ -1,0 +1,66 @@
+"""Lanes of 32 bits that packed panels consist of: a number of float32, or a pair of bfloat16.
+
+A pair has a number in its upper half and the next one of k in the lower half, zero after the last.
+"""
+
+from csrun.base.half_formats import WORD, HalfFormat
+from csrun.compiler.emit.llvm.code import Code, Kind, LaneValue
+from csrun.compiler.emit.llvm.half import widen_half
+
+_WORD_BITS = 16
+_UPPER = -(1 << _WORD_BITS)
+
+
+class LaneReader:
+    """Reads lanes from a matrix of float32, or of words of a format; lanes are of type float32.
+
+    numbers: of a lane, 1 or 2; pairs are made of numbers of bfloat16
+    """
+
+    def __init__(self, code: Code, numbers: int, half: HalfFormat | None) -> None:
+        self._code, self._numbers, self._half = code, numbers, half
+        self._dtype = "float32" if half is None else WORD
+
+    def across(
+        self, places: tuple[str, ...], kind: Kind, mask: LaneValue | None = None
+    ) -> LaneValue:
+        """Lanes of consecutive columns; places: of the rows of their numbers, which are there."""
+        code = self._code
+        found = [code.load(place, kind.of(self._dtype), mask) for place in places]
+        if self._numbers == 1:
+            return found[0] if self._half is None else widen_half(code, self._half, found[0])
+        bits = self._upper(found[0])
+        if len(found) > 1:
+            bits = code.op("or", bits, self._lower(found[1]))
+        return code.convert("bitcast", bits, "float32")
+
+    def _upper(self, number: LaneValue) -> LaneValue:
+        code, integers = self._code, number.kind.of("int32")
+        if self._half is None:
+            bits = code.convert("bitcast", number, "int32")
+            return code.op("and", bits, code.constant(_UPPER, integers))
+        word = code.convert("zext", number, "int32")
+        return code.op("shl", word, code.constant(_WORD_BITS, integers))
+
+    def _lower(self, number: LaneValue) -> LaneValue:
+        code, integers = self._code, number.kind.of("int32")
+        if self._half is not None:
+            return code.convert("zext", number, "int32")
+        bits = code.convert("bitcast", number, "int32")
+        return code.op("lshr", bits, code.constant(_WORD_BITS, integers))
+
+    def along(self, place: str, lanes: int) -> LaneValue:
+        """Lanes of consecutive numbers of k, from a place on."""
+        code = self._code
+        if self._numbers == 1:
+            return self.across((place,), Kind("float32", lanes))
+        kind = Kind("int32" if self._half is not None else "int64", lanes)
+        # Little-endian: the first number is in the lower half of what is loaded.
+        both = code.load(place, kind)
+        if self._half is None:
+            first = code.op("and", both, code.constant(0xFFFFFFFF & _UPPER, kind))
+            second = code.op("lshr", both, code.constant(3 * _WORD_BITS, kind))
+            bits = code.convert("trunc", code.op("or", first, second), "int32")
+        else:
+            bits = code.call("fshl", both, both, code.constant(_WORD_BITS, kind))
+        return code.convert("bitcast", bits, "float32")

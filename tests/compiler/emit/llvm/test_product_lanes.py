@@ -1,0 +1,107 @@
+"""Products of pairs of bfloat16 beside the instruction's definition, in NumPy."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
+from support.matrix_products import multiply, needs_bfloat16, plan_of
+
+from csrun.base.half_formats import BFLOAT16
+from csrun.executable.products import AVX512, AVX512_BF16, BLOCK_K
+
+SMALLEST_NORMAL = 2.0**-126
+
+
+def numbers(seed, *shape, spread=1.0):
+    """Numbers of bfloat16, of which the exponents vary."""
+    random = np.random.default_rng(seed)
+    scale = np.exp2(random.normal(0, spread, shape))
+    found = (random.standard_normal(shape) * scale).astype(np.float32)
+    BFLOAT16.round(found, found)
+    return found
+
+
+def words_of(x):
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def flushed(x):
+    """Zero, of its sign, for what is below the smallest normal number of float32."""
+    return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(0, x), x)
+
+
+def multiply_add(x, y, total):
+    """x y + total in float32, rounded once to nearest even; subnormal numbers are zeros.
+
+    The sum of float64 is rounded to odd, by its error, so that the second rounding is right.
+    Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VDPBF16PS; Boldo and
+    Melquiond 2008, Emulation of FMA and correctly rounded sums
+    """
+    x, y, total = (flushed(each.astype(np.float64)) for each in (x, y, total))
+    product = x * y
+    found = product + total
+    other = found - product
+    error = (product - (found - other)) + (total - other)
+    bits = found.view(np.int64)
+    is_inexact = (error != 0) & (bits & 1 == 0)
+    bits += np.where(is_inexact, np.where((error > 0) == (found > 0), 1, -1), 0)
+    return flushed(found.astype(np.float32))
+
+
+def sums_of_pairs(a, b):
+    """A B: in blocks of k the first number of a pair, then the second; the sums of blocks."""
+    out = None
+    for start in range(0, a.shape[1], BLOCK_K):
+        total = np.zeros((len(a), b.shape[1]), np.float32)
+        for k in range(start, min(start + BLOCK_K, a.shape[1])):
+            total = multiply_add(a[:, k, None], b[None, k], total)
+        out = total if out is None else out + total
+    return out
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("spread", [1.0, 12.0])
+@pytest.mark.parametrize("size", [(13, 33, 1), (5, 40, 64), (25, 17, 2 * BLOCK_K + 7)], ids=str)
+def test_sums_have_the_bits_of_the_definition(size, spread):
+    m, n, k = size
+    a, b = numbers(1, m, k, spread=spread), numbers(2, k, n, spread=spread)
+    found = np.empty((m, n), np.float32)
+    multiply(a, b, found, AVX512_BF16)
+    np.testing.assert_array_equal(found, sums_of_pairs(a, b), strict=True)
+
+
+@needs_bfloat16
+def test_subnormal_operands_and_sums_are_zeros():
+    a, b = numbers(3, 12, 30, spread=4) * np.float32(2.0**-60), numbers(4, 30, 40, spread=4)
+    b *= np.float32(2.0**-64)
+    a[2, :9] = np.float32(2.0**-128)  # of bfloat16
+    found, in_float32 = np.empty((2, 12, 40), np.float32)
+    multiply(a, b, found, AVX512_BF16)
+    multiply(a, b, in_float32, AVX512)
+    wanted = sums_of_pairs(a, b)
+    assert 0 < np.count_nonzero(wanted == 0) < wanted.size
+    np.testing.assert_array_equal(found, wanted, strict=True)
+    assert np.count_nonzero(in_float32 != found)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 17, 4), (50, 50, 129), (25, 31, BLOCK_K + 1)])
+def test_words_give_the_bits_of_their_numbers(size, is_transposed):
+    m, n, k = size
+    a, b = numbers(5, m, k), numbers(6, k, n)
+    words = words_of(b)
+    if is_transposed:
+        words = np.ascontiguousarray(words.T).T
+    found, wanted = np.empty((2, m, n), np.float32)
+    multiply(a, words, found, AVX512_BF16, half=BFLOAT16)
+    multiply(a, b, wanted, AVX512_BF16)
+    np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+def test_pairs_take_half_of_the_memory():
+    a, b, out = (np.zeros(shape, np.float32) for shape in ((64, 101), (101, 96), (64, 96)))
+    whole, pairs = (plan_of(a, b, out, False, 0, tile, threads=1) for tile in (AVX512, AVX512_BF16))
+    assert [step.function for step in pairs.steps] == ["pairs.pack", "pairs.multiply"]
+    assert whole.packed_bytes == 4 * 96 * 101
+    assert pairs.packed_bytes == 4 * 96 * 51  # a pair for the last number, too
