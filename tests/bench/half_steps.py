@@ -1,9 +1,11 @@
 """A training step with 16-bit storage beside one in float32, of machine code and NumPy kernels.
 
 The compiled programs run in this process on one batch, without a runtime around them, on all CPUs.
+Where the CPU has AVX512-BF16, products of bfloat16 use it, beside PyTorch's under autocast.
 """
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +20,8 @@ WHOLE, ROUNDS = "float32", 5
 AT_LEAST = 0.9  # of float32's rate
 FORMS = {"machine code": False, "NumPy kernels": True}
 PROMISED_BY_NUMPY = ("bfloat16",)
+IN_HARDWARE, AUTOCAST = "bfloat16, AVX512-BF16", "PyTorch, autocast to bfloat16"
+AT_LEAST_IN_HARDWARE = {WHOLE: 1.3, AUTOCAST: 1.0}
 
 
 def bench_steps(workload: Workload) -> None:
@@ -30,14 +34,11 @@ def bench_steps(workload: Workload) -> None:
             name: training_of(workload, Path(folder, name), half) for name, half in formats.items()
         }
         for form, by_numpy in FORMS.items():
-            steps = {
-                name: training.ours(os.cpu_count() or 1, by_numpy)
-                for name, training in trainings.items()
-            }
-            for step in steps.values():
-                step()  # the first one touches its memory
-            rates = interleaved(
-                {name: partial(_rate, step) for name, step in steps.items()}, ROUNDS
+            rates = _rates(
+                {
+                    name: training.ours(os.cpu_count() or 1, by_numpy)
+                    for name, training in trainings.items()
+                }
             )
             for name in formats:
                 is_promised = not by_numpy or name in PROMISED_BY_NUMPY
@@ -48,6 +49,43 @@ def bench_steps(workload: Workload) -> None:
                 ).print()  # fmt: skip
 
 
+def bench_hardware(workload: Workload) -> None:
+    """Print the rate of steps with products in AVX512-BF16, beside float32's and PyTorch's."""
+    import torch
+
+    from csrun.base.half_formats import BFLOAT16
+    from csrun.executable import machine_code
+    from csrun.executable.products import has_bfloat16
+
+    if not (machine_code.is_supported() and has_bfloat16(machine_code.host())):
+        sys.stderr.write(f"half_steps: no rows of {IN_HARDWARE}: this CPU does not have it\n")
+        return
+    threads = os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
+        whole = training_of(workload, Path(folder, WHOLE))
+        halves = training_of(workload, Path(folder, "halves"), BFLOAT16, "bfloat16")
+        steps = {
+            WHOLE: whole.ours(threads),
+            IN_HARDWARE: halves.ours(threads),
+            AUTOCAST: whole.theirs(autocast=True),
+            "PyTorch, float32": whole.theirs(),
+        }
+        rates = _rates(steps)
+        for name, rate in rates.items():
+            if name != IN_HARDWARE:
+                Result(
+                    "half_steps", workload.name, IN_HARDWARE, "steps/s", rates[IN_HARDWARE], name,
+                    rates[IN_HARDWARE] / rate, ROUNDS, at_least=AT_LEAST_IN_HARDWARE.get(name),
+                ).print()  # fmt: skip
+
+
+def _rates(steps: dict[str, Callable[[], None]]) -> dict[str, float]:
+    for step in steps.values():
+        step()  # the first one touches its memory
+    return interleaved({name: partial(_rate, step) for name, step in steps.items()}, ROUNDS)
+
+
 def _rate(step: Callable[[], None]) -> float:
     began = perf_counter()
     step()
@@ -56,3 +94,4 @@ def _rate(step: Callable[[], None]) -> float:
 
 if __name__ == "__main__":
     bench_steps(GPT)
+    bench_hardware(GPT)

@@ -39,7 +39,7 @@ class Times:
     def _bound(self, stem: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def bind(*arrays: Any) -> Callable[..., None]:
             run, label = function(*arrays), stem
-            if (signature := getattr(function, "signature", None)) and stem == "product":
+            if (signature := getattr(function, "signature", None)) and stem.endswith("product"):
                 label = f"product {signature.a.shape} x {signature.b.shape}"
 
             def timed(*values: Any) -> None:

@@ -86,8 +86,8 @@ class Training:
         executable = self.by_numpy if by_numpy else self.executable
         return program_step(executable, self.weights, self.flat, threads)
 
-    def theirs(self) -> Step:
-        """One step of the same network in PyTorch."""
+    def theirs(self, autocast: bool = False) -> Step:
+        """One step of the same network in PyTorch; autocast: products of bfloat16."""
         import torch
         from support.torch_bert import TorchBert
         from support.torch_gpt2 import TorchGpt2
@@ -99,7 +99,9 @@ class Training:
 
         def run() -> None:
             optimizer.zero_grad()
-            peer.loss(*batch).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = peer.loss(*batch)
+            loss.backward()
             optimizer.step()
 
         return run
@@ -133,8 +135,13 @@ def program_step(executable: Any, weights: Any, batch: tuple[Any, ...], threads:
     return run
 
 
-def training_of(workload: Workload, root: Path, storage: Any = None) -> Training:
-    """The workload compiled into `root` for a pipelined run; storage: its 16-bit format, if any."""
+def training_of(
+    workload: Workload, root: Path, storage: Any = None, products: str = "own"
+) -> Training:
+    """The workload compiled into `root` for a pipelined run.
+
+    storage: its 16-bit format, if any. products: those of its machine code, as in a plan
+    """
     from csrun.data import Dataset
 
     sys.path[:0] = [str(TESTS), str(MODELS / workload.model)]
@@ -146,18 +153,17 @@ def training_of(workload: Workload, root: Path, storage: Any = None) -> Training
     random = np.random.default_rng(1)
     params = _params(workload)
     dataset = Dataset.from_batches([_batch(workload, random)])
-    forms = ["llvm" if machine_code.is_supported() else "numpy", "numpy"]
-    executable, by_numpy = (
-        compile_model(
-            _module(params, dataset, storage), root / name, options_of(kernels=form)
-        ).executable
-        for name, form in zip(("own", "numpy"), forms, strict=True)
+    by_numpy = options_of(kernels="numpy")
+    own = options_of(kernels="llvm", products=products) if machine_code.is_supported() else by_numpy
+    executable, numpy_form = (
+        compile_model(_module(params, dataset, storage), root / name, options).executable
+        for name, options in (("own", own), ("numpy", by_numpy))
     )
     weights = {
         p.name: (0.02 * random.standard_normal(p.shape) + p.name.endswith("gamma")).astype("f")
         for p in executable.plan.parameters
     }
-    return Training(params, dataset, executable, by_numpy, weights)
+    return Training(params, dataset, executable, numpy_form, weights)
 
 
 def _params(workload: Workload) -> Any:
