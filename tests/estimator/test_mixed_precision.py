@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.matrix_products import needs_bfloat16
 from support.two_classes import eval_input, summaries, train_input, warnings
 
 from csrun import nn
@@ -25,8 +26,8 @@ def model_fn(features, labels, mode, params):
     return CSEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
-def estimator(folder, precision="mixed_float16", params=SCALED):
-    config = CSRunConfig(save_checkpoints_steps=100, log_steps=3, precision=precision)
+def estimator(folder, precision="mixed_float16", params=SCALED, **others):
+    config = CSRunConfig(save_checkpoints_steps=100, log_steps=3, precision=precision, **others)
     return CerebrasEstimator(model_fn, folder, config, params)
 
 
@@ -51,6 +52,20 @@ def test_a_resumed_training_has_the_bits_and_the_scale_of_one_that_went_on(tmp_p
     events = summaries(tmp_path / "parts")
     assert events[9, "train/loss_scale"].simple_value == 2.0**12
     assert events[9, "train/unclipped_grad_norm"].simple_value > 0
+
+
+@needs_bfloat16
+def test_a_training_with_the_cpus_products_goes_on_without_them(tmp_path, caplog):
+    options = {"precision": "mixed_bfloat16", "params": {}}
+    expected = train(tmp_path / "float32", 6, products="float32", **options)
+    train(tmp_path / "parts", 3, **options)
+    assert not warnings(caplog)
+    found = train(tmp_path / "parts", 6, products="float32", **options)
+    (line,) = warnings(caplog)
+    assert "kernels was llvm, products bfloat16 and is llvm, products own" in line
+    assert {n: v.tobytes() for n, v in found.items()} == {
+        n: v.tobytes() for n, v in expected.items()
+    }
 
 
 def test_another_precision_goes_on_with_a_line_that_says_so(tmp_path, caplog):
