@@ -8,6 +8,9 @@ arguments is the address of the calling thread's scratch, which the caller puts 
     product.multiply  rows: those of C [m, n] = (adds ? C : 0) + A B, for each group of columns
         scratch, a, a_row, a_k, packed, c, c_row, m, n, k, adds,
         columns of a group, rows of a group: m, and some to have whole chunks
+    product.share     rows: those of C, as product.multiply; each thread packs B for itself
+        scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds,
+        address of the team's ticket, number of the job that B was packed for last
     product.batch     rows: items of a batch, in two axes, the inner one of `inner` items
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
         a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
@@ -28,9 +31,10 @@ from csrun.executable.arrays import Array
 EXPORTED = ("product.pack_b", "product.rows")  # functions that machine code of kernels calls
 BLOCK_K = 512  # numbers that an element's sum adds up before it adds to C
 BLOCK_ROWS = 96  # of A, packed at a time
-_BATCH_FLOATS = 1 << 16  # of B, packed in a thread's scratch
+_BATCH_FLOATS = 1 << 16  # of an item's B, packed in a thread's scratch
+_OWN_FLOATS = 1 << 19  # at most, of a B that each thread packs in its scratch
 #: Of each thread: rows of A for a block of k, then columns of B.
-SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _BATCH_FLOATS)
+SCRATCH_BYTES = 4 * (BLOCK_K * BLOCK_ROWS + _OWN_FLOATS)
 PACKED_BYTES = 4 << 20  # at most, of B that all threads share
 _PACKED_COLUMNS = 96  # of a chunk, at most
 _CHUNKS = 4  # of each thread, in which one may be slower than others
@@ -147,12 +151,14 @@ def plan_product(
     packed: int,
     tile: Tile,
     threads: int,
+    ticket: int = 0,
 ) -> ProductPlan | None:
     """The steps of out = a @ b, or out += a @ b; None where they have no such form.
 
     b may be words, where rows of `out` have consecutive numbers.
     packed: an address, aligned to 64 bytes; steps planned for address 0 tell how much they need.
     threads: that share the steps; chunks are made for them, the bits do not depend on it.
+    ticket: the address of their team's.
     Shapes: a [..., m, k], b [..., k, n], out [..., m, n]; leading axes of a and b broadcast
     """
     operands = (a, b, out)
@@ -165,7 +171,7 @@ def plan_product(
     form = _form(a, b, out, adds)
     if form is None or (b.dtype == WORD and not (form.b_size == b.size and not form.axes)):
         return None
-    steps = tuple(_steps(form, packed, tile, threads))
+    steps = tuple(_steps(form, packed, tile, threads, ticket))
     needed = [
         _padded(s.words[4], tile) * tile.depth(s.words[5])
         for s in steps
@@ -292,9 +298,12 @@ def _merged(form: _Form) -> _Form:
     return replace(form, axes=tuple(axes))
 
 
-def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[ProductStep]:
-    if threads > 1 and _is_small(form, tile, threads):
-        form = _in_parts(form, threads)
+def _steps(
+    form: _Form, packed: int, tile: Tile, threads: int, ticket: int
+) -> Iterator[ProductStep]:
+    if threads > 1 and _is_packed_by_each(form, tile, threads):
+        yield _share_step(form, tile, threads, ticket)
+        return
     items = prod(axis.size for axis in form.axes)
     is_batch = items > 1 and tile.depth(form.k) * tile.columns <= _BATCH_FLOATS
     if is_batch and (items >= _CHUNKS * threads or form.work <= _LARGE):
@@ -305,17 +314,23 @@ def _steps(form: _Form, packed: int, tile: Tile, threads: int) -> Iterator[Produ
             yield from _matrix_steps(form.item(places), packed, tile, threads)
 
 
-def _is_small(form: _Form, tile: Tile, threads: int) -> bool:
-    """Return whether each thread packs B by itself: to wait until it is packed takes longer."""
-    has_parts = not form.axes and form.m % threads == 0 and form.b_size == 4
-    fits = tile.depth(form.k) * _padded(form.n, tile) <= _BATCH_FLOATS
-    return has_parts and fits and threads * _LEAST_WORK <= form.work <= _LARGE
+def _is_packed_by_each(form: _Form, tile: Tile, threads: int) -> bool:
+    """Return whether each thread packs B for itself: to fetch what another packed takes longer."""
+    has_rows = not form.axes and form.m >= 2 * threads * tile.rows and form.b_size == 4
+    fits = tile.depth(form.k) * _padded(form.n, tile) <= _OWN_FLOATS
+    return has_rows and fits and form.work >= threads * _LEAST_WORK
 
 
-def _in_parts(form: _Form, parts: int) -> _Form:
-    """The product as a batch of equal parts of its rows, with one B."""
-    rows = form.m // parts
-    return replace(form, m=rows, axes=(_Axis(parts, rows * form.a_row, 0, rows * form.c_row),))
+def _share_step(form: _Form, tile: Tile, threads: int, ticket: int) -> ProductStep:
+    words = (
+        *(0, form.a, form.a_row, form.a_k, form.b, form.b_k, form.b_col, form.c, form.c_row),
+        *(form.m, form.n, form.k, int(form.adds), ticket, 0),
+    )
+    rows = tile.rows * -(-_LEAST_WORK // (_padded(form.n, tile) * form.k * tile.rows))
+    each = form.m // (rows * threads)  # chunks of a thread
+    if each < _CHUNKS:  # as many for each of them
+        rows = -(-form.m // (threads * max(each, 1)))
+    return ProductStep(f"{tile.prefix}.share", words, form.m, rows)
 
 
 def _batch_step(form: _Form, tile: Tile) -> ProductStep:

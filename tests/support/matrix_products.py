@@ -25,6 +25,8 @@ needs_bfloat16 = pytest.mark.skipif(
     reason="the CPU lacks AVX512-BF16, or llvmlite is not installed",
 )
 
+_TICKET = np.array([1 << 32])  # of a job that is the first
+
 
 def module_of(tile: Tile, half: HalfFormat | None = None) -> str:
     """The module with all functions of products; half: of words that B may be."""
@@ -59,7 +61,7 @@ def plan_of(
     threads: int = 2,
 ) -> ProductPlan | None:
     operands = (ProductOperand.of(array) for array in (a, b, out))
-    return plan_product(*operands, adds, packed, tile, threads)
+    return plan_product(*operands, adds, packed, tile, threads, _TICKET.ctypes.data)
 
 
 def multiply(

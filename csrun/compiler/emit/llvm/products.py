@@ -7,7 +7,8 @@ threads, tiles and vectors do not change it. A product with k = 0 leaves C as it
 `product.pack_b` packs B [k, n]: for each block of k the panels of all columns, zeros after the last
 one. `product.rows` is C[m, n] = (adds ? C : 0) + A B, of packed B, for any k; the columns of C are
 consecutive. B and scratch are aligned to 64 bytes, and csrun/executable/products.py has the sizes
-of scratch, and the words of the jobs `product.pack`, `product.multiply` and `product.batch`.
+of scratch, and the words of the jobs `product.pack`, `product.multiply`, `product.share` and
+`product.batch`.
 `product.pack.words` packs a B of words of a 16-bit format, which it widens.
 
 Functions of a tile of pairs are called `pairs.pack_b` and so on. Their operands are numbers of
@@ -76,6 +77,7 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
         ("rows", _ROWS, lambda code: _rows(code, tile)),
         ("pack", _JOB, lambda code: _pack(code, tile)),
         ("multiply", _JOB, lambda code: _multiply(code, tile)),
+        ("share", _JOB, lambda code: _share(code, tile)),
         ("batch", _JOB, lambda code: _batch(code, tile)),
     ]
     if half is not None:
@@ -322,6 +324,30 @@ def _multiply(code: Code, tile: Tile) -> None:
             _offset(code, of_c, (row, c_row)), c_row, code.op("sub", stop, row), n, k, adds, own,
             column, end,
         )  # fmt: skip
+
+
+def _share(code: Code, tile: Tile) -> None:
+    """Rows that are asked for; B is packed in scratch by the first call of a job in each thread.
+
+    No job ends, and the upper half of the ticket is its number, while one of its calls runs.
+    """
+    scratch, a, a_row, a_k, b, b_k, b_col, c, c_row, m, n, k, adds, ticket, before = _words(
+        code, 15
+    )
+    own, of_a, of_b, of_c = (_address(code, word) for word in (scratch, a, b, c))
+    first, last = _value("first"), _value("last")
+    packed = code.offset(own, "float32", index(BLOCK_K * BLOCK_ROWS))
+    rows = code.op("sub", last, first)
+    number = code.op("lshr", code.load(_address(code, ticket), INDEX), index(32))
+    is_first = code.compare("ne", number, before)
+    # A call of all rows may be one without the team, whose ticket is of another job.
+    with code.when(code.op("or", is_first, code.compare("eq", rows, m))):
+        _call(code, f"{tile.prefix}.pack_b", _PACK, of_b, b_k, b_col, n, k, packed)
+        code.store(number, code.offset("%arguments", "int64", index(14)))
+    _call(
+        code, f"{tile.prefix}.rows", _ROWS, _offset(code, of_a, (first, a_row)), a_row, a_k,
+        packed, _offset(code, of_c, (first, c_row)), c_row, rows, n, k, adds, own,
+    )  # fmt: skip
 
 
 def _batch(code: Code, tile: Tile) -> None:

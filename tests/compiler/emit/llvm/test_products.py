@@ -1,13 +1,21 @@
 """Matrix products of machine code beside those of float64, in memory that ends at guard pages."""
 
 import re
+from ctypes import addressof, c_int64, c_void_p
 
 import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 import llvmlite.binding as llvm
-from support.matrix_products import guarded, module_of, multiply, needs_bfloat16, plan_of
+from support.matrix_products import (
+    guarded,
+    machine_of,
+    module_of,
+    multiply,
+    needs_bfloat16,
+    plan_of,
+)
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.executable.products import (
@@ -16,6 +24,7 @@ from csrun.executable.products import (
     AVX512_BF16,
     BLOCK_K,
     PACKED_BYTES,
+    SCRATCH_BYTES,
     ProductOperand,
     plan_product,
 )
@@ -151,13 +160,40 @@ def test_batches_are_one_step_or_one_product():
     assert dense.steps[1].words[7] == 27
 
 
-def test_threads_pack_a_small_matrix_each_for_itself():
+def test_threads_pack_a_matrix_each_for_itself():
     a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
     parts = plan_of(a, b, out, False, 0, AVX2, threads=2)
-    assert [(step.function, step.rows) for step in parts.steps] == [("product.batch", 2)]
-    for m, threads in ((128, 1), (127, 2), (32, 2)):
+    assert [(s.function, s.rows, s.chunk) for s in parts.steps] == [("product.share", 128, 64)]
+    assert not parts.packed_bytes
+    for m, threads in ((128, 1), (20, 2)):  # one thread, fewer than two tiles for each
         whole = plan_of(a[:m], b, out[:m], False, 0, AVX2, threads)
         assert [step.function for step in whole.steps] == ["product.pack", "product.multiply"]
+    a, b, out = normal(256, 1025), normal(1025, 512), normal(256, 512)
+    large = plan_of(a, b, out, False, 0, AVX2, threads=2)
+    assert [step.function for step in large.steps] == ["product.pack", "product.multiply"]
+
+
+def test_a_matrix_is_packed_once_a_job():
+    """A second call of the job finds what the first one packed, and another job the new B."""
+    a, b, out = normal(128, 50), normal(50, 50), normal(128, 50)
+    ticket, scratch = np.array([1 << 32]), np.empty(SCRATCH_BYTES + 64, np.uint8)
+    operands = map(ProductOperand.of, (a, b, out))
+    (step,) = plan_product(*operands, False, 0, AVX2, 2, ticket.ctypes.data).steps
+    aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
+    words = (c_int64 * len(step.words))(aligned, *step.words[1:])
+    run = machine_of(AVX2).function(step.function, c_void_p, c_int64, c_int64)
+    run(addressof(words), 0, 64)
+    before = b.copy()
+    b[...] = 2 * b
+    ticket += 1  # a chunk that another thread took
+    run(addressof(words), 64, 128)
+    np.testing.assert_allclose(out, a @ before, rtol=1e-4, atol=1e-5)
+    ticket += 1 << 32
+    run(addressof(words), 64, 128)
+    np.testing.assert_allclose(out[64:], a[64:] @ b, rtol=1e-4, atol=1e-5)
+    b[...] = before
+    run(addressof(words), 0, 128)  # all rows: perhaps without a team
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 71)], ids=str)
