@@ -116,6 +116,7 @@ told = {
     "environment": dict(os.environ),
     "cpus": len(os.sched_getaffinity(0)),
 }
+import csrun  # without it the server imports NumPy alone
 with open("at" + os.environ["SLURM_PROCID"], "w") as file:
     json.dump(told, file)
 """

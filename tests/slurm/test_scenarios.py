@@ -177,6 +177,7 @@ def test_the_tasks_of_a_node_are_forks_of_one_process(
     """Each with its own place, as Slurm's variables have it, and what they import in common."""
     cluster_place.script(
         f"{RANK}import json\nhad_it = 'csrun.estimator' in sys.modules\n"
+        "import csrun\n"  # a script without it has nothing in common to import
         "found = {'parent': os.getppid(), 'had_it': had_it, **os.environ}\n"
         "with open('env' + rank, 'w') as file:\n    json.dump(found, file)\n"
         "import subprocess, time\nshown = ''\n"
