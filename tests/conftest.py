@@ -27,6 +27,7 @@ OPENED_ONCE = ("/dev/urandom", "/dev/null", ".so", "/proc/", "anon_inode:[eventp
 # would compile csrun's sources anew: a third of the CPU time of a small job.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+gc.disable()  # until the tests are collected: it takes a tenth of the imports, and finds nothing
 os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # trio's takes longer to import than Hypothesis
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background
@@ -50,6 +51,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 def _has_children() -> bool:

@@ -131,7 +131,7 @@ def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> N
     for place in (first, second):
         place.path.mkdir()
         (place.path / "state").symlink_to(tmp_path / "state")
-    with first.start_wse("--max_steps", str(MANY_STEPS)) as one:
+    with first.start_wse("--max_steps", str(MANY_STEPS), script=first.slow_copy()) as one:
         until(lambda: shown(first, "systems")[1]["job"] == 1)
         with second.start_wse("--max_steps", "2") as two:
             until(lambda: shown(first, "systems")[1]["waiting"] == [2])

@@ -46,7 +46,7 @@ def test_every_mode_of_a_run(place: FcMnist, mode) -> None:
 def test_compiling_needs_no_system_and_training_waits_for_it(place: FcMnist) -> None:
     """While one job holds the system another compiles; a third waits until it is free."""
     place.configure(runconfig__max_steps=MANY_STEPS, runconfig__log_steps=50)
-    with place.start_wse() as holder:
+    with place.start_wse(script=place.slow_copy()) as holder:
         until(lambda: bool(list(place.path.glob("model_dir/model-ckpt-0.json"))))
         compiled = said(place, STREAMING, "--mode=compile_only", "--model_dir", "other")
         assert "Compiled in" in compiled
