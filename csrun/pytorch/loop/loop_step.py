@@ -1,5 +1,6 @@
 """The step that a loop is in."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -78,6 +79,13 @@ class LoopStep:
     strayed: str = ""
     changed: str = ""
     revalidation: Revalidation | None = None
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Increments of integer buffers, by name."""
+        assert self.variant is not None, "known by now"
+        computed = self.variant if self.recorded is None else self.recorded
+        return computed.recording.counters
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...] | None:

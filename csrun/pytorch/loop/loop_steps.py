@@ -303,7 +303,8 @@ class LoopSteps:
         """Make a variant of a recorded step, or compare it with its variant."""
         if cause := self._guards.take_cause() or recorded.cause:
             self._variants.record_all(recorded, cause)
-        recorded.finish(is_one_of_many=bool(self._variants.cause_of(recorded.key)))
+        is_one_of_many = bool(self._variants.cause_of(recorded.key))
+        recorded.finish(self._run.stored_names, is_one_of_many=is_one_of_many)
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
         if line := variant.script_tensor_of_forward:
             self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")
@@ -342,6 +343,9 @@ class LoopSteps:
         else:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
+            if step.recorded is not None:
+                self._run.take_from_step(step.recorded.written_weights, step.recorded.live_counters)
+            self._run.users.count(step.counters)
         inputs = None if work is QueuedWork.UPDATE else step.inputs
         queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
         self._run.queue(queued)

@@ -72,10 +72,13 @@ class RecordedGraph:
         made = (op for op in recording.operators if op.is_of_host)
         return next((op.line for op in made if values.intersection(op.results)), "")
 
-    def read_model(self) -> None:
-        """Have all weights of the model among a training's leaves, as in other steps' graphs."""
+    def read_model(self, first: Sequence[str]) -> None:
+        """Have all weights of the model among a training's leaves, as in other steps' graphs.
+
+        first: their names in the order of the first training's program
+        """
         if self.recording.loss is not None:
-            self._recorder.read_model()
+            self._recorder.read_model(first)
             kinds, leaves = self._recorder.kinds, self._recorder.leaves
             self.recording = replace(self.recording, kinds=tuple(kinds), leaves=tuple(leaves))
 

@@ -1,6 +1,6 @@
 """A step of the loop that is recorded, from its batch to its end."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -38,10 +38,14 @@ class RecordedStep:
     takes another batch without `optimizer.step()`; is_cleared: and has cleared its gradients.
     has_new_buffers: forward has created buffers of the model. modes, state: of the model and of
     what forward reads, at its first call. end_early: ends the recording, as a number of the
-    gradients is read. gradients: their numbers. graph: what is recorded, after `finish`.
+    gradients is read. gradients: their numbers. graph: what is recorded. written_weights:
+    parameters that forward has written, from whose present numbers the step starts. live_counters:
+    integer buffers that it reads or writes. The last three are known after `finish`.
     """
 
     graph: RecordedGraph
+    written_weights: Mapping[str, torch.nn.Parameter]
+    live_counters: Collection[str]
     _returned: tuple[Ref, ...] = ()  # values that the program is to return, besides those read
 
     def __init__(
@@ -171,17 +175,22 @@ class RecordedStep:
         """True if the recording has ended."""
         return self._recorder.is_finished
 
-    def finish(self, *, is_one_of_many: bool) -> None:
-        """End the recording. is_one_of_many: other steps have other graphs over the same store."""
+    def finish(self, first: Sequence[str], *, is_one_of_many: bool) -> None:
+        """End the recording. is_one_of_many: other steps have other graphs over the same store.
+
+        first: names of the weights, as of `RecordedGraph.read_model`
+        """
         recorder = self._recorder
         recording = recorder.finish()
+        self.written_weights = recorder.writes.by_host.written
+        self.live_counters = recorder.counters.live
         self.is_cleared = self.is_left and not recording.gradients
         if self.is_cleared:  # of another batch of its shape they are not
             recording = replace(recording, gradients=recording.first_gradients)
         forward, batch = self._forward, self._batch_refs
         self.graph = RecordedGraph(recorder, recording, batch, forward, self._returned)
         if is_one_of_many or self.graph.host_line:
-            self.graph.read_model()
+            self.graph.read_model(first)
 
     @property
     def recording(self) -> Recording:

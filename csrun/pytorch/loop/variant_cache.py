@@ -195,7 +195,7 @@ class VariantCache:
             if changed := recorded.graph.changed_values(variant):
                 line = recorded.graph.line_of(changed)
                 self.record_all(recorded, f"{line}: a tensor or number of the script changes")
-                recorded.graph.read_model()
+                recorded.graph.read_model(self._run.stored_names)
                 recorded.graph.take_with_step(changed, variant)
                 return
 

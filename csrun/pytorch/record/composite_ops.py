@@ -205,9 +205,15 @@ def record_batch_norm(
             "statistics: call eval() on its module"
         )
     tensors = (input, running_mean, running_var, weight, bias)
-    out, *running = BATCH_NORM.record(recorder, tensors, momentum=float(momentum), eps=float(eps))
+    is_mean = recorder.counters.is_read_beside(running_mean)  # of all batches: momentum=None
+    by = 1.0 if is_mean else float(momentum)
+    out, *running = BATCH_NORM.record(recorder, tensors, momentum=by, eps=float(eps))
     for buffer, value in zip((running_mean, running_var), running, strict=False):
-        recorder.traced(buffer).value = value.value
+        if is_mean:  # the numbers come with the step
+            with torch.no_grad():
+                buffer.copy_(buffer * (1 - momentum) + value * momentum)
+        else:
+            recorder.traced(buffer).value = value.value
     return out
 
 

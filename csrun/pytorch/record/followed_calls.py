@@ -296,6 +296,7 @@ class FollowedCalls:
         made = TracedTensor(known.like, leaf.value, TracedStorage(known.stored), recorder)
         if known.given is not None:
             tensor = given[known.given]
+            recorder.counters.read([tensor])
             own = numbers[id(tensor)] = recorder.plain.copy_of(tensor)
             leaf = GraphLeaf(leaf.value, leaf.source, leaf.name, own)
             recorder.plain.note_leaf(tensor, own, made, leaf)

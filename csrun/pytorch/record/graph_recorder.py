@@ -252,6 +252,8 @@ class GraphRecorder:
 
     def counter_name(self, tensor: torch.Tensor) -> str | None:
         """Return the name of an integer or boolean buffer of the model, None for another tensor."""
+        if isinstance(tensor, TracedTensor):
+            return None
         return self._model_tensors.counter_name(tensor)
 
     # Values.
@@ -300,20 +302,26 @@ class GraphRecorder:
             "moves batches and weights itself"
         )
 
-    def read_model(self) -> None:
+    def read_model(self, first: Sequence[str]) -> None:
         """Have all of the model's parameters and float buffers among the leaves.
 
-        Modules in their order; the tensors of each as forward has met them, as in other graphs.
+        Modules in their order; the tensors of each in the order of the first training's program,
+        which has laid out the store, or else as forward has met them. first: their names there
         """
         modules = modules_of(self.model)
         for _, tensor in tensors_of(modules):
             if tensor.is_floating_point() and not isinstance(tensor, TracedTensor):
                 self.traced(tensor)
         place = {name: number for number, name in enumerate(modules)}
+        in_module = {name: number for number, name in enumerate(first)}
         stored = LeafSource.PARAMETER, LeafSource.BUFFER
-        self.leaves.sort(
-            key=lambda leaf: place[leaf.name.rpartition(".")[0]] if leaf.source in stored else -1
-        )
+
+        def key(leaf: GraphLeaf) -> tuple[int, int]:
+            if leaf.source not in stored:
+                return -1, 0
+            return place[leaf.name.rpartition(".")[0]], in_module.get(leaf.name, 0)
+
+        self.leaves.sort(key=key)
 
     def alias(self, of: TracedTensor) -> TracedTensor:
         made = self._traced(of.like, of.held, of.memory)

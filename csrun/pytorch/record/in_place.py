@@ -9,7 +9,7 @@ Source: tinygrad, extra/torch_backend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from csrun.pytorch.errors import call_for_user
 from csrun.pytorch.record.arguments import written_by
+from csrun.pytorch.record.host_writes import HostWrites
 from csrun.pytorch.record.traced import TracedTensor, ViewOf
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class InPlaceWrites:
 
     def __init__(self, recorder: StepRecorder) -> None:
         self._recorder = recorder
+        self.by_host = HostWrites(recorder)
 
     def record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Record the out-of-place form, and give the written tensors its results."""
@@ -47,10 +49,13 @@ class InPlaceWrites:
         targets = self._written_traced(func, args, kwargs)
         if torch.Tag.inplace_view in func.tags:
             return self._reshape(func, targets[0], args, kwargs)
+        call, arguments = self._out_of_place(func, args)
+        compute = partial(self._recorder.record, None, call, arguments, kwargs)
+        if len(targets) == 1 and self.by_host.write(targets[0], compute):
+            return targets[0]
         for target in targets:
             self._check(func, target)
-        call, arguments = self._out_of_place(func, args)
-        found = self._recorder.record(None, call, arguments, kwargs)
+        found = compute()
         made = found if isinstance(found, tuple | list) else [found]
         for target, new in zip(targets, made[-len(targets) :], strict=True):
             self._replace_value(target, new)

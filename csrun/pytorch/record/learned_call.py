@@ -121,7 +121,8 @@ class LearnedCall:
     def _counted(self) -> tuple[object, ...]:
         """Return counts of what a known call must not add to."""
         recorder = self._recorder
-        return recorder.draws.count, len(recorder.host.results)
+        written = recorder.writes.by_host.written
+        return recorder.draws.count, len(recorder.host.results), len(written)
 
     # Arguments.
 

@@ -1,6 +1,6 @@
 """Lookup of the model's tensors: parameters, buffers and their `.data`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,8 @@ class ModelTensors:
         return next((entry for entry in self._by_id.values() if entry.name == path), None)
 
     def counter_name(self, tensor: torch.Tensor) -> str | None:
-        """Return the name of an integer buffer, None for another tensor."""
-        found = self._by_id.get(id(tensor))
+        """Return the name of an integer or boolean buffer, None for another tensor."""
+        found = self.find(tensor)
         return found.name if found and found.source is LeafSource.CONSTANT else None
 
     def restore_replaced(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
@@ -81,19 +81,36 @@ class ModelTensors:
 
         Raises: CaptureError for a restore_replaced parameter or integer buffer
         """
-        for entry in self._by_id.values():
-            where, _, name = entry.name.rpartition(".")
-            held = self.modules[where]
-            now = held._parameters.get(name, held._buffers.get(name))
-            if now is entry.tensor:
-                continue
+        for entry, now in self._replaced(self._by_id.values()):
             if entry.source is not LeafSource.BUFFER:
                 raise CaptureError(
                     f"{user_line()}: {entry.name} of the model was replaced by another tensor in "
                     "the step: leave its updates to the optimizer"
                 )
-            setattr(held, name, entry.tensor)
+            self._restore(entry)
             yield entry, now
+
+    def restore_counters(self) -> Iterator[tuple[ModelTensor, torch.Tensor]]:
+        """Restore the integer buffers that tensors of their kind have replaced; yield as above."""
+        counters = (e for e in self._by_id.values() if e.source is LeafSource.CONSTANT)
+        for entry, now in self._replaced(counters):
+            was = entry.tensor
+            if now is not None and (now.shape, now.dtype) == (was.shape, was.dtype):
+                self._restore(entry)
+                yield entry, now
+
+    def _replaced(self, entries: Iterable[ModelTensor]) -> Iterator[tuple[ModelTensor, Any]]:
+        """Yield those that are replaced, each with what has its place."""
+        for entry in entries:
+            where, _, name = entry.name.rpartition(".")
+            held = self.modules[where]
+            now = held._parameters.get(name, held._buffers.get(name))
+            if now is not entry.tensor:
+                yield entry, now
+
+    def _restore(self, entry: ModelTensor) -> None:
+        where, _, name = entry.name.rpartition(".")
+        setattr(self.modules[where], name, entry.tensor)
 
 
 def modules_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:

@@ -32,13 +32,15 @@ class NewBuffer:
             "__init__, or run a batch through the model before cbtorch.module"
         )
 
-    def require_constant(self, recording: Recording) -> None:
+    def require_constant(self, recording: Recording, *, are_written: bool) -> None:
         """Raises: CaptureError for one that is computed from the batch or from weights, or where
         forward has written other buffers, which it would write twice
+
+        are_written: some that are not in the recording
         """
         sources = LeafSource.INPUT, LeafSource.PARAMETER
         given = {leaf.value for source in sources for leaf in recording.of(source)}
-        writes = bool(recording.written or recording.counters)
+        writes = bool(are_written or recording.written or recording.counters)
         if writes or not given.isdisjoint(ancestors(recording, [self.traced.value])):
             raise self.error(recording.operators)
 

@@ -95,10 +95,10 @@ class PlainTensors:
         return made
 
     def buffer(self, tensor: torch.Tensor, name: str) -> TracedTensor:
-        """Return the leaf of an integer buffer of the model."""
-        _, _, made = self._known.get(id(tensor), (None, None, None))
-        if made is None:
-            numbers = self.numbers_of(tensor)
+        """Return the leaf of an integer buffer of the model, as of a tensor."""
+        numbers = self.numbers_of(tensor)
+        _, known, made = self._known.get(id(tensor), (None, None, None))
+        if made is None or known is not numbers:
             kind = "boolean" if tensor.dtype is torch.bool else "integer"
             stored = f"{kind} buffer {name}"
             made = self._recorder.add_plain(numbers, LeafSource.CONSTANT, name, stored)

@@ -137,6 +137,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
             results = call_for_user(forward, args, kwargs)
             register_containers(results)
             self.draws.end()
+            self.counters.take_replaced(self._model_tensors)
             return self.fresh.resolve(results)
 
     def _trace_input(self, given: Any) -> Any:
@@ -174,7 +175,6 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         for buffer in new_buffers(self.model, self._model_tensors):
             raise buffer.error(self.operators)
         gradients = self.backward.take_gradients()
-        self.counters.require_unused(self.leaves)
         for entry, now in self._model_tensors.restore_replaced():
             self.traced(entry.tensor).value = self.traced(now).value
         return self.so_far(gradients)
@@ -219,7 +219,7 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
         recording = self.so_far() if made else None
         for buffer in made:
             assert recording is not None, "there are some"
-            buffer.require_constant(recording)
+            buffer.require_constant(recording, are_written=bool(self.counters.live))
             buffer.set_value(compute(recording, buffer.traced.value))
         if made:
             self._model_tensors = ModelTensors(self.model)
@@ -263,13 +263,15 @@ class StepRecorder(GraphRecorder, TorchDispatchMode):
                 "inference_mode() was entered outside the Session's block: use torch.no_grad()"
             )
         if func in _SAME:
-            return self.alias(self.traced(given[0]))
+            is_counter = self.counter_name(given[0]) is not None  # whose alias may be written
+            return func(*args) if is_counter else self.alias(self.traced(given[0]))
         if func in _READS:
             if self.counters.is_readable(given[0]):
                 return call_for_user(func, args, kwargs)
             return self.read(self.traced(given[0])).item()
-        if self.counters.counts_up(func, given, args):
+        if self.counters.write(func, given, args, kwargs):
             return given[0]
+        self.counters.read(given)
         if func in INDEXING:
             args = with_places(func, args, self.is_constant, self.host.places)
             given = [a for a in leaves_of(args, kwargs) if isinstance(a, torch.Tensor)]

@@ -156,6 +156,12 @@ class Recording:
         """Return the leaves of one source, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.source is source)
 
+    @cached_property
+    def stored_names(self) -> tuple[str, ...]:
+        """Names of the parameters and buffers, in order."""
+        stored = LeafSource.PARAMETER, LeafSource.BUFFER
+        return tuple(leaf.name for leaf in self.leaves if leaf.source in stored)
+
     def used_leaves(self, goals: Iterable[Ref]) -> list[GraphLeaf]:
         """Return the leaves that operators read, or that are goals, by their numbers."""
         used = self._operands.union(goals)

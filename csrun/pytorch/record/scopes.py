@@ -136,14 +136,6 @@ class Scopes:
         finally:
             self._stack = before
 
-    def refuse_counter_in_forward(self, name: str) -> None:
-        """Raises: CaptureError within forward"""
-        if self._stack:
-            raise CaptureError(
-                f"{user_line()}: forward reads the value of the counter {name}, which csrun "
-                "updates only after the run: give a BatchNorm of momentum=None a momentum, as 0.1"
-            )
-
     @property
     def is_in_forward(self) -> bool:
         """True if a module is being run."""

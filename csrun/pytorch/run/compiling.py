@@ -82,7 +82,7 @@ class Compiling:
                 variant.recording, compiled.executable, self.users.optimization, run.config.seed
             ).start()
         if variant.trains:
-            self.users.note_trained(variant.recording)
+            self.users.note_trained(variant.recording, is_one_of_many=variant.is_one_of_many)
             self.trained = self.trained or variant
             self.window_bytes = max(self.window_bytes, variant.window_bytes)
 

@@ -1,7 +1,7 @@
 """The chief's part of a script's run: blocks of its Sessions, over one queue and one store."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from csrun.pytorch.weights.store_copies import (
 )
 from csrun.records import model_dir
 from csrun.records.checkpoints import Checkpoint
+from csrun.records.torch_names import stored_name
 from csrun.runtime.wire.messages import Results
 from csrun.runtime.wire.rendezvous import RUN_FAILED, announce_failed
 
@@ -84,7 +85,7 @@ class ScriptRun(StepQueue):
         self.flush()
         if not self.users.are_current:  # an array of weights was made within the step
             return
-        self.users.take_counters(self.replay.step)
+        self.users.take_counters()
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)
@@ -92,6 +93,26 @@ class ScriptRun(StepQueue):
             if not self._machine.write(changed):
                 self._machine.save()
                 self._restart_machine()
+
+    def take_from_step(
+        self, weights: Mapping[str, torch.nn.Parameter], counters: Collection[str]
+    ) -> None:
+        """Take what the forward of the next step has written: it starts from such parameters.
+
+        weights: parameters by name; counters: names of integer buffers
+        """
+        if counters:
+            self.users.take_counters()
+        if not weights or self.replay.is_on:
+            return
+        self.flush()
+        changed = {stored_name(name): x.detach().clone() for name, x in weights.items()}
+        if self._machine is not None:
+            if self._machine.write({name: x.numpy() for name, x in changed.items()}):
+                return
+            self._machine.save()
+            self._restart_machine()
+        self._loaded |= changed
 
     def finish_block(self) -> None:
         """Run what is queued, save, and copy the results to the user's objects."""
@@ -174,7 +195,8 @@ class ScriptRun(StepQueue):
     # The user's own objects.
 
     def read_weights(self) -> None:
-        """Copy the weights that the next step uses to the user's Parameters."""
+        """Copy the weights and counters that the next step uses to the user's model."""
+        self.users.write_counters()
         if self.replay.is_on or self.users.are_current:
             return
         if self._machine is not None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -151,6 +151,12 @@ class StepQueue:
         self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
         if self._machine is not None and self._machine.takes(variant):
             self._machine.load(variant)
+
+    @property
+    def stored_names(self) -> Sequence[str]:
+        """Names of weights and buffers, as the first training's program has them; else empty."""
+        trained = self._compiling.trained
+        return () if trained is None else trained.recording.stored_names
 
     @property
     def accumulates(self) -> bool:

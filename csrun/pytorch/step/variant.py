@@ -24,7 +24,7 @@ from csrun.pytorch.errors import user_line
 from csrun.pytorch.loader.changes import describe_changes
 from csrun.pytorch.lower.to_cirh import module_of
 from csrun.pytorch.optimizers import Optimization
-from csrun.pytorch.record.recording import LeafSource, Recording, Ref
+from csrun.pytorch.record.recording import Recording, Ref
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.snapshots import Constant
 from csrun.pytorch.user import SessionLoader
@@ -293,8 +293,7 @@ class StepVariant:
     @property
     def stored(self) -> set[str]:
         """Names of the parameters and buffers that it reads."""
-        sources = LeafSource.PARAMETER, LeafSource.BUFFER
-        return {leaf.name for source in sources for leaf in self.recording.of(source)}
+        return set(self.recording.stored_names)
 
     @property
     def updates(self) -> set[str]:

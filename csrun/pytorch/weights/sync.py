@@ -1,6 +1,7 @@
 """Sync of the user's model and optimizer with the run's store."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -60,27 +61,54 @@ class WeightSync:
         self._optimizer_was: list[tuple[int, int]] | None = None
         self._trained = frozenset[str]()
         self._written: frozenset[str] | None = None
-        self._counters: dict[str, tuple[torch.Tensor, int]] = {}
+        self._first_counts: dict[str, torch.Tensor] = {}  # integer buffers without what is counted
+        self._counted: Counter[str] = Counter()  # by name
+        self._are_counters_current = True
         self.is_in_file = is_on_meta(model)
         self.before: WeakSet[StepWeights] = WeakSet()
 
-    def note_trained(self, recording: Recording) -> None:
+    def note_trained(self, recording: Recording, *, is_one_of_many: bool) -> None:
         """Note the weights and buffers that a compiled training step updates.
+
+        is_one_of_many: other steps have other graphs, and the programs of all have all buffers.
 
         Raises: UsageError where it updates other buffers than the first one
         """
         written = frozenset(recording.written)
         self._written = written if self._written is None else self._written
-        if (odd := sorted(written ^ self._written)) and not isinstance(self.model, ModelGroup):
+        may_differ = is_one_of_many or isinstance(self.model, ModelGroup)
+        if (odd := sorted(written ^ self._written)) and not may_differ:
             raise UsageError(
                 f"{user_line()}: {', '.join(odd)} are updated in some training steps and not in "
                 "others: leave train() and eval() of norms as in the first step, or train in "
                 "another Session after cbtorch.initialize with a new model_dir"
             )
         self._trained |= set(recording.gradients)
-        buffers = dict(self.model.named_buffers())
-        for name, by in recording.counters.items():
-            self._counters.setdefault(name, (buffers[name].clone(), by))
+
+    def count(self, increments: Mapping[str, int]) -> None:
+        """Count up integer buffers, by name, as a step that is queued does."""
+        if increments.keys() - self._first_counts.keys():
+            buffers = dict(self.model.named_buffers())
+            for name in increments.keys() - self._first_counts.keys():
+                self._first_counts[name] = buffers[name].clone()
+        self._counted.update(increments)
+        self._are_counters_current &= not increments
+
+    def write_counters(self) -> None:
+        """Set the integer buffers to what was counted."""
+        if self._are_counters_current:
+            return
+        with unrecorded():
+            for name, buffer in self.model.named_buffers():
+                if name in self._first_counts:
+                    buffer.copy_(self._first_counts[name] + self._counted[name])
+        self._are_counters_current = True
+
+    def take_counters(self) -> None:
+        """Count on from the integer buffers as the script or its forward has written them."""
+        for name, buffer in self.model.named_buffers():
+            if name in self._first_counts:
+                self._first_counts[name] = buffer - self._counted[name]
 
     def copy_weights(self, state: Mapping[str, Array]) -> None:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
@@ -99,25 +127,16 @@ class WeightSync:
     def copy_all(self, state: Mapping[str, Array], step: int) -> None:
         """Give model and optimizer their values after so many steps."""
         self.copy_weights(state)
-        self._write_counters_and_optimizer(state, step)
+        self._write_optimizer(state, step)
         self.are_current = not is_on_meta(self.model)
 
-    def _write_counters_and_optimizer(self, state: Mapping[str, Array], step: int) -> None:
-        """Set counters of steps and the optimizer's state."""
-        for name, buffer in self.model.named_buffers():
-            if name in self._counters:  # counts steps
-                first, by = self._counters[name]
-                buffer.copy_(first + by * step)
+    def _write_optimizer(self, state: Mapping[str, Array], step: int) -> None:
+        """Set integer buffers and the optimizer's state, after so many steps."""
+        self._are_counters_current = False  # a script that is replayed may have written them
+        self.write_counters()
         if self.optimization is not None and self._has_room(state):
             self.optimization.give_back(state, step, self._trained)
             self._optimizer_was = self._optimizer_state()
-
-    def take_counters(self, step: int) -> None:
-        """Take the counters of steps as the script has written them after so many steps."""
-        for name, buffer in self.model.named_buffers():
-            if name in self._counters:
-                _, by = self._counters[name]
-                self._counters[name] = buffer - by * step, by
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give model and optimizer the values of an earlier run's checkpoint."""
@@ -162,7 +181,7 @@ class WeightSync:
             _swap(tensor, found)
         for tensor, found in self._mapped_tensors(checkpoint):
             tensor.data = found
-        self._write_counters_and_optimizer(state, checkpoint.step)
+        self._write_optimizer(state, checkpoint.step)
         self.are_current = True
         log.info(f"The model's weights are in {checkpoint.path}")
 

@@ -1,0 +1,297 @@
+"""Forwards that switch a buffer on, count in one, or set weights by their first batch."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
+
+from support.torch_loops import Kit, beside  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from csrun.base.errors import UsageError  # noqa: E402
+
+
+class ActNorm(nn.Module):
+    """Scales its inputs to the mean and deviation of the first batch, as Glow and VQGAN do."""
+
+    off, on = torch.tensor(0, dtype=torch.uint8), 1
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.loc, self.scale = nn.Parameter(torch.zeros(1, 6)), nn.Parameter(torch.ones(1, 6))
+        self.register_buffer("initialized", self.off.clone())
+
+    def initialize(self, x):
+        with torch.no_grad():
+            self.loc.data.copy_(-x.mean(0, keepdim=True))
+            self.scale.copy_(1 / (x.std(0, keepdim=True) + 1e-6))
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.training and self.initialized.item() == 0:
+            self.initialize(x)
+            self.initialized.fill_(self.on)
+        return self.last(self.scale * (x + self.loc))
+
+
+class ActNormOfFlag(ActNorm):
+    """The same with an attribute in the place of the buffer."""
+
+    is_set = False
+
+    def forward(self, x):
+        x = self.first(x)
+        if not self.is_set:
+            self.initialize(x)
+            self.is_set = True
+        return self.last(self.scale * (x + self.loc))
+
+
+class Codebook(nn.Module):
+    """A vector quantizer whose codes begin as the first batch's, and follow as moving averages."""
+
+    off = torch.tensor([False])
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.register_buffer("initted", self.off.clone())
+        self.register_buffer("cluster_size", torch.zeros(5))
+        self.register_buffer("embed", torch.zeros(5, 6))
+        self.register_buffer("embed_avg", torch.zeros(5, 6))
+
+    @torch.no_grad()
+    def init_embed_(self, x):
+        if self.initted:
+            return
+        self.embed.data.copy_(x[:5])
+        self.embed_avg.data.copy_(x[:5] * 2)
+        self.cluster_size.data.fill_(2)
+        self.initted.data.copy_(torch.tensor([True]))
+
+    def forward(self, x):
+        z = self.first(x)
+        self.init_embed_(z)
+        near = (z[:, None] - self.embed).square().sum(2).argmin(1)
+        code = self.embed[near]
+        if self.training:
+            hits = functional.one_hot(near, 5).to(z.dtype)
+            self.cluster_size.data.lerp_(hits.sum(0), 0.2)
+            self.embed_avg.data.lerp_(hits.t() @ z.detach(), 0.2)
+            self.embed.data.copy_(self.embed_avg / (self.cluster_size + 1e-5)[:, None])
+        return self.last(z + (code - z).detach())
+
+
+class CodebookOfFloat(Codebook):
+    """The switch is a float, as in vector-quantize-pytorch."""
+
+    off = torch.Tensor([False])
+
+
+class CodebookReplaced(Codebook):
+    """The switch is another tensor afterwards."""
+
+    def init_embed_(self, x):
+        if not self.initted.item():
+            with torch.no_grad():
+                self.embed.copy_(x[:5])
+                self.cluster_size.fill_(1.0)
+            self.initted = torch.tensor([True])
+
+
+class Counting(nn.Module):
+    """Base of layers with an integer buffer that forward counts up."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(6))
+
+
+class WarmMean(Counting):
+    """Sets its mean in the first step, and moves it in others."""
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.training:
+            self.steps += 1
+            with torch.no_grad():
+                if self.steps == 1:
+                    self.mean.copy_(h.mean(0))
+                else:
+                    self.mean.lerp_(h.mean(0), 0.1)
+        return self.last(h - self.mean)
+
+
+class ReadBefore(Counting):
+    """Reads the number before it counts."""
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.steps < 3:
+            h = h * 0.5
+        self.steps.add_(1)
+        return self.last(h)
+
+
+class Annealed(Counting):
+    """Computes with the number."""
+
+    def forward(self, x):
+        self.steps += 1
+        return self.last(self.first(x) * torch.clamp(self.steps.to(x.dtype) / 4, max=1.0))
+
+
+class Usage(Counting):
+    """Counts what the step computes, in place and not."""
+
+    def forward(self, x):
+        h = self.first(x)
+        self.steps += (h[0] > 0).sum()
+        self.steps = self.steps + 1
+        return self.last(h * (1 + self.steps % 2))
+
+
+class CumulativeNorm(nn.Module):
+    """Has the mean of all batches' statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.norm = nn.BatchNorm1d(6, momentum=None)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)))
+
+
+class SkippedNorm(nn.Module):
+    """Skips a norm in some steps: its counter counts those in which it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(self.norm(x) if random.random() < 0.6 else x)
+
+
+class Counted(Counting):
+    """Only counts."""
+
+    def forward(self, x):
+        self.steps += 3
+        return self.last(self.first(x).tanh())
+
+
+ALL = [
+    ActNorm,
+    ActNormOfFlag,
+    Codebook,
+    CodebookOfFloat,
+    CodebookReplaced,
+    WarmMean,
+    ReadBefore,
+    Annealed,
+    Usage,
+    CumulativeNorm,
+    SkippedNorm,
+    Counted,
+]
+
+
+def two_passes(kit):
+    """Losses of two trainings and of an evaluation after each, and what the buffers sum up to."""
+    random.seed(5)
+    found = []
+    for _ in range(2):
+        kit.model.train()
+        found += kit.train_once()
+        kit.model.eval()
+        with torch.no_grad():
+            found += [kit.criterion(kit.model(x), y) for x, y in kit.val]
+        found += [buffer.double().sum() for buffer in kit.model.buffers()]
+    return found
+
+
+@pytest.mark.parametrize("layer", ALL)
+def test_buffers_of_forward_have_pytorchs_numbers(tmp_path, layer):
+    torch.manual_seed(1)
+    beside(two_passes, tmp_path, layer())
+
+
+class Ragged(Kit):
+    """Its last batch is shorter, and every step's is of another part of the loop than the first."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        data = self.train.dataset.tensors
+        self.train = DataLoader(torch.utils.data.TensorDataset(*(x[:20] for x in data)), 8)
+
+
+@pytest.mark.parametrize("layer", [Codebook, ReadBefore, Counted, SkippedNorm])
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_step_of_another_shape_counts_once(tmp_path, layer, fast):
+    torch.manual_seed(1)
+    beside(two_passes, tmp_path, layer(), kit=Ragged, settings={"fast": fast})
+
+
+@pytest.mark.parametrize("layer", [ActNorm, Codebook, Annealed, SkippedNorm, Counted])
+def test_a_resumed_run_has_the_buffers_of_one_that_was_never_killed(tmp_path, layer):
+    def run(folder, passes):
+        torch.manual_seed(1)
+        kit = Kit(layer())
+        random.seed(5)
+        with kit.session(folder):
+            losses = [float(x) for _ in range(passes) for x in kit.train_once()]
+        return losses, [x.tolist() for x in kit.model.state_dict().values()]
+
+    run(tmp_path / "a", 1)
+    assert run(tmp_path / "a", 2) == run(tmp_path / "b", 2)
+
+
+def test_the_mean_of_all_batches_takes_two_programs(tmp_path, caplog):
+    caplog.set_level("INFO", "csrun")
+    kit = Kit(CumulativeNorm())
+    with kit.session(tmp_path):
+        kit.train_once()
+    assert sum("Compiled in" in line for line in caplog.messages) == 2
+
+
+class TakenBack(ActNorm):
+    """Is set by another batch where the loop has switched it off."""
+
+
+def switched_off(kit):
+    found = []
+    for step, (x, y) in enumerate(kit.train):
+        if step == 3:
+            kit.model[0].initialized.zero_()
+        found.append(kit.update(kit.criterion(kit.model(x), y)))
+    return found
+
+
+def test_weights_that_forward_sets_again_go_into_the_store(tmp_path):
+    torch.manual_seed(1)
+    beside(switched_off, tmp_path, TakenBack())
+
+
+class UsedFirst(ActNorm):
+    """Computes with a weight before it writes it."""
+
+    def initialize(self, x):
+        with torch.no_grad():
+            self.loc.copy_(-(x + self.loc).mean(0, keepdim=True))
+            self.scale.mul_(x.std())
+
+
+def test_a_weight_that_is_used_before_it_is_written_is_refused(tmp_path):
+    said = r"test_switched_buffers.py:\d+: .* writes into parameter 0.loc, which the step may only"
+    kit = Kit(UsedFirst())
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
