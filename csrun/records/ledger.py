@@ -23,6 +23,7 @@ class Row(Enum):
     FIRST_GROUP = "first_group", "memoryx", "the same for a step's first group"
     CHIEF = "chief", "chief", "step dispatch, log lines, events"
     CHECKPOINT = "checkpoint", "chief", "steps waiting for checkpoints"
+    COMPILE = "compile", "chief", "programs compiled during the training"
     SCRIPT = "script", "script", "user code between steps, evaluations"
     OTHER = "other", "", "everything else"
 
@@ -144,6 +145,7 @@ _LOG_TITLES = {
     Row.FIRST_GROUP.title: "first group's update (MemoryX)",
     Row.CHIEF.title: "dispatch and logging (chief)",
     Row.CHECKPOINT.title: "checkpoints (chief)",
+    Row.COMPILE.title: "compiles during the run (chief)",
     Row.SCRIPT.title: "script between steps",
 }
 

@@ -2,7 +2,8 @@
 
 const TITLES = { loss: "Loss", local_samples_per_sec: "Rate", avg_samples_per_sec: "GlobalRate",
   "train/loss_scale": "loss scale", lr: "learning rate" };
-const ROWS = ["compute", "input", "weights", "first_group", "chief", "checkpoint", "script"];
+const ROWS = ["compute", "input", "weights", "first_group", "chief", "checkpoint",
+  "compile", "script"];
 const SECONDS = "seconds/";
 
 // Values of a tag as [x, y], x in steps or in seconds since the run's first logged step.

@@ -1,8 +1,8 @@
 """The leased wafer of a script's run: the programs of its variants over one store."""
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from csrun.pytorch.step.step_outputs import NORM
 from csrun.pytorch.step.step_status import StepProgress
 from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
+from csrun.records.ledger import Row
 from csrun.records.run_estimate import estimated_step_s
 from csrun.runtime.chief.machine import Feed, Machine, Program, with_window
 from csrun.runtime.chief.training import Training
@@ -187,6 +188,19 @@ class ScriptMachine:
             self._in_block.enter_context(self._training)
             self._is_in_block, self._begun_at = True, self._training.step
         return self._training
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Have the time of a compile in a row of its own of the training's ledger.
+
+        No order is under way: a step whose program is compiled needs all steps before it.
+        """
+        record = self._training.record if self._training is not None and self._is_in_block else None
+        if record is not None:
+            record.mark(Row.SCRIPT)
+        yield
+        if record is not None:
+            record.mark(Row.COMPILE)
 
     @property
     def scale_state(self) -> ScaleState | None:

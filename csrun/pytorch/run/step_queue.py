@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, groupby
@@ -147,10 +147,12 @@ class StepQueue:
 
     def compile(self, variant: StepVariant) -> None:
         """Compile a variant with the values that it is to return, and load it."""
-        is_known = self._machine is not None or variant.is_one_of_many
-        self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
-        if self._machine is not None and self._machine.takes(variant):
-            self._machine.load(variant)
+        machine = self._machine
+        is_known = machine is not None or variant.is_one_of_many
+        with nullcontext() if machine is None else machine.compiling():
+            self._compiling.compile(self.run, variant, None if is_known else self.replay.found)
+            if machine is not None and machine.takes(variant):
+                machine.load(variant)
 
     @property
     def stored_names(self) -> Sequence[str]:
