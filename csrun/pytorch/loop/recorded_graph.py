@@ -222,6 +222,12 @@ class RecordedGraph:
         """True if the batch gives a result another shape than in a variant."""
         return has_other_shapes(variant.recording, self.recording)
 
+    def has_other_inputs(self, variant: StepVariant) -> bool:
+        """True if the batch has other shapes than a variant's."""
+        first, own = variant.recording, self.recording
+        both = ([each.kind(x.value) for x in each.of(LeafSource.INPUT)] for each in (first, own))
+        return next(both) != next(both)
+
     def is_same(self, variant: StepVariant) -> bool:
         """True if the step is recorded exactly as the first one of a variant."""
         return self.changed_values(variant) == ChangedValues()

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from csrun.base.errors import UsageError
 from csrun.base.mode import RunMode
-from csrun.pytorch.errors import user_line
 from csrun.pytorch.gradients.edits import Edit, KeptEdits
+from csrun.pytorch.loop import program_limits
 from csrun.pytorch.loop.edited_variants import EditedVariants
 from csrun.pytorch.loop.loop_step import LoopStep
 from csrun.pytorch.loop.readback import CHECKED_STEPS
@@ -20,8 +19,6 @@ from csrun.pytorch.step.variant import StepVariant
 from csrun.pytorch.user import SessionLoader
 
 Key = tuple[Any, ...]  # loader, samples of the batch, modes of the model, state of its guards
-MOST_STATES = 16  # of one batch: a program each
-MOST_GRAPHS = 64  # of one batch whose steps are all recorded
 
 log = logging.getLogger("csrun")
 
@@ -170,23 +167,10 @@ class VariantCache:
                 return variant
         self._take_with_step(recorded, alike)
         cause = self.cause_of(part)
-        if (line := recorded.graph.host_line) and len(alike) >= MOST_GRAPHS:
-            of_batch = f"{line}: the shape of a result depends on the batch"
-            raise UsageError(
-                f"{cause or of_batch}, and the step has had more than {MOST_GRAPHS} graphs, each "
-                "of which is compiled to a program: use torch.where, or multiply by the mask"
-            )
-        if cause and len(alike) >= MOST_GRAPHS:
-            raise UsageError(
-                f"{cause}, and the step has had more than {MOST_GRAPHS} graphs, each of which is "
-                "compiled to a program: pass what changes with the batch, as a tensor"
-            )
-        if not (cause or line) and len(alike) >= MOST_STATES:
-            raise UsageError(
-                f"{user_line()}: what forward reads has had more than {MOST_STATES} values (the "
-                f"last to change was {self._changed()}), and each is compiled to a program: change "
-                "it less often, or pass it with the batch, as a tensor"
-            )
+        if cause or recorded.graph.host_line:
+            program_limits.look_at_graphs(recorded, cause, alike, self._run.accumulates)
+        elif alike:
+            program_limits.look_at_states(alike, self._changed())
         return None
 
     def _take_with_step(self, recorded: RecordedStep, alike: Iterable[StepVariant]) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import CsrunError, UsageError  # noqa: E402
-from csrun.pytorch.loop import variant_cache  # noqa: E402
+from csrun.pytorch.loop import program_limits  # noqa: E402
 
 IGNORED = -100
 COUNTS = (3, 3, 5, 3)  # of labels in the batches
@@ -230,7 +230,7 @@ def test_a_metric_of_the_loop_has_no_program_of_its_own(tmp_path):
 
 
 def test_more_graphs_than_programs_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(variant_cache, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(program_limits, "MOST_GRAPHS", 3)
     kit = Labelled(counts=(1, 2, 3, 4, 5, 6))
     said = r"test_batch_shapes.py:\d+: the shape of a result depends on the batch, and .* 3 graphs"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path):

@@ -10,7 +10,7 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
-from csrun.pytorch.loop import variant_cache  # noqa: E402
+from csrun.pytorch.loop import program_limits  # noqa: E402
 
 WEIGHTS = "the shape of a result depends on weights"
 
@@ -74,7 +74,7 @@ def test_a_loss_of_what_a_mask_leaves(tmp_path):
 
 
 def test_more_counts_than_programs_are_refused_and_the_dense_form_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(variant_cache, "MOST_GRAPHS", 1)
+    monkeypatch.setattr(program_limits, "MOST_GRAPHS", 1)
     kit = Kit(Experts("weights"))
     said = rf"test_experts.py:\d+: {WEIGHTS}, and .* more than 1 graphs, .*: use torch.where"
     with pytest.raises(UsageError, match=said), kit.session(tmp_path / "refused"):

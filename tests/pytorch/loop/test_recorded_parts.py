@@ -3,6 +3,7 @@
 import gc
 import json
 import random
+import re
 
 import pytest
 
@@ -12,7 +13,7 @@ from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
-from csrun.pytorch.loop import variant_cache  # noqa: E402
+from csrun.pytorch.loop import program_limits  # noqa: E402
 
 
 class LayerDrop(nn.Module):
@@ -145,23 +146,49 @@ def test_the_cause_and_its_steps_are_told(tmp_path, caplog):
     assert f"Recorded 5 steps after the first ones: {line} (5)" in caplog.text
 
 
-def test_too_many_graphs_are_refused_with_their_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr(variant_cache, "MOST_GRAPHS", 2)
+def test_compiles_during_the_run_have_a_row_of_the_ledger(tmp_path, caplog):
+    caplog.set_level("INFO", "csrun")
+    kit = Kit(Counter())
+    with kit.session(tmp_path):
+        kit.train_once()
+    took = [float(s) for s in re.findall(r"Compiled in ([\d.]+) seconds", caplog.text)]
+    performance = json.loads((tmp_path / "performance/performance.json").read_text())
+    rows = {row["row"]: row["seconds"] for row in performance["ledger"]}
+    assert len(took) == 2  # the first of them before the training
+    assert rows["compile"] >= took[1] - 0.01  # as far as the log's digits go
 
-    def scaled(kit):
+
+def deeper(kit, step, out):
+    for _ in range(step):
+        out = out.tanh()
+    return out
+
+
+def clamped(kit, step, out):
+    return out.clamp(max=0.1 * step)
+
+
+BRANCH = r"aten.tanh.default .*, one for each branch: take fewer branches"
+VALUE = r"aten.clamp.default has different arguments .*, one for each value: pass what changes with"
+
+
+@pytest.mark.parametrize(("change", "said"), [(deeper, BRANCH), (clamped, VALUE)])
+def test_many_graphs_are_warned_of_and_too_many_refused(
+    tmp_path, monkeypatch, caplog, change, said
+):
+    monkeypatch.setattr(program_limits, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(program_limits, "WARNED", (2,))
+
+    def loop(kit):
         for step, (x, y) in enumerate(kit.train):
-            kit.optimizer.zero_grad()
-            out = kit.model(x)
-            for _ in range(step):
-                out = out.tanh()
-            loss = kit.criterion(out, y)
-            loss.backward()
-            kit.optimizer.step()
+            kit.update(kit.criterion(change(kit, step, kit.model(x)), y))
 
-    kit = Kit()
-    said = r"test_recorded_parts.py:\d+: aten.tanh.default .* the step has had more than 2 graphs"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        scaled(kit)
+    kit, line = Kit(), r"test_recorded_parts.py:\d+: "
+    with pytest.raises(UsageError, match=line + said) as error, kit.session(tmp_path):
+        loop(kit)
+    assert "the step has had more than 3 graphs" in str(error.value)
+    (warning,) = (r.message for r in caplog.records if "the step has 2 programs" in r.message)
+    assert re.search(line + said, warning)
 
 
 class Seen(nn.Linear):
