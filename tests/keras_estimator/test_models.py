@@ -68,6 +68,19 @@ def test_losses_weights_and_statistics_are_those_of_keras(tmp_path, name):
     np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["cnn", "attention", "lstm", "two inputs"])
+def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
+    build, sample = MODELS[name], batches(name, 2)
+    config = CSRunConfig(log_steps=1, micro_batch_size=4)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, config)
+    estimator.train(input_fn(sample))
+    model = build()
+    own_steps(model, sample)
+    found = weights_of(estimator.keras_model)
+    for (path, value), (_, wanted) in zip(found, weights_of(model), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
 def flat(batch):
     x, y = batch
     return (np.concatenate(x, axis=-1) if isinstance(x, tuple) else x), y

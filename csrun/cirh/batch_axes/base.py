@@ -11,7 +11,7 @@ from csrun.cirh.ops.base import ElementwiseOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.products import AddmmOp, MmOp
-from csrun.cirh.ops.shape import ExpandOp
+from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import shape_of, type_of
 
 
@@ -107,6 +107,8 @@ def is_alike(value: SSAValue, axis: int) -> bool:
             return True
         case ExpandOp() as op:
             return is_alike(op.x, axis)
+        case ViewOp() as op:
+            return len(shape_of(type_of(op.x))) <= 1 and is_alike(op.x, -1)
         case ElementwiseOp() as op if "dim" not in op.properties:
             return all(is_alike(operand, axis) for operand in op.operands)
         case MmOp() | AddmmOp() as op:

@@ -55,7 +55,7 @@ def products(op: Operation, of: Sequence[Dependence]) -> Dependence:
     ]
     if any(place is not None and place < -2 for place in places):
         return elementwise(op, of) if not {-1, -2} & set(places) else LOST
-    if places == [-1, -2] and ranks[2] == 2 and left.on(right.axis).place == right.place:
+    if places == [-1, -2] and left.on(right.axis).place == right.place:
         return sum_of_samples(left, right)
     if places[0] == -2 and right.over is SAME:
         return linear(left.on(ranks[2] - 2))

@@ -18,13 +18,13 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
-from csrun.cirh.ops.base import CirhOp, Plain, ints
+from csrun.cirh.ops.base import CirhOp, Plain, attribute, ints
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
-from csrun.cirh.ops.shape import ExpandOp
+from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
 from csrun.compiler.errors import CompileError, refused
 from csrun.compiler.passes.rewrite import Done, Pass
@@ -208,6 +208,9 @@ class _PartBuilder:
             case ExpandOp():
                 given = {**op.properties, "shape": sizes}
                 return ExpandOp.of([self._of_rows(op.x, place, rows)], **given)
+            case ViewOp():  # of a row, all of whose numbers are one
+                one = self._of_rows(op.x, -1, 1)
+                return ExpandOp.of([one], **{**op.properties, "shape": attribute(sizes)})
             case MmOp() | AddmmOp():
                 *bias, lhs, rhs = op.operands
                 operands = [*bias, self._of_rows(lhs, place, rows), rhs]

@@ -22,6 +22,7 @@ from csrun.cirh.ops.arithmetic import AddOp, BinaryOp, DivOp, MulOp, NegOp, Sqrt
 from csrun.cirh.ops.attention import AttentionOp
 from csrun.cirh.ops.base import CirhOp, Plain, ints
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
+from csrun.cirh.ops.comparison import WhereOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.gelu import GeluBackwardOp, GeluCdfOp, GeluOp, GeluSlopeOp
 from csrun.cirh.ops.learning import AssignOp
@@ -239,6 +240,16 @@ def attention_without_training(op: Operation) -> bool:
     return replace_by_values(op, plain.results)
 
 
+def choice_by_constant(op: Operation) -> bool:
+    """where(a constant, x, y) -> x or y, of the shape of the result."""
+    assert isinstance(op, WhereOp)
+    condition = op.condition.owner
+    if not isinstance(condition, FullOp):
+        return False
+    taken = op.lhs if condition.value.value.data else op.rhs
+    return taken.type == op.out.type and replace_by_value(op, taken)
+
+
 CANONICAL: Rules = (
     Rule("same-shape", (ViewOp, ExpandOp), same_shape),
     Rule("view-of-view", (ViewOp,), view_of_view),
@@ -248,6 +259,7 @@ CANONICAL: Rules = (
     Rule("parts-of-a-whole", (AddOp,), parts_of_a_whole),
     Rule("negative-of-negative", (NegOp,), negative_of_negative),
     Rule("signs", (AddOp, SubOp), signs),
+    Rule("choice-by-constant", (WhereOp,), choice_by_constant),
     Rule("dropout-without-training", (MaskedScaleOp,), dropout_without_training),
     Rule("attention-without-training", (AttentionOp,), attention_without_training),
     Rule("assignment-without-training", (AssignOp,), assignment_without_training),
