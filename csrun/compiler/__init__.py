@@ -9,6 +9,7 @@ from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Stage, Verification, Watch
 from csrun.compiler.passes.pass_manager import STAGES
 from csrun.compiler.replicas import ReplicaChoice, choose_replicas
+from csrun.compiler.separate_update import separate_update, update_options
 
 __all__ = [
     "STAGES",
@@ -28,5 +29,7 @@ __all__ = [
     "question_of",
     "questions_of",
     "rebatch",
+    "separate_update",
+    "update_options",
     "validate_model",
 ]

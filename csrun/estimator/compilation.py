@@ -31,15 +31,11 @@ from csrun.compiler import (
     is_compiled,
     question_of,
     questions_of,
+    update_options,
 )
 from csrun.compiler.report.number_format import listed, plain, si
 from csrun.compiler.report.text_report import TEXT_FILE
-from csrun.context import (
-    DebugLevel,
-    cache_dir,
-    debug_level,
-    rerun,
-)
+from csrun.context import DebugLevel, cache_dir, debug_level, rerun
 from csrun.data import Dataset
 from csrun.estimator.compile_options import compile_options, recomputes
 from csrun.estimator.input_report import describe, readers
@@ -60,11 +56,12 @@ log = logging.getLogger("csrun")
 
 @dataclass(frozen=True)
 class Compiled:
-    """An Executable, its compile time and the traced model."""
+    """An Executable, its compile time and the traced model. update: of the model's, if any."""
 
     executable: Executable
     seconds: float
     traced: TracedModel
+    update: Executable | None = None
 
 
 def compile_run(
@@ -372,7 +369,11 @@ def compile_traced(
         log.info(log_lines.compile_found(folder))
     else:
         log.info(f"Compiled in {seconds:.2f} seconds: {folder}")
-    return Compiled(result.executable, seconds, traced)
+    update = None
+    if traced.update is not None:
+        own = update_options(options)
+        update = compile_model(traced.update, model_dir, own, watch_of(begin), private).executable
+    return Compiled(result.executable, seconds, traced, update)
 
 
 def _private_cache() -> Path:

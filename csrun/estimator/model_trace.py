@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from csrun.base.errors import UsageError
 from csrun.base.half_formats import HalfFormat
-from csrun.cirh.ops.model import StoredOp
+from csrun.cirh.ops.model import StateOp, StoredOp
 from csrun.cirh.types import dtype_of, shape_of, type_of
 from csrun.compiler import CompileOptions
 from csrun.data import Dataset
@@ -35,7 +35,7 @@ class TracedModel:
     losses: terms of an evaluation's loss that are means over different labels. first_values: of
     weights, where a training does not begin with those of their initializers. of_updates: numbers
     of the updates that a training writes into its events. optimizer_folders: what begins the names
-    of states that are an optimizer's
+    of states that are an optimizer's. update: a program of its own that ends each step
     """
 
     module: ModuleOp
@@ -45,11 +45,14 @@ class TracedModel:
     first_values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     of_updates: UpdateSummaries = NO_SUMMARIES
     optimizer_folders: tuple[str, ...] = ()
+    update: ModuleOp | None = None
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """Placeholder array of each weight tensor by name, without memory or values."""
         kinds = {
-            op.symbol.data: type_of(op.out) for op in self.module.walk() if isinstance(op, StoredOp)
+            op.symbol.data: type_of(op.out)
+            for op in self.module.walk()
+            if isinstance(op, StoredOp) and not (isinstance(op, StateOp) and op.of_step)
         }
         return {
             name: np.broadcast_to(np.zeros((), dtype_of(kind)), shape_of(kind))

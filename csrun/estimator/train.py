@@ -4,10 +4,13 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from csrun.base.errors import CsrunError, PeerLost
 from csrun.base.precision_names import CB16
 from csrun.context import Terminated
 from csrun.estimator.compilation import (
+    Compiled,
     check_batch_bytes,
     compile_run,
     run_options,
@@ -15,10 +18,13 @@ from csrun.estimator.compilation import (
 )
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import DataSplit, WarmTensors, load_weights
-from csrun.estimator.target import machine_for, target_of
-from csrun.executable import Plan, RunMode
+from csrun.estimator.target import Target, machine_for, target_of
+from csrun.executable import Executable, Plan, RunMode
+from csrun.executable.shared_store import window_bytes
 from csrun.records import checkpoints, log_lines, model_dir
 from csrun.records.run_estimate import estimated_step_s
+from csrun.runtime.chief.machine import Feed, Machine, with_window
+from csrun.runtime.chief.step_end import StepEnd
 from csrun.runtime.chief.training import Training
 from csrun.runtime.chief.training_record import LoopOptions
 from csrun.runtime.wire.messages import Results
@@ -70,7 +76,8 @@ def _train(
     start = run.config.warm_start if found is None else None
     warm = WarmTensors(start, compiled.executable.plan) if start else None
     folders = compiled.traced.optimizer_folders
-    with machine_for(run, compiled.executable, target, first, last) as (machine, show):
+    executable = _with_room(compiled, target)
+    with machine_for(run, executable, target, first, last) as (machine, show):
         scale = load_weights(run, machine, found, warm, compiled.traced.first_values)
         options = LoopOptions(
             run.model_dir,
@@ -92,9 +99,30 @@ def _train(
             of_updates=compiled.traced.of_updates,
         )
         run.keep_command()
-        results = Training(machine, options, compiled.traced.host, show).run()
+        end = _loaded_update(machine, compiled.update, run)
+        results = Training(machine, options, compiled.traced.host, show, step_end=end).run()
         machine.close(results)
     return results
+
+
+def _with_room(compiled: Compiled, target: Target) -> Executable:
+    """The Executable of a training, with room for what its separate update writes."""
+    if compiled.update is None:
+        return compiled.executable
+    nbytes = window_bytes(compiled.update.plan)
+    return with_window(compiled.executable, nbytes, target.system.sram_bytes)
+
+
+def _loaded_update(
+    machine: Machine, update: Executable | None, run: EstimatorRun
+) -> StepEnd | None:
+    """Load the update that ends each step; of the systems' values that of the first one counts."""
+    if update is None:
+        return None
+    program = machine.load(update, Feed(run.dataset, is_pushed=True))
+    writes = np.zeros(update.plan.batch_size, np.float32)
+    writes[0] = 1
+    return StepEnd(program, (writes,))
 
 
 def _note_unscaled(plan: Plan) -> None:

@@ -253,7 +253,7 @@ def stored_tensors_of(plan: Plan) -> list[Parameter]:
 
 
 def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
-    """Location in the store of each tensor of the state."""
+    """Location in the store of each tensor of the state, which a checkpoint has."""
     layers = {layer.name for layer in plan.layers if own is None or layer.group in own}
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]
@@ -261,5 +261,5 @@ def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
         f"{prefix}{p.name}": TensorPlace(base + p.offset_bytes, p.shape, p.dtype, p.is_turned)
         for prefix, base in regions
         for p in tensors_of(plan)
-        if p.layer in layers and not (prefix and p.is_state)
+        if p.layer in layers and not (p.is_of_step or (prefix and p.is_state))
     }

@@ -41,7 +41,8 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_state: the program writes its next value where it writes gradients of others, and no
     optimizer has slots for it; it is float32 in mixed precision, too. part: of which tensor it is a
     part, if it is one; all parts of a tensor lie one after the other, in each region. is_turned:
-    the store has the transpose of what the model has, and this is its shape there.
+    the store has the transpose of what the model has, and this is its shape there. is_of_step: a
+    state that programs of one step pass on, and that no checkpoint has.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_state: bool = False
     part: TensorShard | None = None
     is_turned: bool = False
+    is_of_step: bool = False
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from csrun.base.errors import UsageError
-from csrun.compiler import CompileError, CompileOptions, in_parts
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, place_of, stored_name, tensor_at
 from csrun.pytorch.errors import CaptureError
@@ -59,13 +58,13 @@ class OptimizerStep:
             parent, last = place_of(self.module, name)
             parent.register_buffer(last, variable.value.detach().cpu().to(torch.float32, copy=True))
 
-    def require_supported(self, options: CompileOptions, last: int | None) -> None:
-        """Raises: UsageError for a step in parts, and for a last step that cannot be counted"""
-        if options.parts > 1:
-            raise CompileError(
-                f"optimizer {self.name}: its update, which is recorded with the step, cannot run "
-                f"{in_parts(options)}"
-            )
+    def assigns(self, name: str) -> bool:
+        """True for the name of a variable that the update assigns, not the model's forward pass."""
+        trained = map(stored_name, self._model.trained)
+        return name.startswith(OPTIMIZER_FOLDER) or name in trained
+
+    def require_countable(self, last: int | None) -> None:
+        """Raises: UsageError for a last step that cannot be counted"""
         if last is not None and last > MOST_STEPS:
             raise UsageError(
                 f"optimizer {self.name}: its recorded update counts steps in float32, up to "

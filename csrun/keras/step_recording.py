@@ -17,7 +17,7 @@ from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.learning import UPDATE_SCOPE
 from csrun.cirh.ops.model import OutputOp
-from csrun.compiler import CompileOptions, rebatch
+from csrun.compiler import CompileOptions, rebatch, separate_update
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
@@ -52,7 +52,7 @@ def trace_keras(
     trains = mode is RunMode.TRAIN
     learning = learning_of(model, storage is not None) if trains else KerasLearning({})
     if learning.step is not None:
-        learning.step.require_supported(options, last)
+        learning.step.require_countable(last)
     step = _KerasStep(model, mode, learning.step)
     recording = step.record(dataset)
     _require_no_draws(recording)
@@ -65,7 +65,10 @@ def trace_keras(
         module = module_of(recording, learning.algorithms, mode, wanted, learning.clipping, scaling)
     if storage is not None:
         set_storage(module, storage)
-    traced = step.traced(module, wanted)
+    update = None
+    if learning.step is not None and options.parts > 1:
+        update = separate_update(module, options, learning.step.assigns)
+    traced = replace(step.traced(module, wanted), update=update)
     rebatch(module, options, specs[0].shape[0])
     return traced
 

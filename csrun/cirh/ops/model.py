@@ -151,9 +151,13 @@ class ParameterOp(StoredOp):
 
 @irdl_op_definition
 class StateOp(StoredOp):
-    """State changed in training without a gradient: an `assign` gives its next value."""
+    """State changed in training without a gradient: an `assign` gives its next value.
+
+    of_step: programs of one step pass it on, and no checkpoint has it.
+    """
 
     name = "cirh.state"
+    of_step = opt_prop_def(BoolAttr)
 
 
 @irdl_op_definition

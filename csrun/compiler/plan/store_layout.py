@@ -227,6 +227,7 @@ def _parameter(operation: StoredOp, offset: int) -> Parameter:
         isinstance(operation, StateOp),
         _part(operation),
         isinstance(operation, ParameterOp) and operation.turned is not None,
+        isinstance(operation, StateOp) and operation.of_step is not None,
     )
 
 

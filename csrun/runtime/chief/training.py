@@ -21,6 +21,7 @@ from csrun.records.ledger import Row, StepTimes
 from csrun.runtime.chief.machine import Machine, Ordered, Program
 from csrun.runtime.chief.range_reports import first_overflow, range_reports
 from csrun.runtime.chief.saving import Saving, outcome
+from csrun.runtime.chief.step_end import StepEnd
 from csrun.runtime.chief.step_orders import OrderSplitter, Show, nothing_counts
 from csrun.runtime.chief.tracing import ChiefTrace
 from csrun.runtime.chief.training_record import LoopOptions, TrainingRecord
@@ -43,7 +44,7 @@ class Training:
 
     record: its measurements. step: the global step that comes next. taken: called with steps (the
     first one, how many) before anything is written of them; where a step takes several batches, of
-    batches.
+    batches. step_end: what ends each step, if anything does; then they are ordered one at a time.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Training:
         host: HostCall | None,
         show: Show,
         taken: Callable[[int, int], None] = lambda first, count: None,
+        step_end: StepEnd | None = None,
     ) -> None:
         self._machine = machine
         self._options = options
@@ -77,6 +79,7 @@ class Training:
         self._updates = UpdateReports(machine, options.of_updates)
         self._open = ExitStack()
         self._is_asked = self._is_at_end = False
+        self._step_end = step_end
         self._result: StepResult | None = None  # of the last step, if it took one batch
         self._ordered_ns = 0  # when the last order was given
         self._unwritten: Mapping[str, Array] = {}  # values that writes since the step have changed
@@ -163,7 +166,7 @@ class Training:
             self._numbers.put(self.step, numbers)
         if self._scale is not None:
             self._scale.begin(self.step)
-        most = len(numbers) or MOST_STEPS
+        most = 1 if self._step_end else len(numbers) or MOST_STEPS
         if gathering is not None:
             most = len(gathering.ends)
         boundaries = [options.log_steps, options.checkpoint_steps]
@@ -179,10 +182,11 @@ class Training:
         options = self._options
         behind = Row.SCRIPT if order.is_done else Row.CHIEF  # the script has come late, or waits
         done = self._orders[self._program].finish(order)
+        end_s = self._step_end.run(self.step) if self._step_end and done.done else 0.0
         self._traced(SpanKind.ORDER, self.step, self._ordered_ns, max(1, done.done))
         waited_s = sum(use.wait_s for use in done.input)
         waits = waited_s, done.weights_s, done.first_group_s, done.checkpoint_s
-        self.record.mark_steps(StepTimes(done.seconds, *waits), behind)
+        self.record.mark_steps(StepTimes(done.seconds + end_s, *waits), behind)
         first, steps = self.step, self._steps_of(done, order.steps.gathering)
         exhausted, before = None, self.scale_state
         if self._scale is not None:
