@@ -1,5 +1,6 @@
 """Tracing of a Keras model: forward, loss and backward pass, recorded once for each mode."""
 
+import inspect
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ def trace_keras(
     an operator
     """
     storage, mode = _storage_of(model, config), options.run_mode
+    _require_plain_step(model.keras, mode)
     trains = mode is RunMode.TRAIN
     learning = learning_of(model, storage is not None) if trains else KerasLearning({})
     if learning.step is not None:
@@ -71,6 +73,26 @@ def trace_keras(
     traced = replace(step.traced(module, wanted), update=update)
     rebatch(module, options, specs[0].shape[0])
     return traced
+
+
+_STEPS = {
+    RunMode.TRAIN: "train_step",
+    RunMode.EVAL: "test_step",
+    RunMode.PREDICT: "predict_step",
+}
+
+
+def _require_plain_step(model: Any, mode: RunMode) -> None:
+    """Raises: UsageError for a step of the model's own class, which csrun does not call"""
+    kind, name = type(model), _STEPS[mode]
+    step = getattr(kind, name)
+    if step.__module__.split(".")[0] == "keras":
+        return
+    code = inspect.unwrap(step).__code__
+    raise UsageError(
+        f"{code.co_filename}:{code.co_firstlineno}: {kind.__name__}.{name} is not called: csrun "
+        "records call(), compute_loss() and the optimizer: move what it computes there"
+    )
 
 
 def _storage_of(model: KerasModel, config: CSRunConfig) -> HalfFormat | None:

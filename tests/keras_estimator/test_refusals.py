@@ -68,6 +68,41 @@ REFUSED = {
 }
 
 
+class OwnTraining(keras.Sequential):
+    """A model with a training step of its own."""
+
+    def train_step(self, data):
+        """Two steps for one."""
+        super().train_step(data)
+        return super().train_step(data)
+
+
+class OwnEvaluation(keras.Sequential):
+    """A model with a step of evaluation of its own."""
+
+    def test_step(self, data):
+        """No metrics."""
+        return {}
+
+
+def test_a_step_of_the_models_own_class_is_refused_and_not_left_out(tmp_path):
+    def estimator(kind, folder):
+        build = lambda: compiled(kind([keras.Input((20,)), L.Dense(CLASSES)]))  # noqa: E731
+        return KerasModelToCerebrasEstimator(build, tmp_path / folder)
+
+    def input_fn(params):
+        return Dataset.from_batches(batches("mlp", 1))
+
+    refused = rf"^{HERE}:\d+: OwnTraining.train_step is not called: csrun"
+    with pytest.raises(UsageError, match=refused):
+        estimator(OwnTraining, "trained").train(input_fn)
+    evaluated = estimator(OwnEvaluation, "evaluated")
+    evaluated.train(input_fn)
+    refused = rf"^{HERE}:\d+: OwnEvaluation.test_step is not called: csrun"
+    with pytest.raises(UsageError, match=refused):
+        evaluated.evaluate(input_fn)
+
+
 @pytest.mark.parametrize("message", REFUSED)
 def test_a_layer_is_refused_with_its_line(message, tmp_path):
     def build():
