@@ -1,4 +1,4 @@
-"""Decomposition of operators without an emitter by PyTorch's own decompositions.
+"""Decomposition of operators without an emitter, mostly by PyTorch's own decompositions.
 
 A recording keeps the original operator, so that its interpreter computes PyTorch's bits.
 """
@@ -77,7 +77,18 @@ def emit_decomposition(
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:
     from torch._decomp import decomposition_table  # slow to import
 
-    return dict(decomposition_table)
+    return {**decomposition_table, torch.ops.aten.embedding_renorm.default: _embedding_renorm}
+
+
+def _embedding_renorm(
+    weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+) -> torch.Tensor:
+    """Scale rows that are looked up down to a norm, as PyTorch's kernel, which is no composite."""
+    ones = torch.ones(indices.numel(), dtype=weight.dtype)
+    looked_up = torch.zeros(len(weight), dtype=weight.dtype).index_add(0, indices.flatten(), ones)
+    norms = torch.linalg.vector_norm(weight, norm_type, 1)
+    is_long = (looked_up > 0) & (norms > max_norm)
+    return weight * torch.where(is_long, max_norm / (norms + 1e-7), 1.0)[:, None]
 
 
 def _graph(

@@ -181,6 +181,17 @@ class SkippedNorm(nn.Module):
         return self.last(self.norm(x) if random.random() < 0.6 else x)
 
 
+class LimitedRows(nn.Module):
+    """A table of which each step scales the rows that it looks up down to a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.last = nn.Embedding(5, 6, max_norm=1.5), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.last(self.table((x.abs() * 2).long().clamp(max=3)).mean(1))
+
+
 class Counted(Counting):
     """Only counts."""
 
@@ -201,6 +212,7 @@ ALL = [
     Usage,
     CumulativeNorm,
     SkippedNorm,
+    LimitedRows,
     Counted,
 ]
 
