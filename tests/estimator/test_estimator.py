@@ -203,7 +203,7 @@ def test_ctrl_c_amid_the_first_checkpoint(tmp_path, caplog, monkeypatch, keys, s
     (became,) = [line for line in caplog.messages if line.startswith("Checkpoint at global step")]
     assert became.split()[4] == str(step)
     is_whole = step in checkpoints.kept_steps(tmp_path)
-    assert ("finished" in became) == is_whole
+    assert ("completed" in became) == is_whole
     assert is_whole or keys == 2
     assert not list(tmp_path.glob(".csrun-*"))
 
