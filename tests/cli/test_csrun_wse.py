@@ -65,7 +65,7 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"--{option}" in text
     for option in ("cyclic", "site", "mount-dirs", "label", "dry-run", "json"):
         assert f"--{option}" in text
-    assert "Standard output and standard error of the tasks" in text
+    assert "output and errors go to standard output" in text
 
 
 def seconds(command: list[str]) -> float:

@@ -64,8 +64,8 @@ def test_ctrl_c_during_a_checkpoint_says_what_became_of_it(place: FcMnist) -> No
     lines = [line for line in (first + out).splitlines() if "heckpoint at global step" in line]
     saving, became = lines[-2:]
     step = int(saving.split()[-1])
-    assert became.split(f"global step {step} ")[1].split()[0] in ("discarded", "finished")
-    assert place.checkpoint(step).exists() == ("finished" in became)
+    assert became.split(f"global step {step} ")[1].split()[0] in ("discarded", "completed")
+    assert place.checkpoint(step).exists() == ("completed" in became)
     assert not any(place.path.glob(partial))
 
 

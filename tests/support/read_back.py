@@ -270,6 +270,12 @@ def read_usage(folder: Path) -> Any:
     return [(s.taken_s, [*s.loads], s.loads["rank-00000"].memory_bytes) for s in found]
 
 
+def or_other_samples(result: Any, whole: Any, warned: list[str]) -> bool:
+    """Samples that were written: which of them a thinning keeps depends on those it can read."""
+    written = [(usage_sample(n).taken_s, ["rank-00000"], 1000) for n in range(4)]
+    return all(sample in written for sample in result)
+
+
 def thin_usage(folder: Path) -> Any:
     """A writer's sample for a file that is full."""
     writer = usage_log.UsageWriter(JobFolder(folder), 0)
@@ -376,7 +382,7 @@ KINDS = {
     "measurements": Kind(make_measured, read_measured, ("*.json",), or_some_none),
     "mail": Kind(make_mail, read_mail, ("mail/launcher",), or_the_first),
     "usage": Kind(make_usage, read_usage, ("usage-0.log",), or_some),
-    "thinned_usage": Kind(make_usage, thin_usage, ("usage-0.log",), or_some),
+    "thinned_usage": Kind(make_usage, thin_usage, ("usage-0.log",), or_other_samples),
     "params": Kind(make_params, read_params, ("params.yaml",), whatever, may_be_a_pipe=True),
     "site": Kind(make_site, read_site, ("site.yaml",), whatever),
     "decoded": Kind(make_decoded, read_decoded, ("array.*",), or_none),

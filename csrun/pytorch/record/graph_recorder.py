@@ -306,7 +306,7 @@ class GraphRecorder:
         """Have all of the model's parameters and float buffers among the leaves.
 
         Modules in their order; the tensors of each in the order of the first training's program,
-        which has laid out the store, or else as forward has met them. first: their names there
+        which has laid out the store, then others as forward has met them. first: their names there
         """
         modules = modules_of(self.model)
         for _, tensor in tensors_of(modules):
@@ -319,7 +319,7 @@ class GraphRecorder:
         def key(leaf: GraphLeaf) -> tuple[int, int]:
             if leaf.source not in stored:
                 return -1, 0
-            return place[leaf.name.rpartition(".")[0]], in_module.get(leaf.name, 0)
+            return place[leaf.name.rpartition(".")[0]], in_module.get(leaf.name, len(first))
 
         self.leaves.sort(key=key)
 
