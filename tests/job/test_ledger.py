@@ -12,6 +12,8 @@ import pytest
 from support.fc_mnist import MANY_STEPS, FcMnist, scalars
 from support.jobs import STALL_S, until
 
+from csrun.records.ledger import Row
+
 ONE_STREAMER = ("--total-nodes", "3", "--tasks-per-node", "1", "--cpus-per-task", "1")
 STOP_S = 2.0
 LEAST = 0.9  # of a stop, in its row: the order that runs goes on beside a chief that stands still
@@ -32,7 +34,8 @@ def intervals(model_dir: Path) -> list[dict[str, float]]:
             for tag, value in values.items():
                 if tag.startswith("seconds/"):
                     found[step][tag.removeprefix("seconds/")] = value
-    return [rows for rows in found.values() if len(rows) == sum(map(len, ROWS.values())) + 2]
+    whole = {row.title for row in Row} - {Row.OTHER.title}
+    return [rows for rows in found.values() if rows.keys() == whole]
 
 
 def stand_still(process: int) -> float:
