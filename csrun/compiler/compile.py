@@ -160,7 +160,7 @@ def _back_end(
     code = None
     if options.kernels == LLVM:
         is_of_bfloat16 = storage_of(module) in (None, BFLOAT16)
-        assert options.products != "bfloat16" or is_of_bfloat16, "their words are multiplied"
+        assert options.products in ("own", "blas") or is_of_bfloat16, "their words are multiplied"
         code = program.kernels.kernel_files(options.products)
     if code is not None:
         plan = msgspec.structs.replace(plan, machine_code_share=program.kernels.share_of(code))

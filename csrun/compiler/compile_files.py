@@ -12,6 +12,7 @@ from csrun.compiler.plan.store_layout import Layout
 from csrun.compiler.report.contents import HTML_FILE, GeneratedKernel, Report, render
 from csrun.compiler.report.text_report import TEXT_FILE, text_report
 from csrun.executable import Plan, machine_code, manifest_of
+from csrun.executable.bfloat16 import TITLES
 from csrun.executable.executable import MANIFEST_FILE, PLAN_FILE, PROGRAM_FILE
 from csrun.executable.kernel_code import KernelFiles
 from csrun.site.site import System
@@ -31,8 +32,11 @@ class CompiledProgram:
         """Sentence on machine code: what it computes, or what it takes to have some."""
         if self.code is not None:
             products = self.code.manifest.products.values()
-            in_pairs = sum(product.in_pairs for product in products)
-            how = f" {in_pairs} of {len(products)} products in AVX512-BF16." if in_pairs else ""
+            instructions = self.code.manifest.instructions
+            how = ""
+            if instructions is not None:
+                count = sum(product.in_pairs for product in products)
+                how = f" {count} of {len(products)} products in {TITLES[instructions]}."
             return (
                 f"Machine code: {len(self.code.functions)} of {len(self.program.kernels)} kernel "
                 f"functions, {self.plan.machine_code_share:.0%} of the FLOPs.{how}"

@@ -13,8 +13,8 @@ from csrun.compiler import CompileOptions
 from csrun.context import Rerun
 from csrun.estimator.micro_batches import AUTO
 from csrun.estimator.target import Target
-from csrun.executable import RunMode, machine_code
-from csrun.executable.products import has_bfloat16
+from csrun.executable import RunMode, bfloat16, machine_code
+from csrun.executable.bfloat16 import Products
 
 
 def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
@@ -82,13 +82,13 @@ def form_of_kernels(config: CSRunConfig) -> Literal["numpy", "llvm"]:
     return "llvm"
 
 
-def form_of_products(config: CSRunConfig, kernels: str) -> Literal["own", "bfloat16", "blas"]:
+def form_of_products(config: CSRunConfig, kernels: str) -> Products:
     """Return the matrix products of a program whose kernels have this form, on this host."""
     if config.products == "blas":
         return "blas"
     is_bfloat16 = storage_format(config.precision) == BFLOAT16 and kernels == "llvm"
-    has_own = config.products == "own" and is_bfloat16 and has_bfloat16(machine_code.host())
-    return "bfloat16" if has_own else "own"
+    fastest = bfloat16.fastest() if is_bfloat16 and config.products == "own" else None
+    return fastest or "own"
 
 
 def recomputes(config: CSRunConfig, options: CompileOptions) -> bool:

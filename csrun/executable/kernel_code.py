@@ -13,18 +13,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from csrun.executable import machine_code
+from csrun.executable import bfloat16, machine_code
 from csrun.executable.bound_kernel import KernelBinder, Workspace
 from csrun.executable.bound_product import ProductBinder
 from csrun.executable.kernel_signature import KernelManifest, KernelSignature, ProductSignature
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.object_cache import ObjectCache
 from csrun.executable.products import (
-    AVX512_BF16,
     EXPORTED,
     PACKED_BYTES,
     SCRATCH_BYTES,
-    has_bfloat16,
     tile_of,
 )
 from csrun.executable.team import Team, empty, team_of
@@ -55,9 +53,11 @@ class KernelFiles:
         texts: tuple[str, ...],
         kernels: Mapping[str, KernelSignature],
         products: Mapping[str, ProductSignature],
+        instructions: bfloat16.Instructions | None = None,
     ) -> "KernelFiles":
         """Build the objects for this host."""
-        manifest = KernelManifest(machine_code.host(), dict(kernels), dict(products))
+        target = machine_code.host()
+        manifest = KernelManifest(target, dict(kernels), dict(products), instructions)
         return cls(manifest, texts, tuple(map(_build, texts)))
 
     @classmethod
@@ -108,12 +108,13 @@ class KernelFiles:
         parts = empty(max((signature.parts_bytes for signature in kernels), default=0))
         packed = empty(PACKED_BYTES if products else 0)
         tile, pairs = tile_of(self.manifest.target), None
-        if any(product.in_pairs for product in self.manifest.products.values()):
-            pairs = AVX512_BF16 if has_bfloat16(machine_code.host()) else None
-            if pairs is None:
+        if (instructions := self.manifest.instructions) is not None:
+            if bfloat16.has(instructions):
+                pairs = bfloat16.TILES[instructions]
+            else:
                 _log_once(
-                    "products of bfloat16 are computed in float32: this CPU lacks AVX512-BF16, so "
-                    "numbers below 2^-126 are not taken for zero"
+                    "products of bfloat16 are computed in float32, which may change the last "
+                    f"digits: this machine has no {bfloat16.TITLES[instructions]}"
                 )
         return Workspace(code, team, scratch, parts, packed, tile, pairs)
 

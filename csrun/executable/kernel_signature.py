@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from csrun.executable.arrays import Array
+from csrun.executable.bfloat16 import Instructions
 
 
 class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +73,7 @@ class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arrays of a matrix product out = a b, or out += a b.
 
-    in_pairs: by instructions for pairs of bfloat16, of which a and b are numbers
+    in_pairs: a and b are numbers of bfloat16, which the manifest's instructions multiply
     """
 
     a: KernelArray
@@ -85,9 +86,10 @@ class ProductSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KernelManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Machine code in the manifest of a compile.
 
-    target: the CPU that its object is for
+    target: the CPU that its object is for. instructions: those of products in pairs
     """
 
     target: str
     kernels: dict[str, KernelSignature]
     products: dict[str, ProductSignature]
+    instructions: Instructions | None = None

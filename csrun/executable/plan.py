@@ -13,6 +13,7 @@ import msgspec
 
 from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import ExecutionMode, RunMode
+from csrun.executable.bfloat16 import Products
 from csrun.executable.estimate import Estimate, Region
 from csrun.executable.learning_rate import Schedule, StepNumber
 from csrun.executable.loss_scale import LossScaling
@@ -216,15 +217,15 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a compile that its plan records.
 
-    kernels: their form; its results differ in the last digits. products: those of machine code,
-    `bfloat16` with AVX512-BF16 where both operands are such numbers, or BLAS's.
+    kernels: their form; its results differ in the last digits. products: those of machine code, or
+    BLAS's; where both operands are numbers of bfloat16, those of the instructions that are named.
     Which options the compiler has chosen, it was for the models of the checksums in `chosen_for`.
     """
 
     mode: ExecutionMode
     run_mode: RunMode
     kernels: Literal["numpy", "llvm"] = "numpy"
-    products: Literal["own", "bfloat16", "blas"] = "own"
+    products: Products = "own"
     chosen_for: tuple[str, ...] = ()
 
     @property

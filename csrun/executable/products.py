@@ -15,8 +15,9 @@ arguments is the address of the calling thread's scratch, which the caller puts 
         scratch, a, b, c, inner, a_outer, a_inner, b_outer, b_inner, c_outer, c_inner,
         a_row, a_k, b_k, b_col, c_row, m, n, k, adds, columns that are packed at a time
 
-Strides are in elements. A tile whose lanes hold pairs has functions of its own, `pairs.pack` and so
-on, for operands that are numbers of bfloat16, as words or float32: AVX512-BF16 multiplies them.
+Strides are in elements. Tiles whose lanes hold pairs have functions of their own, for operands that
+are numbers of bfloat16, as words or float32: `pairs.pack` and so on for AVX512-BF16, `amx.pack` and
+so on for AMX-BF16.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,42 +50,38 @@ _LARGE = 1 << 22  # multiplications of an item that all threads share
 class Tile:
     """Sums in registers: rows, and lanes of each of the two vectors in a row.
 
+    prefix: the start of its functions' names
     numbers: of k in a lane of 32 bits: one float32, or a pair of bfloat16
+    step: lanes of k that an instruction multiplies; panels have zeros up to a multiple of it
+    block_rows: of A, packed at a time
     """
 
     rows: int
     lanes: int
+    prefix: str = "product"
     numbers: int = 1
+    step: int = 1
+    block_rows: int = BLOCK_ROWS
 
     @property
     def columns(self) -> int:
         """Columns of a panel of B."""
         return 2 * self.lanes
 
-    @property
-    def prefix(self) -> str:
-        """Start of the names of its functions."""
-        return "product" if self.numbers == 1 else "pairs"
-
     def depth(self, k: int) -> int:
-        """Lanes that hold so many numbers of k."""
-        return -(-k // self.numbers)
+        """Lanes of a panel for so many numbers of k."""
+        return -(-k // (self.numbers * self.step)) * self.step
 
 
 AVX2 = Tile(6, 8)  # 12 sums, 2 vectors of B and 2 of A in 16 registers
 AVX512 = Tile(12, 16)  # 24 sums of 32 registers
-AVX512_BF16 = Tile(12, 16, numbers=2)
-OWN, BFLOAT16, BLAS = "own", "bfloat16", "blas"  # products of a program
+AVX512_BF16 = Tile(12, 16, "pairs", numbers=2)
+AMX_BF16 = Tile(32, 16, "amx", numbers=2, step=16, block_rows=2 * BLOCK_ROWS)  # 4 of 8 registers
 
 
 def tile_of(target: str) -> Tile:
     """The tile of float32 products in machine code for a CPU with these instructions."""
     return AVX512 if "+avx512f" in target else AVX2
-
-
-def has_bfloat16(target: str) -> bool:
-    """Return whether a CPU with these instructions multiplies pairs of bfloat16."""
-    return "+avx512bf16" in target
 
 
 @dataclass(frozen=True)
@@ -377,7 +374,7 @@ def _chunk(m: int, n: int, k: int, tile: Tile, threads: int) -> tuple[int, int]:
     All columns are one group, if each thread has a block of rows.
     """
     if threads == 1:
-        return BLOCK_ROWS, _padded(n, tile)
+        return tile.block_rows, _padded(n, tile)
     rows = _TILES_OF_CHUNK * tile.rows
     groups = min(-(-threads * BLOCK_ROWS // m), max(n // _GROUP_COLUMNS, 1))
     width = _padded(-(-n // groups), tile)

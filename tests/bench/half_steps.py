@@ -1,7 +1,7 @@
 """A training step with 16-bit storage beside one in float32, of machine code and NumPy kernels.
 
 The compiled programs run in this process on one batch, without a runtime around them, on all CPUs.
-Where the CPU has AVX512-BF16, products of bfloat16 use it, beside PyTorch's under autocast.
+Where the CPU has instructions for bfloat16, products use them, beside PyTorch's under autocast.
 """
 
 import os
@@ -20,7 +20,7 @@ WHOLE, ROUNDS = "float32", 5
 AT_LEAST = 0.9  # of float32's rate
 FORMS = {"machine code": False, "NumPy kernels": True}
 PROMISED_BY_NUMPY = ("bfloat16",)
-IN_HARDWARE, AUTOCAST = "bfloat16, AVX512-BF16", "PyTorch, autocast to bfloat16"
+AUTOCAST = "PyTorch, autocast to bfloat16"
 AT_LEAST_IN_HARDWARE = {WHOLE: 1.3, AUTOCAST: 1.0}
 
 
@@ -50,33 +50,34 @@ def bench_steps(workload: Workload) -> None:
 
 
 def bench_hardware(workload: Workload) -> None:
-    """Print the rate of steps with products in AVX512-BF16, beside float32's and PyTorch's."""
+    """Print the rate of steps with products of bfloat16 in hardware, beside float32's and PyTorch's."""
     import torch
 
     from csrun.base.half_formats import BFLOAT16
-    from csrun.executable import machine_code
-    from csrun.executable.products import has_bfloat16
+    from csrun.executable import bfloat16, machine_code
 
-    if not (machine_code.is_supported() and has_bfloat16(machine_code.host())):
-        sys.stderr.write(f"half_steps: no rows of {IN_HARDWARE}: this CPU does not have it\n")
+    instructions = bfloat16.fastest() if machine_code.is_supported() else None
+    if instructions is None:
+        sys.stderr.write("half_steps: no rows of bfloat16 in hardware: this CPU has none\n")
         return
+    in_hardware = f"bfloat16, {bfloat16.TITLES[instructions]}"
     threads = os.cpu_count() or 1
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="csrun-bench-") as folder:
         whole = training_of(workload, Path(folder, WHOLE))
-        halves = training_of(workload, Path(folder, "halves"), BFLOAT16, "bfloat16")
+        halves = training_of(workload, Path(folder, "halves"), BFLOAT16, instructions)
         steps = {
             WHOLE: whole.ours(threads),
-            IN_HARDWARE: halves.ours(threads),
+            in_hardware: halves.ours(threads),
             AUTOCAST: whole.theirs(autocast=True),
             "PyTorch, float32": whole.theirs(),
         }
         rates = _rates(steps)
         for name, rate in rates.items():
-            if name != IN_HARDWARE:
+            if name != in_hardware:
                 Result(
-                    "half_steps", workload.name, IN_HARDWARE, "steps/s", rates[IN_HARDWARE], name,
-                    rates[IN_HARDWARE] / rate, ROUNDS, at_least=AT_LEAST_IN_HARDWARE.get(name),
+                    "half_steps", workload.name, in_hardware, "steps/s", rates[in_hardware], name,
+                    rates[in_hardware] / rate, ROUNDS, at_least=AT_LEAST_IN_HARDWARE.get(name),
                 ).print()  # fmt: skip
 
 

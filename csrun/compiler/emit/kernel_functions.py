@@ -18,9 +18,10 @@ from csrun.compiler.lair.kernel_function import KernelFunction, ProgramFunction
 from csrun.compiler.lair.loop import KernelLoop
 from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import machine_code
+from csrun.executable.bfloat16 import TILES, Products
 from csrun.executable.kernel_code import KernelFiles
 from csrun.executable.kernel_signature import KernelArray, KernelSignature, ProductSignature
-from csrun.executable.products import AVX512_BF16, BFLOAT16, BLAS, OWN, tile_of
+from csrun.executable.products import tile_of
 
 SHARED = "kernel"  # the name under which codes are compared
 
@@ -78,7 +79,7 @@ class KernelFunctions:
         own = kernel.emit(name) if form is None else form.function.emit(form.label, name)
         return [*kernel.check(name), *own]
 
-    def kernel_files(self, products: str = OWN) -> KernelFiles | None:
+    def kernel_files(self, products: Products = "own") -> KernelFiles | None:
         """The machine code of those that have such a form; None where none has.
 
         products: those of the program, as in its plan; BLAS's have no machine code
@@ -88,7 +89,7 @@ class KernelFunctions:
         of_products = {
             name: _product_signature(form.function, form.product, products)
             for name, form in self._forms.items()
-            if form.product is not None and products != BLAS
+            if form.product is not None and products != "blas"
         }
         for name, form in self._forms.items():
             code = None if form.product is not None else form.code(SHARED)
@@ -102,9 +103,13 @@ class KernelFunctions:
         if not signatures and not of_products:
             return None
         tile = tile_of(machine_code.host())
-        pairs = AVX512_BF16 if any(each.in_pairs for each in of_products.values()) else None
+        has_pairs = any(each.in_pairs for each in of_products.values())
+        instructions = products if has_pairs and products != "own" and products != "blas" else None
+        pairs = None if instructions is None else TILES[instructions]
         common = common_text(tile, self._format_of_words, pairs)
-        return KernelFiles.build((common, module_text(texts)), signatures, of_products)
+        return KernelFiles.build(
+            (common, module_text(texts)), signatures, of_products, instructions
+        )
 
     @property
     def _format_of_words(self) -> HalfFormat | None:
@@ -180,10 +185,10 @@ def _signature(form: _FunctionForm, code: KernelCode, owner: str) -> KernelSigna
 
 
 def _product_signature(
-    function: ProgramFunction, product: Product, products: str
+    function: ProgramFunction, product: Product, products: Products
 ) -> ProductSignature:
     a, b, out = (_array(function, array) for array in (product.a, product.b, product.out))
-    in_pairs = product.are_halves and products == BFLOAT16
+    in_pairs = product.are_halves and products not in ("own", "blas")
     return ProductSignature(a, b, out, product.adds, in_pairs)
 
 

@@ -150,6 +150,19 @@ class Code:
         bits = ", ".join(f"{kind.element} {int(n < count)}" for n in range(lanes))
         return FirstLanes(f"<{bits}>", kind, count)
 
+    def mask(self, count: LaneValue, lanes: int = LANES) -> LaneValue:
+        """The mask of the first lanes, of which the number is known when the code runs."""
+        kind = Kind("int32", lanes)
+        numbers = ", ".join(f"{kind.element} {n}" for n in range(lanes))
+        count = self.splat(self.convert("trunc", count, "int32"), lanes)
+        return self.compare("slt", LaneValue(f"<{numbers}>", kind), count)
+
+    def shuffle(self, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
+        """Lanes at places of x, and of y behind it."""
+        numbers = ", ".join(f"i32 {n}" for n in places)
+        kind = Kind(x.kind.dtype, len(places))
+        return self.make(kind, f"shufflevector {x}, {y}, <{len(places)} x i32> <{numbers}>")
+
     def op(self, name: str, x: LaneValue, y: LaneValue) -> LaneValue:
         """An instruction of two operands of one type."""
         return self.make(x.kind, f"{name} {x}, {y.text}")
@@ -182,6 +195,11 @@ class Code:
         types = ", ".join(arg.kind.ir for arg in args)
         self.declared[name] = f"declare {kind.ir} @{name}({types})"
         return self.make(kind, f"call {kind.ir} @{name}({', '.join(map(str, args))})")
+
+    def effect(self, name: str, types: str, *operands: LaneValue | str) -> None:
+        """An intrinsic without a result; types: of its declaration, of which text has its own."""
+        self._declare(name, f"void @{name}({types})")
+        self.lines.append(f"  call void @{name}({', '.join(map(str, operands))})")
 
     # Memory.
 
@@ -230,13 +248,15 @@ class Code:
         operands = f"{addresses}, i32 {align}, {mask}, {stored.ir} zeroinitializer"
         return self._loaded(self.make(stored, f"call {stored.ir} @{name}({operands})"), kind)
 
-    def gather_at(self, pointer: str, kind: Kind, places: LaneValue) -> LaneValue:
-        """The elements at these places, one in each lane."""
+    def gather_at(
+        self, pointer: str, kind: Kind, places: LaneValue, mask: LaneValue | None = None
+    ) -> LaneValue:
+        """The elements at these places, one in each lane; where the mask is false 0."""
         stored = _stored(kind.dtype)
         found = self.make(INDEX, f"getelementptr {stored}, ptr {pointer}, {places}").text
         if kind.lanes == 1:
             return self.load(found, kind)
-        return self._gathered(f"<{kind.lanes} x ptr> {found}", kind, None)
+        return self._gathered(f"<{kind.lanes} x ptr> {found}", kind, mask)
 
     def store(self, value: LaneValue, pointer: str, mask: LaneValue | None = None) -> None:
         """Consecutive elements, where the mask is true."""
@@ -258,12 +278,10 @@ class Code:
         while done < count:
             size = 1 << ((count - done).bit_length() - 1)
             kind = Kind(value.kind.dtype, size)
-            lanes = ", ".join(f"i32 {n}" for n in range(done, done + size))
-            piece = f"shufflevector {value}, {value}, <{size} x i32> <{lanes}>"
-            own = f"<{size} x {kind.element}> {self.make(kind, piece).text}"
+            own = self.shuffle(value, value, range(done, done + size))
             place = self.offset(pointer, kind.dtype, index(done))
             align = stored_size(kind.dtype)
-            self.lines.append(f"  store {own}, ptr {place}, align {align}")
+            self.lines.append(f"  store {kind.ir} {own.text}, ptr {place}, align {align}")
             done += size
 
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:

@@ -29,10 +29,14 @@ class LaneReader:
         found = [code.load(place, kind.of(self._dtype), mask) for place in places]
         if self._numbers == 1:
             return found[0] if self._half is None else widen_half(code, self._half, found[0])
-        bits = self._upper(found[0])
-        if len(found) > 1:
-            bits = code.op("or", bits, self._lower(found[1]))
-        return code.convert("bitcast", bits, "float32")
+        return self.paired(*found)
+
+    def paired(self, first: LaneValue, second: LaneValue | None = None) -> LaneValue:
+        """Lanes of pairs, from vectors of their numbers as they are in the matrix."""
+        bits = self._upper(first)
+        if second is not None:
+            bits = self._code.op("or", bits, self._lower(second))
+        return self._code.convert("bitcast", bits, "float32")
 
     def _upper(self, number: LaneValue) -> LaneValue:
         code, integers = self._code, number.kind.of("int32")
@@ -49,14 +53,19 @@ class LaneReader:
         bits = code.convert("bitcast", number, "int32")
         return code.op("lshr", bits, code.constant(_WORD_BITS, integers))
 
-    def along(self, place: str, lanes: int) -> LaneValue:
-        """Lanes of consecutive numbers of k, from a place on."""
+    def along(self, place: str, lanes: int, count: LaneValue | None = None) -> LaneValue:
+        """Lanes of consecutive numbers of k, from a place on, or of the first `count` of them."""
         code = self._code
         if self._numbers == 1:
             return self.across((place,), Kind("float32", lanes))
         kind = Kind("int32" if self._half is not None else "int64", lanes)
         # Little-endian: the first number is in the lower half of what is loaded.
-        both = code.load(place, kind)
+        if count is None:
+            both = code.load(place, kind)
+        else:
+            mask = code.mask(count, 2 * lanes)
+            numbers = code.load(place, Kind(self._dtype, 2 * lanes), mask)
+            both = code.make(kind, f"bitcast {numbers} to {kind.ir}")
         if self._half is None:
             first = code.op("and", both, code.constant(0xFFFFFFFF & _UPPER, kind))
             second = code.op("lshr", both, code.constant(3 * _WORD_BITS, kind))

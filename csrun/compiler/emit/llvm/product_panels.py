@@ -1,14 +1,16 @@
 """Packing: a matrix [k, n] with any strides becomes panels [k, columns], one after the other.
 
 The columns of the last panel that the matrix does not have are zero. A panel is one of lanes
-(`product_lanes.py`): of pairs it has half as many rows.
+(`product_lanes.py`): of pairs it has half as many rows. For a tile that multiplies several lanes of
+k at a time, rows of zeros follow up to a multiple of them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_lanes import LaneReader
+from csrun.executable.products import Tile
 
 _GROUP = 96  # columns that are packed at once: a cache has few places for panels of one distance
 _AHEAD = 4  # rows: the next one is in another page, where the CPU does not look by itself
@@ -21,11 +23,12 @@ _LOW_HALVES, _HIGH_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14,
 class PanelWriter:
     """Writes the function that packs panels of so many columns.
 
-    numbers: of k in a lane, 1 or 2. half: of a matrix of words the format
+    tile: that multiplies them. half: of a matrix of words the format
     """
 
-    def __init__(self, columns: int, numbers: int = 1, half: HalfFormat | None = None) -> None:
-        self._columns, self._numbers, self._half = columns, numbers, half
+    def __init__(self, columns: int, tile: Tile, half: HalfFormat | None = None) -> None:
+        self._columns, self._half = columns, half
+        self._numbers, self._unit = tile.numbers, tile.step
         self._dtype = "float32" if half is None else WORD  # of the matrix
         self._n, self._k = LaneValue("%n", INDEX), LaneValue("%k", INDEX)
         self._b_k, self._b_col = LaneValue("%b_k", INDEX), LaneValue("%b_col", INDEX)
@@ -34,11 +37,16 @@ class PanelWriter:
         """Rows that are consecutive numbers are copied; other panels are packed one by one."""
         self._code = code
         self._lanes = LaneReader(code, self._numbers, self._half)
-        self._whole = self._depth = self._k  # lanes that have all of their numbers, and all lanes
+        # Lanes that have all of their numbers, lanes that have any, and those of a panel.
+        self._whole = self._lanes_of_k = self._k
         if self._numbers > 1:
             self._whole = code.op("udiv", self._k, index(self._numbers))
             up = code.op("add", self._k, index(self._numbers - 1))
-            self._depth = code.op("udiv", up, index(self._numbers))
+            self._lanes_of_k = code.op("udiv", up, index(self._numbers))
+        self._depth = self._lanes_of_k
+        if self._unit > 1:
+            up = code.op("add", self._lanes_of_k, index(self._unit - 1))
+            self._depth = code.op("and", up, index(-self._unit))
         is_row = code.compare("eq", self._b_col, index(1))
         with code.when(is_row):
             self._copy_rows()
@@ -63,13 +71,16 @@ class PanelWriter:
         return self._offset(pointer, *terms, dtype=self._dtype)
 
     def _each_step(self, first: LaneValue) -> Iterator[tuple[LaneValue, int]]:
-        """Rows of lanes, and how many numbers they have: code for whole lanes, and for the last."""
+        """Rows of lanes, and how many numbers they have: whole lanes, the last one, zeros."""
         code = self._code
         with code.loop(first, self._whole) as step:
             yield step, self._numbers
         if self._numbers > 1:
-            with code.when(code.compare("slt", self._whole, self._depth)):
+            with code.when(code.compare("slt", self._whole, self._lanes_of_k)):
                 yield self._whole, 1
+        if self._unit > 1:
+            with code.loop(self._lanes_of_k, self._depth) as step:
+                yield step, 0
 
     def _row(self, pointer: str, step: LaneValue) -> str:
         """The address of the first number of a row of lanes."""
@@ -79,6 +90,8 @@ class PanelWriter:
         self, pointer: str, numbers: int, kind: Kind, mask: LaneValue | None = None
     ) -> LaneValue:
         """Lanes of a row."""
+        if not numbers:
+            return self._code.constant(0.0, kind)
         rows = (pointer, *([self._source(pointer, (self._b_k, 1))] if numbers > 1 else []))
         return self._lanes.across(rows, kind, mask)
 
@@ -102,17 +115,10 @@ class PanelWriter:
                     code.prefetch(beyond, writes=True)
                     code.store(self._load(self._source(row, (first, 1)), numbers, kind), target)
         with code.when(code.compare("ne", rest, index(0))):
-            mask = self._mask(rest, self._columns)
+            mask = self._code.mask(rest, self._columns)
             for step, numbers in self._each_step(index(0)):
                 row = self._row(self._source("%b", (full, 1)), step)
                 code.store(self._load(row, numbers, kind, mask), self._target(full, step))
-
-    def _mask(self, count: LaneValue, lanes: int) -> LaneValue:
-        """The first lanes, as many as there are columns."""
-        kind = Kind("int32", lanes)
-        numbers = ", ".join(f"i32 {n}" for n in range(lanes))
-        count = self._code.splat(self._code.convert("trunc", count, "int32"), lanes)
-        return self._code.compare("slt", LaneValue(f"<{numbers}>", kind), count)
 
     def _pack_panel(self, first: LaneValue) -> None:
         code = self._code
@@ -154,7 +160,7 @@ class PanelWriter:
         kind = Kind("float32", lanes)
         numbers = [index(min(n, lanes - 1)) for n in range(_VECTOR.lanes)]
         pointers = [self._column(source, columns, code.op("add", start, n)) for n in numbers]
-        mask = self._mask(code.op("sub", columns, start), lanes)
+        mask = self._code.mask(code.op("sub", columns, start), lanes)
         with code.loop(index(0), full, _QUARTER.lanes) as step:
             start_k = code.op("mul", step, index(self._numbers))
             parts = [
@@ -162,26 +168,21 @@ class PanelWriter:
             ]
             target = self._offset(self._target(first, step), (start, 1))
             for n, row in enumerate(self._transposed(parts)):
-                kept = self._shuffle(row, row, range(kind.lanes))
+                kept = self._code.shuffle(row, row, range(kind.lanes))
                 zero = code.constant(0.0, kind)
                 place = self._offset(target, (index(n * self._columns), 1))
                 code.store(code.select(mask, kept, zero), place)
 
     def _transposed(self, parts: list[LaneValue]) -> list[LaneValue]:
         """Four vectors of 8 from eight of 4."""
-        both = [self._shuffle(low, parts[n + 4], range(8)) for n, low in enumerate(parts[:4])]
+        both = [self._code.shuffle(low, parts[n + 4], range(8)) for n, low in enumerate(parts[:4])]
         pairs = [
-            self._shuffle(both[n], both[n + 1], places)
+            self._code.shuffle(both[n], both[n + 1], places)
             for places in (_LOW_PAIRS, _HIGH_PAIRS)
             for n in (0, 2)
         ]
         return [
-            self._shuffle(pairs[n], pairs[n + 1], places)
+            self._code.shuffle(pairs[n], pairs[n + 1], places)
             for n in (0, 2)
             for places in (_LOW_HALVES, _HIGH_HALVES)
         ]
-
-    def _shuffle(self, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
-        numbers = ", ".join(f"i32 {n}" for n in places)
-        kind = Kind("float32", len(places))
-        return self._code.make(kind, f"shufflevector {x}, {y}, <{len(places)} x i32> <{numbers}>")

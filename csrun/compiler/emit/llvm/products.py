@@ -11,10 +11,14 @@ of scratch, and the words of the jobs `product.pack`, `product.multiply`, `produ
 `product.batch`.
 `product.pack.words` packs a B of words of a 16-bit format, which it widens.
 
-Functions of a tile of pairs are called `pairs.pack_b` and so on. Their operands are numbers of
-bfloat16, in float32 or, of B, as words. A sum has the same order and the same bits, but where an
-operand or a sum is below 2^-126: AVX512-BF16 takes it for zero. The functions name the instructions
-that they need, so an object for any CPU can have them; only a CPU with AVX512-BF16 calls them.
+Functions of tiles of pairs are called `pairs.pack_b` and so on for AVX512-BF16, `amx.pack_b` and so
+on for AMX-BF16 (`amx_tiles.py`). Their operands are numbers of bfloat16, in float32 or, of B, as
+words; an operand or a sum below 2^-126 is zero to both. Otherwise AVX512-BF16's sums have the same
+order and the same bits. AMX-BF16's have an order of their own: for each 32 numbers of k from the
+first one on, fused multiply-adds from 0 of those with an even number and of those with an odd one,
+and the sum of both is added to that of the numbers before, the first one to C where `adds`. The
+functions name the instructions that they need, so an object for any CPU can have them; only a CPU
+with these instructions calls them.
 
 Source: Van Zee and van de Geijn 2015, BLIS
 """
@@ -23,14 +27,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
+from csrun.compiler.emit.llvm.amx_tiles import (
+    AMX_CONFIGURATION,
+    AmxTileWriter,
+    RowWriter,
+    configure,
+    release,
+)
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TileWriter
-from csrun.executable.products import BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
+from csrun.executable.products import (
+    AMX_BF16,
+    AVX512_BF16,
+    BLOCK_K,
+    BLOCK_ROWS,
+    EXPORTED,
+    Tile,
+)
 
 #: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
 #: would take longer than what it saves.
 _DIRECT_COLUMNS, _DIRECT_SPAN = 128, 8192
+#: Instructions of functions that only some CPUs call.
+_FEATURES = {AVX512_BF16.prefix: "+avx512bf16", AMX_BF16.prefix: "+amx-tile,+amx-bf16"}
 _JOB = "ptr arguments, i64 first, i64 last"
 _PACK = "ptr b, i64 b_k, i64 b_col, i64 n, i64 k, ptr packed"
 _ROWS = (
@@ -65,13 +85,14 @@ class ProductCode:
 
 def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
     """The functions, for tiles of this size; half: the format of words that B may be of."""
-    panels = PanelWriter(tile.columns, tile.numbers)
-    rows = PanelWriter(tile.rows, tile.numbers)
+    panels = PanelWriter(tile.columns, tile)
+    pack_a = RowWriter(tile).write if tile is AMX_BF16 else PanelWriter(tile.rows, tile).write
+    tile_writer = AmxTileWriter if tile is AMX_BF16 else TileWriter
     writers: list[tuple[str, str, Callable[[Code], None]]] = [
         ("internal pack_panels", _PACK, panels.write),
-        ("internal pack_a", _PACK, rows.write),
-        ("internal tile", _TILE, TileWriter(tile, vectors=2).write),
-        ("internal half_tile", _TILE, TileWriter(tile, vectors=1).write),
+        ("internal pack_a", _PACK, pack_a),
+        ("internal tile", _TILE, tile_writer(tile, vectors=2).write),
+        ("internal half_tile", _TILE, tile_writer(tile, vectors=1).write),
         ("pack_b", _PACK, lambda code: _pack_b(code, tile)),
         ("internal part", _PART, lambda code: _PartWriter(code, tile).write()),
         ("rows", _ROWS, lambda code: _rows(code, tile)),
@@ -81,13 +102,13 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
         ("batch", _JOB, lambda code: _batch(code, tile)),
     ]
     if half is not None:
-        of_words = PanelWriter(tile.columns, tile.numbers, half)
+        of_words = PanelWriter(tile.columns, tile, half)
         writers += [
             ("internal pack_panels.words", _PACK, of_words.write),
             ("pack.words", _JOB, lambda code: _pack(code, tile, WORD)),
         ]
     declared: dict[str, str] = {}
-    texts = []
+    texts = [AMX_CONFIGURATION] if tile is AMX_BF16 else []
     for name, parameters, write in writers:
         code = Code()
         write(code)
@@ -104,8 +125,9 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
 def _attributes(tile: Tile) -> str:
     # LLVM would cut vectors of 16 lanes in halves for some CPUs, and keep no tile in registers.
     bits = f'"min-legal-vector-width"="{32 * tile.lanes}" "prefer-vector-width"="{32 * tile.lanes}"'
-    own = ' "target-cpu"="x86-64-v4" "target-features"="+avx512bf16"'
-    return bits if tile.numbers == 1 else bits + own
+    if tile.prefix not in _FEATURES:
+        return bits
+    return f'{bits} "target-cpu"="x86-64-v4" "target-features"="{_FEATURES[tile.prefix]}"'
 
 
 def _value(name: str) -> LaneValue:
@@ -140,11 +162,12 @@ def _padded(code: Code, columns: LaneValue, tile: Tile) -> LaneValue:
 
 
 def _depth(code: Code, k: LaneValue, tile: Tile) -> LaneValue:
-    """Lanes that hold so many numbers of k."""
-    if tile.numbers == 1:
+    """Lanes of a panel for so many numbers of k."""
+    unit = tile.numbers * tile.step
+    if unit == 1:
         return k
-    up = code.op("add", k, index(tile.numbers - 1))
-    return code.op("udiv", up, index(tile.numbers))
+    units = code.op("udiv", code.op("add", k, index(unit - 1)), index(unit))
+    return code.op("mul", units, index(tile.step))
 
 
 def _words(code: Code, count: int) -> list[LaneValue]:
@@ -226,8 +249,11 @@ class _PartWriter:
 
     def write(self) -> None:
         code, m, k = self._code, _value("m"), _value("k")
-        with code.loop(index(0), m, BLOCK_ROWS) as row, code.loop(index(0), k, BLOCK_K) as step:
-            rows = _at_most(code, code.op("sub", m, row), BLOCK_ROWS)
+        if self._tile is AMX_BF16:
+            configure(code)
+        block_rows = self._tile.block_rows
+        with code.loop(index(0), m, block_rows) as row, code.loop(index(0), k, BLOCK_K) as step:
+            rows = _at_most(code, code.op("sub", m, row), block_rows)
             depth = _at_most(code, code.op("sub", k, step), BLOCK_K)
             a = _offset(code, "%a", (row, _value("a_row")), (step, _value("a_k")))
             c = _offset(code, "%c", (row, _value("c_row")))
@@ -240,6 +266,8 @@ class _PartWriter:
                 code.loop(index(0), tiles) as at,
             ):
                 self._write_tile(block, tiles, at, column)
+        if self._tile is AMX_BF16:
+            release(code)
 
     def _is_packed(self, depth: LaneValue) -> LaneValue:
         if self._tile.numbers > 1:  # pairs are made as A is packed
