@@ -50,7 +50,7 @@ def bench_steps(workload: Workload) -> None:
 
 
 def bench_hardware(workload: Workload) -> None:
-    """Print the rate of steps with products of bfloat16 in hardware, beside float32's and PyTorch's."""
+    """Print the rate with products of bfloat16 in hardware, beside float32's and PyTorch's."""
     import torch
 
     from csrun.base.half_formats import BFLOAT16

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from support.matrix_products import needs_bfloat16
+from support.matrix_products import INSTRUCTIONS
 from support.programs import ArrayData, Network
 from support.roundings import rounded, storing
 
@@ -12,7 +12,7 @@ from csrun import nn
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
-from csrun.executable import flat_views, kernel_code, machine_code, wafer_views
+from csrun.executable import bfloat16, flat_views, kernel_code, machine_code, wafer_views
 from csrun.executable.store_places import gradient_bytes
 from csrun.runtime.chief.cpu import CpuMachine
 from csrun.runtime.chief.machine import Feed
@@ -25,7 +25,6 @@ PIPELINED, STREAMING = ExecutionMode.PIPELINED, ExecutionMode.WEIGHT_STREAMING
 FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}
 STEPS = 40
 KERNELS = ["numpy", *(["llvm"] if machine_code.is_supported() else [])]
-IN_PAIRS = {"kernels": "llvm", "products": "bfloat16"}
 
 
 class Trained:
@@ -82,10 +81,11 @@ def test_a_step_has_the_gradients_of_pytorch_with_the_same_roundings(tmp_path, n
         assert error < FORMATS[name].epsilon, parameter
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param(IN_PAIRS, marks=needs_bfloat16)], ids=str)
-def test_a_step_in_bfloat16_is_near_autocasts(tmp_path, options):
+@pytest.mark.parametrize("products", ["own", *INSTRUCTIONS])
+def test_a_step_in_bfloat16_is_near_autocasts(tmp_path, products):
+    kernels = "numpy" if products == "own" else "llvm"
     network = Network(storage=BFLOAT16, optimizer=nn.SGD(1.0))
-    trained = Trained(network, tmp_path, steps=1, **options)
+    trained = Trained(network, tmp_path, steps=1, kernels=kernels, products=products)
     ((x, labels),) = network.batches(1)
     leaves = {n: torch.from_numpy(v).requires_grad_() for n, v in network.parameters().items()}
     with torch.autocast("cpu", torch.bfloat16):
@@ -105,24 +105,30 @@ def test_a_step_in_bfloat16_is_near_autocasts(tmp_path, options):
 
 
 @pytest.mark.skipif(not machine_code.is_supported(), reason="this host has no machine code")
-@pytest.mark.parametrize("has_instruction", [pytest.param(True, marks=needs_bfloat16), False])
-def test_products_of_pairs_have_the_bits_of_float32(tmp_path, monkeypatch, caplog, has_instruction):
-    """No number of this training is below 2^-126; a CPU without the instruction says so."""
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("products", INSTRUCTIONS)
+def test_products_of_pairs_beside_float32(tmp_path, monkeypatch, caplog, products, is_here):
+    """AVX512-BF16 has its bits where no number is below 2^-126; a machine without it says so."""
     caplog.set_level(logging.INFO, "csrun")
     kernel_code._log_once.cache_clear()
     network = Network(storage=BFLOAT16)
     whole = Trained(network, tmp_path / "float32", kernels="llvm")
-    monkeypatch.setattr(kernel_code, "has_bfloat16", lambda target: has_instruction)
-    pairs = Trained(network, tmp_path / "pairs", **IN_PAIRS)
-    assert pairs.bits == whole.bits
+    if not is_here:
+        monkeypatch.setattr(bfloat16, "has", lambda instructions: False)
+    pairs = Trained(network, tmp_path / "pairs", kernels="llvm", products=products)
+    assert pairs.bits == whole.bits or (products == "amx_bf16" and is_here)
+    for name, found in pairs.weights.items():
+        wanted = whole.weights[name]
+        assert np.linalg.norm(found - wanted) < BFLOAT16.epsilon * np.linalg.norm(wanted), name
     manifest = pairs.executable.kernels.manifest
     assert all(product.in_pairs for product in manifest.products.values())
     report = (pairs.executable.directory / "compile_report.txt").read_text()
     count = len(manifest.products)
-    assert f"{count} of {count} products in AVX512-BF16" in " ".join(report.split())
-    assert pairs.executable.plan.products == "bfloat16"
-    told = [line for line in caplog.messages if "AVX512-BF16" in line]
-    assert bool(told) is not has_instruction
+    title = bfloat16.TITLES[products]
+    assert f"{count} of {count} products in {title}" in " ".join(report.split())
+    assert pairs.executable.plan.products == products
+    told = [line for line in caplog.messages if title in line]
+    assert bool(told) is not is_here
 
 
 @pytest.mark.parametrize("name", FORMATS)

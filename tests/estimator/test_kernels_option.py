@@ -5,7 +5,7 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
 from csrun.estimator.compile_options import form_of_kernels, form_of_products
-from csrun.executable import machine_code
+from csrun.executable import bfloat16, machine_code
 
 
 @pytest.fixture(params=["supported", "no llvmlite", "old CPU"])
@@ -33,20 +33,32 @@ def test_llvm_without_what_it_takes_is_an_error_with_the_remedy(host):
         form_of_kernels(config)
 
 
+AMD, INTEL = "+avx512bf16", "+avx512bf16,+amx-bf16"
+
+
 @pytest.mark.parametrize(
     ("options", "kernels", "features", "form"),
     [
-        ({"precision": "mixed_bfloat16"}, "llvm", "+avx512bf16", "bfloat16"),
+        ({"precision": "mixed_bfloat16"}, "llvm", AMD, "avx512_bf16"),
+        ({"precision": "mixed_bfloat16"}, "llvm", INTEL, "amx_bf16"),
         ({"precision": "mixed_bfloat16"}, "llvm", "+avx512f,-avx512bf16", "own"),
-        ({"precision": "mixed_bfloat16"}, "numpy", "+avx512bf16", "own"),
-        ({"precision": "mixed_bfloat16", "products": "float32"}, "llvm", "+avx512bf16", "own"),
-        ({"precision": "mixed_bfloat16", "products": "blas"}, "llvm", "+avx512bf16", "blas"),
-        ({"precision": "mixed_float16"}, "llvm", "+avx512bf16", "own"),
-        ({}, "llvm", "+avx512bf16", "own"),
+        ({"precision": "mixed_bfloat16"}, "numpy", INTEL, "own"),
+        ({"precision": "mixed_bfloat16", "products": "float32"}, "llvm", INTEL, "own"),
+        ({"precision": "mixed_bfloat16", "products": "blas"}, "llvm", INTEL, "blas"),
+        ({"precision": "mixed_float16"}, "llvm", INTEL, "own"),
+        ({}, "llvm", INTEL, "own"),
     ],
 )
-def test_products_of_bfloat16_use_the_cpus_instruction(
+def test_products_of_bfloat16_use_the_cpus_instructions(
     monkeypatch, options, kernels, features, form
 ):
-    monkeypatch.setattr(machine_code, "host", lambda: f"znver4 {features}")
+    monkeypatch.setattr(machine_code, "host", lambda: f"some_cpu {features}")
+    monkeypatch.setattr(bfloat16, "_has_permission", lambda: True)
     assert form_of_products(CSRunConfig(**options), kernels) == form
+
+
+def test_without_amxs_registers_products_are_of_float32(monkeypatch):
+    """AVX512-BF16 takes longer on such a CPU."""
+    monkeypatch.setattr(machine_code, "host", lambda: f"some_cpu {INTEL}")
+    monkeypatch.setattr(bfloat16, "_has_permission", lambda: False)
+    assert form_of_products(CSRunConfig(precision="mixed_bfloat16"), "llvm") == "own"

@@ -10,20 +10,25 @@ from support.machine_code import Guarded
 
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.products import product_code
-from csrun.executable import machine_code
+from csrun.executable import bfloat16, machine_code
 from csrun.executable.products import (
     SCRATCH_BYTES,
     ProductOperand,
     ProductPlan,
     Tile,
-    has_bfloat16,
     plan_product,
 )
 
-needs_bfloat16 = pytest.mark.skipif(
-    not (machine_code.is_supported() and has_bfloat16(machine_code.host())),
-    reason="the CPU lacks AVX512-BF16, or llvmlite is not installed",
-)
+
+def _needs(instructions: bfloat16.Instructions) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        not (machine_code.is_supported() and bfloat16.has(instructions)),
+        reason=f"no {bfloat16.TITLES[instructions]} here, or llvmlite is not installed",
+    )
+
+
+#: Instructions that multiply bfloat16, each run where the machine has it.
+INSTRUCTIONS = [pytest.param(each, marks=_needs(each)) for each in bfloat16.TILES]
 
 _TICKET = np.array([1 << 32])  # of a job that is the first
 

@@ -30,7 +30,7 @@ def _configuration() -> str:
     return f"@amx.configuration = internal constant [64 x i8] [{numbers}], align 64"
 
 
-AMX_CONFIGURATION = _configuration()
+CONFIGURATION = _configuration()
 
 
 def configure(code: Code) -> None:
@@ -43,7 +43,7 @@ def release(code: Code) -> None:
     code.effect("llvm.x86.tilerelease", "")
 
 
-class AmxTileWriter:
+class TileWriter:
     """Writes the function of a tile, for one or two registers of columns."""
 
     def __init__(self, tile: Tile, vectors: int) -> None:

@@ -278,10 +278,11 @@ class Code:
         while done < count:
             size = 1 << ((count - done).bit_length() - 1)
             kind = Kind(value.kind.dtype, size)
-            own = self.shuffle(value, value, range(done, done + size))
+            own = self.shuffle(value, value, range(done, done + size)).text
             place = self.offset(pointer, kind.dtype, index(done))
             align = stored_size(kind.dtype)
-            self.lines.append(f"  store {kind.ir} {own.text}, ptr {place}, align {align}")
+            kept = f"<{size} x {kind.element}> {own}"
+            self.lines.append(f"  store {kept}, ptr {place}, align {align}")
             done += size
 
     def scatter(self, value: LaneValue, pointer: str, stride: int, mask: LaneValue | None) -> None:

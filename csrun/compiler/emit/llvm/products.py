@@ -27,24 +27,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from csrun.base.half_formats import WORD, HalfFormat
-from csrun.compiler.emit.llvm.amx_tiles import (
-    AMX_CONFIGURATION,
-    AmxTileWriter,
-    RowWriter,
-    configure,
-    release,
-)
+from csrun.compiler.emit.llvm import amx_tiles
 from csrun.compiler.emit.llvm.code import INDEX, Code, Kind, LaneValue, index
 from csrun.compiler.emit.llvm.product_panels import PanelWriter
 from csrun.compiler.emit.llvm.product_tiles import TileWriter
-from csrun.executable.products import (
-    AMX_BF16,
-    AVX512_BF16,
-    BLOCK_K,
-    BLOCK_ROWS,
-    EXPORTED,
-    Tile,
-)
+from csrun.executable.products import AMX_BF16, AVX512_BF16, BLOCK_K, BLOCK_ROWS, EXPORTED, Tile
 
 #: For so few columns A is read as it is, if its rows are no longer than so many numbers: packing
 #: would take longer than what it saves.
@@ -85,12 +72,12 @@ class ProductCode:
 
 def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
     """The functions, for tiles of this size; half: the format of words that B may be of."""
-    panels = PanelWriter(tile.columns, tile)
-    pack_a = RowWriter(tile).write if tile is AMX_BF16 else PanelWriter(tile.rows, tile).write
-    tile_writer = AmxTileWriter if tile is AMX_BF16 else TileWriter
+    panels, is_amx = PanelWriter(tile.columns, tile), tile is AMX_BF16
+    pack_a = amx_tiles.RowWriter(tile) if is_amx else PanelWriter(tile.rows, tile)
+    tile_writer = amx_tiles.TileWriter if is_amx else TileWriter
     writers: list[tuple[str, str, Callable[[Code], None]]] = [
         ("internal pack_panels", _PACK, panels.write),
-        ("internal pack_a", _PACK, pack_a),
+        ("internal pack_a", _PACK, pack_a.write),
         ("internal tile", _TILE, tile_writer(tile, vectors=2).write),
         ("internal half_tile", _TILE, tile_writer(tile, vectors=1).write),
         ("pack_b", _PACK, lambda code: _pack_b(code, tile)),
@@ -108,7 +95,7 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
             ("pack.words", _JOB, lambda code: _pack(code, tile, WORD)),
         ]
     declared: dict[str, str] = {}
-    texts = [AMX_CONFIGURATION] if tile is AMX_BF16 else []
+    texts = [amx_tiles.CONFIGURATION] if is_amx else []
     for name, parameters, write in writers:
         code = Code()
         write(code)
@@ -250,7 +237,7 @@ class _PartWriter:
     def write(self) -> None:
         code, m, k = self._code, _value("m"), _value("k")
         if self._tile is AMX_BF16:
-            configure(code)
+            amx_tiles.configure(code)
         block_rows = self._tile.block_rows
         with code.loop(index(0), m, block_rows) as row, code.loop(index(0), k, BLOCK_K) as step:
             rows = _at_most(code, code.op("sub", m, row), block_rows)
@@ -267,7 +254,7 @@ class _PartWriter:
             ):
                 self._write_tile(block, tiles, at, column)
         if self._tile is AMX_BF16:
-            release(code)
+            amx_tiles.release(code)
 
     def _is_packed(self, depth: LaneValue) -> LaneValue:
         if self._tile.numbers > 1:  # pairs are made as A is packed

@@ -9,15 +9,16 @@ import pytest
 pytest.importorskip("llvmlite", reason="machine code is built with llvmlite")
 import llvmlite.binding as llvm
 from support.matrix_products import (
+    INSTRUCTIONS,
     guarded,
     machine_of,
     module_of,
     multiply,
-    needs_bfloat16,
     plan_of,
 )
 
 from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
+from csrun.executable import bfloat16
 from csrun.executable.products import (
     AVX2,
     AVX512,
@@ -30,10 +31,14 @@ from csrun.executable.products import (
 )
 
 TILES = (AVX2, AVX512)  # this host runs both: vectors of 16 lanes are two of 8
-ALL_TILES = (*TILES, pytest.param(AVX512_BF16, marks=needs_bfloat16))
+BFLOAT16_TILES = [
+    pytest.param(bfloat16.TILES[each.values[0]], marks=each.marks) for each in INSTRUCTIONS
+]
+ALL_TILES = [*TILES, *BFLOAT16_TILES]
 EPS = np.finfo(np.float32).eps
 #: m, n, k around the edges of tiles, panels, blocks, and of what is packed.
 SIZES = [
+    (33, 31, 32),
     *((m, n, k) for m in (1, 6, 7) for n in (1, 8, 17) for k in (1, 4, 7)),
     (5, 9, 50),
     (13, 33, 3),
@@ -74,7 +79,7 @@ def check(a, b, out, tile, adds=False, **how):
 
     Operands of pairs are rounded to bfloat16 before, where they lie.
     """
-    for operand in (a, b) if tile is AVX512_BF16 else ():
+    for operand in (a, b) if tile.numbers > 1 else ():
         BFLOAT16.round(operand, operand)
     before = out.astype(np.float64) if adds else 0.0
     multiply(a, b, out, tile, adds, **how)
@@ -197,13 +202,15 @@ def test_a_matrix_is_packed_once_a_job():
 
 
 @pytest.mark.parametrize("size", [(40, 50, 60), (136, 50, 60), (130, 300, BLOCK_K + 71)], ids=str)
-@pytest.mark.parametrize("tiles", [TILES, pytest.param((AVX2, AVX512_BF16), marks=needs_bfloat16)])
+@pytest.mark.parametrize("tiles", [TILES, *BFLOAT16_TILES], ids=str)
 def test_bits_depend_on_k_alone(size, tiles):
     """Not on chunks, threads, tiles, orders in memory, nor on other rows and columns."""
     m, n, k = size
     a, b, found = normal(m, k), normal(k, n), []
-    for operand in (a, b) if AVX512_BF16 in tiles else ():
-        BFLOAT16.round(operand, operand)
+    if not isinstance(tiles, tuple):
+        for operand in (a, b):
+            BFLOAT16.round(operand, operand)
+        tiles = (AVX2, tiles) if tiles is AVX512_BF16 else (tiles,)
     for tile in tiles:
         for threads, rows in ((2, tile.rows), (2, 7), (3, 24), (1, m), (8, 12)):
             found.append(np.empty((m, n), np.float32))
