@@ -4,6 +4,7 @@ CB16 has 1 sign, 6 exponent and 9 mantissa bits. Its vendor publishes no exponen
 All three have subnormals, infinities and NaN as in IEEE 754, and round to nearest, ties to even.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
 WORD = "uint16"  # type of an array of words
+_BLOCK = 1 << 14  # numbers that are rounded at a time
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
 _SIGN, _MAGNITUDE, _INFINITY = 0x80000000, 0x7FFFFFFF, 0x7F800000
 
@@ -79,6 +81,11 @@ class HalfFormat:
         return self.bias == _FLOAT32_BIAS
 
     @property
+    def is_ieee(self) -> bool:
+        """Return whether it is float16, which NumPy converts, in hardware where there is some."""
+        return (self.mantissa_bits, self.bias) == (10, 15)
+
+    @property
     def rebias(self) -> int:
         """Difference of the biases, at the place of float32's exponent."""
         return (_FLOAT32_BIAS - self.bias) << _FLOAT32_BITS
@@ -90,27 +97,56 @@ class HalfFormat:
 
     def narrow(self, x: Floats, out: Words) -> None:
         """Round float32 to words, any shape."""
-        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        for part, words in _blocks(x, out):
+            if self.has_range_of_float32:
+                rounded = self._rounded_bits(part)
+                rounded >>= np.uint32(self.dropped_bits)
+                words[...] = rounded
+            elif self.is_ieee:
+                with np.errstate(over="ignore"):
+                    words[...] = part.astype(np.float16).view(np.uint16)
+            else:
+                words[...] = self._narrowed(part)
+            if part.size and np.isnan(part.max()):
+                self._set_nan(part, words)
+
+    def _rounded_bits(self, x: Floats) -> Words:
+        """Integers of the bits: a carry out of the mantissa is one into the exponent."""
+        bits = x.view(np.uint32)
+        found: Words = bits >> np.uint32(self.dropped_bits)
+        found &= np.uint32(1)
+        found += np.uint32((1 << (self.dropped_bits - 1)) - 1)
+        found += bits
+        return found
+
+    def _narrowed(self, x: Floats) -> Words:
+        """Words of a format with another range; of NaN any."""
+        bits = x.view(np.uint32)
         sign, magnitude = (bits & _SIGN) >> 16, bits & _MAGNITUDE
         dropped = np.uint32(self.dropped_bits)
-        words: Words
-        # In the integers of the bits, a carry out of the mantissa is one into the exponent.
         half = (1 << (self.dropped_bits - 1)) - 1
+        words: Words
         with np.errstate(over="ignore"):
             words = magnitude - np.uint32(self.rebias)
             words = (words + half + ((words >> dropped) & 1)) >> dropped
         np.minimum(words, self.infinity, out=words)
-        if not self.has_range_of_float32:
+        small = magnitude < np.float32(self.smallest_normal).view(np.uint32)
+        if small.any():
             # The sum's last place is the smallest subnormal: the addition rounds there.
             aligner = np.float32(self.aligner)
-            small = magnitude < np.float32(self.smallest_normal).view(np.uint32)
             with np.errstate(over="ignore", invalid="ignore"):
                 aligned = (magnitude.view(np.float32) + aligner).view(np.uint32)
-            words = np.where(small, aligned - aligner.view(np.uint32), words)
+            np.copyto(words, aligned - aligner.view(np.uint32), where=small)
+        words |= sign
+        return words
+
+    def _set_nan(self, x: Floats, words: Words) -> None:
+        """Quiet NaN, with the part of the payload that there is room for."""
+        bits = x.view(np.uint32)
         quiet = self.infinity | 1 << (self.mantissa_bits - 1)
-        nan = (magnitude >> dropped & ((1 << self.mantissa_bits) - 1)) | quiet
-        words = np.where(magnitude > _INFINITY, nan, words)
-        out[...] = words | sign
+        payload = (bits >> np.uint32(self.dropped_bits)) & ((1 << self.mantissa_bits) - 1)
+        nan = payload | quiet | ((bits & _SIGN) >> 16)
+        np.copyto(words, nan.astype(np.uint16), where=np.isnan(x))
 
     def widen(self, words: Words, out: Floats) -> None:
         """Words to float32, exactly, any shape."""
@@ -119,31 +155,30 @@ class HalfFormat:
             return
         np.take(_table(self), words, out=out, mode="clip")  # no word is out of range
 
-    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
     def round(self, x: Floats, out: Floats) -> None:
         """Round float32 to the nearest number of the format, any shape; out may be x."""
-        if (self.mantissa_bits, self.bias) == (10, 15):
-            out[...] = x.astype(np.float16)  # in hardware, where there is some
+        for part, rounded in _blocks(x, out):
+            self._round(part, rounded)
+
+    @np.errstate(over="ignore", invalid="ignore")  # infinities and NaN are values like others
+    def _round(self, x: Floats, out: Floats) -> None:
+        if self.is_ieee:
+            out[...] = x.astype(np.float16)
             return
-        # In the integers of the bits, a carry out of the mantissa is one into the exponent.
-        bits = x.view(np.uint32)
-        found = bits >> np.uint32(self.dropped_bits)
-        found &= np.uint32(1)
-        found += np.uint32((1 << (self.dropped_bits - 1)) - 1)
-        found += bits
+        found = self._rounded_bits(x)
         found &= np.uint32(-(1 << self.dropped_bits) & 0xFFFFFFFF)
         rounded = found.view(np.float32)
-        magnitude = np.abs(x)
         if not self.has_range_of_float32:
             # The sum's last place is the smallest subnormal: the addition rounds there.
-            small, aligner = magnitude < self.smallest_normal, np.float32(self.aligner)
+            magnitude, aligner = np.abs(x), np.float32(self.aligner)
+            small = magnitude < self.smallest_normal
             if small.any():
                 aligned = np.copysign((magnitude + aligner) - aligner, x)
                 np.copyto(rounded, aligned, where=small)
             large = np.abs(rounded) > np.float32(self.largest)
             if large.any():
                 np.copyto(rounded, np.copysign(np.float32(np.inf), x), where=large)
-        if not magnitude.max(initial=0) < np.inf:
+        if x.size and np.isnan(x.max()):
             np.copyto(rounded, x, where=np.isnan(x))
         out[...] = rounded
 
@@ -152,6 +187,17 @@ class HalfFormat:
         found = np.array([number], np.float32)
         self.round(found, found)
         return float(found[0])
+
+
+def _blocks(x: Floats, out: Words) -> Iterator[tuple[Floats, Words]]:
+    """Parts of float32 and of what becomes of them, which fit a cache if both are contiguous."""
+    x = np.ascontiguousarray(x, np.float32)
+    if not out.flags.c_contiguous:
+        yield x, out
+        return
+    flat, words = x.reshape(-1), out.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        yield flat[start : start + _BLOCK], words[start : start + _BLOCK]
 
 
 @cache
