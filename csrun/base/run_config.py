@@ -104,8 +104,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
     scale halves.
     kernels: `numpy`, or `llvm`, machine code, which needs llvmlite; `auto`: machine code where the
     host can run it. products: of machine code; `own` has the same bits with any number of threads,
-    and multiplies bfloat16 by AVX512-BF16 where the CPU has it, `float32` never; `blas` leaves
-    matrix products to NumPy's BLAS.
+    and multiplies bfloat16 by AMX or AVX512-BF16 where the CPU has it, `float32` never; `blas`
+    leaves matrix products to NumPy's BLAS.
     """
 
     cs_ip: str | None = None

@@ -25,7 +25,7 @@ def has(instructions: Instructions) -> bool:
 def fastest() -> Instructions | None:
     """The instructions that are faster here than float32 products; None if there are none.
 
-    CPUs with AMX take longer for AVX512-BF16 than for float32: Granite Rapids 1.4 times as long.
+    CPUs with AMX take longer for AVX512-BF16 than for float32: Granite Rapids 1.7 times as long.
     """
     if has("amx_bf16"):
         return "amx_bf16"

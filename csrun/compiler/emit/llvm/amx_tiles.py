@@ -43,7 +43,7 @@ def release(code: Code) -> None:
     code.effect("llvm.x86.tilerelease", "")
 
 
-class TileWriter:
+class AmxTileWriter:
     """Writes the function of a tile, for one or two registers of columns."""
 
     def __init__(self, tile: Tile, vectors: int) -> None:

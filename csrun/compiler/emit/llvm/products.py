@@ -74,7 +74,7 @@ def product_code(tile: Tile, half: HalfFormat | None = None) -> ProductCode:
     """The functions, for tiles of this size; half: the format of words that B may be of."""
     panels, is_amx = PanelWriter(tile.columns, tile), tile is AMX_BF16
     pack_a = amx_tiles.RowWriter(tile) if is_amx else PanelWriter(tile.rows, tile)
-    tile_writer = amx_tiles.TileWriter if is_amx else TileWriter
+    tile_writer = amx_tiles.AmxTileWriter if is_amx else TileWriter
     writers: list[tuple[str, str, Callable[[Code], None]]] = [
         ("internal pack_panels", _PACK, panels.write),
         ("internal pack_a", _PACK, pack_a.write),
