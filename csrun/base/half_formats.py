@@ -4,6 +4,7 @@ CB16 has 1 sign, 6 exponent and 9 mantissa bits. Its vendor publishes no exponen
 All three have subnormals, infinities and NaN as in IEEE 754, and round to nearest, ties to even.
 """
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,9 +19,9 @@ Floats = npt.NDArray[Any]
 Words = npt.NDArray[Any]
 
 WORD = "uint16"  # type of an array of words
-_BLOCK = 1 << 14  # numbers that are rounded at a time
+_BLOCK = 1 << 15  # numbers that are rounded at a time
 _FLOAT32_BITS, _FLOAT32_BIAS = 23, 127
-_SIGN, _MAGNITUDE, _INFINITY = 0x80000000, 0x7FFFFFFF, 0x7F800000
+_SIGN, _MAGNITUDE, _INFINITY, _QUIET = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x00400000
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class HalfFormat:
     def dropped_bits(self) -> int:
         """Bits of float32's mantissa that a word has no room for."""
         return _FLOAT32_BITS - self.mantissa_bits
+
+    @property
+    def _kept_bits(self) -> int:
+        """Mask of float32's bits that a number of the format may have."""
+        return -(1 << self.dropped_bits) & 0xFFFFFFFF
 
     @property
     def infinity(self) -> int:
@@ -99,9 +105,9 @@ class HalfFormat:
         """Round float32 to words, any shape."""
         for part, words in _blocks(x, out):
             if self.has_range_of_float32:
-                rounded = self._rounded_bits(part)
-                rounded >>= np.uint32(self.dropped_bits)
-                words[...] = rounded
+                rounded = self._rounded_bits(part, _scratch_of(part))
+                dropped = np.uint32(self.dropped_bits)
+                np.right_shift(rounded, dropped, out=words, casting="unsafe")
             elif self.is_ieee:
                 with np.errstate(over="ignore"):
                     words[...] = part.astype(np.float16).view(np.uint16)
@@ -110,14 +116,23 @@ class HalfFormat:
             if part.size and np.isnan(part.max()):
                 self._set_nan(part, words)
 
-    def _rounded_bits(self, x: Floats) -> Words:
-        """Integers of the bits: a carry out of the mantissa is one into the exponent."""
+    def words(self, x: Floats, out: Words) -> None:
+        """Words of numbers that the format has, any shape."""
+        if self.has_range_of_float32 and x.flags.c_contiguous and out.flags.c_contiguous:
+            out.reshape(-1)[...] = x.reshape(-1).view(np.uint16)[1::2]  # little-endian
+        else:
+            self.narrow(x, out)
+
+    def _rounded_bits(self, x: Floats, out: Words) -> Words:
+        """Integers of the bits: a carry out of the mantissa is one into the exponent.
+
+        What is left of the bits that the format drops is not set to zero.
+        """
         bits = x.view(np.uint32)
-        found: Words = bits >> np.uint32(self.dropped_bits)
-        found &= np.uint32(1)
-        found += np.uint32((1 << (self.dropped_bits - 1)) - 1)
-        found += bits
-        return found
+        np.right_shift(bits, np.uint32(self.dropped_bits), out=out)
+        np.bitwise_and(out, np.uint32(1), out=out)
+        np.add(out, np.uint32((1 << (self.dropped_bits - 1)) - 1), out=out)
+        return np.add(out, bits, out=out)
 
     def _narrowed(self, x: Floats) -> Words:
         """Words of a format with another range; of NaN any."""
@@ -165,8 +180,12 @@ class HalfFormat:
         if self.is_ieee:
             out[...] = x.astype(np.float16)
             return
-        found = self._rounded_bits(x)
-        found &= np.uint32(-(1 << self.dropped_bits) & 0xFFFFFFFF)
+        found, kept = self._rounded_bits(x, _scratch_of(x)), np.uint32(self._kept_bits)
+        has_nan = x.size and np.isnan(x.max())
+        if self.has_range_of_float32 and not has_nan and out.dtype == np.float32:
+            np.bitwise_and(found, kept, out=out.view(np.uint32))
+            return
+        found &= kept
         rounded = found.view(np.float32)
         if not self.has_range_of_float32:
             # The sum's last place is the smallest subnormal: the addition rounds there.
@@ -178,8 +197,8 @@ class HalfFormat:
             large = np.abs(rounded) > np.float32(self.largest)
             if large.any():
                 np.copyto(rounded, np.copysign(np.float32(np.inf), x), where=large)
-        if x.size and np.isnan(x.max()):
-            np.copyto(rounded, x, where=np.isnan(x))
+        if has_nan:  # quiet, so that what is left of it is one
+            np.copyto(found, (x.view(np.uint32) | _QUIET) & kept, where=np.isnan(x))
         out[...] = rounded
 
     def nearest(self, number: float) -> float:
@@ -187,6 +206,23 @@ class HalfFormat:
         found = np.array([number], np.float32)
         self.round(found, found)
         return float(found[0])
+
+
+class _Scratch(threading.local):
+    """Integers of a block, in each thread."""
+
+    def __init__(self) -> None:
+        self.integers = np.empty(_BLOCK, np.uint32)
+
+
+_scratch = _Scratch()
+
+
+def _scratch_of(x: Floats) -> Words:
+    """Integers as many as there are numbers."""
+    if x.size > _BLOCK:  # it is not contiguous, and no block
+        return np.empty(x.shape, np.uint32)
+    return _scratch.integers[: x.size].reshape(x.shape)
 
 
 def _blocks(x: Floats, out: Words) -> Iterator[tuple[Floats, Words]]:

@@ -42,6 +42,14 @@ def narrow_half(x: Any, mantissa_bits: int, bias: int) -> Any:
 
 
 @singledispatch
+def half_words(x: Any, mantissa_bits: int, bias: int) -> Any:
+    """Words of numbers that a 16-bit format has."""
+    out = np.empty(x.shape, np.uint16)
+    HalfFormat("", mantissa_bits, bias).words(np.asarray(x, np.float32), out)
+    return out
+
+
+@singledispatch
 def widen_half(words: Any, mantissa_bits: int, bias: int) -> Any:
     """Numbers of words of a 16-bit format."""
     out = np.empty(words.shape, np.float32)

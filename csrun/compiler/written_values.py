@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.batch_axes import Dependence, Dependences, Over
-from csrun.cirh.ops.half import NarrowHalfOp, RoundHalfOp, WidenHalfOp
+from csrun.cirh.ops.half import HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.compiler.graph.array import Array
 from csrun.compiler.graph.graph import GRADIENT, INPUT, LOSS, Graph
 from csrun.compiler.graph.kernel import Kernel
@@ -21,7 +21,7 @@ from csrun.compiler.lair.loop_kernel import LoopKernel
 from csrun.executable import RECORDED, Combine, RecordedValue
 
 OUTPUT = "output/"
-_FORMATS = (NarrowHalfOp, RoundHalfOp, WidenHalfOp)
+_FORMATS = (HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp)
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,11 @@ def widened(words: Array, mantissa_bits: int, bias: int) -> Array:
     return found.T if is_turned else found
 
 
+def half_words(x: Array, mantissa_bits: int, bias: int, out: Array) -> None:
+    """Words of numbers that a 16-bit format has, any shape: float32 -> uint16."""
+    HalfFormat("", mantissa_bits, bias).words(x, out)
+
+
 def widen_half(words: Array, mantissa_bits: int, bias: int, out: Array) -> None:
     """Widen words of a 16-bit format, any shape: uint16 -> float32."""
     HalfFormat("", mantissa_bits, bias).widen(words, out)

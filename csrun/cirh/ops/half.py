@@ -7,7 +7,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.base.half_formats import WORD
-from csrun.cirh.math_functions import narrow_half, round_half, widen_half
+from csrun.cirh.math_functions import half_words, narrow_half, round_half, widen_half
 from csrun.cirh.ops.base import ElementwiseOp, Properties, Types
 from csrun.cirh.ops.rounding import RoundingOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type
@@ -67,6 +67,19 @@ class NarrowHalfOp(ConvertingOp):
 
 
 @irdl_op_definition
+class HalfWordsOp(ConvertingOp):
+    """Words of numbers that a 16-bit format has."""
+
+    name = "cirh.half_words"
+    FROM: ClassVar = "float32"
+    TO: ClassVar = WORD
+
+    @staticmethod
+    def formula(x: Any, mantissa_bits: int, bias: int) -> Any:
+        return half_words(x, mantissa_bits, bias)
+
+
+@irdl_op_definition
 class WidenHalfOp(ConvertingOp):
     """Numbers of words of a 16-bit format."""
 
@@ -79,4 +92,4 @@ class WidenHalfOp(ConvertingOp):
         return widen_half(x, mantissa_bits, bias)
 
 
-OPS = (RoundHalfOp, NarrowHalfOp, WidenHalfOp)
+OPS = (RoundHalfOp, NarrowHalfOp, HalfWordsOp, WidenHalfOp)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from csrun.cirh.math_functions import (
+    half_words,
     logistic,
     narrow_half,
     normal_cdf,
@@ -57,6 +58,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 logistic.register(Symbol, lambda x: x.record("logistic"))
 normal_cdf.register(Symbol, lambda x: x.record("normal_cdf"))
+half_words.register(Symbol, lambda x, *numbers: x.record("half_words", *numbers))
 round_half.register(Symbol, lambda x, *numbers: x.record("round_half", *numbers))
 narrow_half.register(Symbol, lambda x, *numbers: x.record("narrow_half", *numbers))
 widen_half.register(Symbol, lambda x, *numbers: x.record("widen_half", *numbers))

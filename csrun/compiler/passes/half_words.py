@@ -11,7 +11,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from csrun.base.half_formats import WORD, HalfFormat
 from csrun.cirh import storage_of
 from csrun.cirh.ops.embedding import EmbeddingOp
-from csrun.cirh.ops.half import ConvertingOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp
+from csrun.cirh.ops.half import ConvertingOp, HalfWordsOp, NarrowHalfOp, RoundHalfOp, WidenHalfOp
 from csrun.cirh.ops.learning import AssignOp, UpdatingOp
 from csrun.cirh.ops.model import LossOp, ParameterOp
 from csrun.cirh.ops.shape import VIEWS
@@ -91,12 +91,13 @@ class _WordInsertion:
                 rounded = rounded.owner.x
             owner = rounded.owner
             assert isinstance(owner, RoundHalfOp), "each gradient is rounded"
-            words = self._converted(NarrowHalfOp, rounded, owner)
+            words = self._converted(HalfWordsOp, rounded, owner)
             Rewriter.insert_op(words, InsertPoint.after(owner))
             update.operands[1] = _under(views, words.out, InsertPoint.before(update))
             _erase_unread_views(rounded)
             if rounded.uses.get_length() == 1:
-                words.operands[0] = owner.x
+                narrowed = self._converted(NarrowHalfOp, owner.x, owner)
+                Rewriter.replace_op(words, narrowed)
                 Rewriter.erase_op(owner)
         return len(trained)
 
@@ -106,7 +107,7 @@ class _WordInsertion:
         for op in self._operations[: self._loss]:
             is_there = isinstance(op, RoundHalfOp) and op.parent is not None
             if is_there and (reads := list(self._late(op.results[0]))):
-                words = self._converted(NarrowHalfOp, op.results[0], op)
+                words = self._converted(HalfWordsOp, op.results[0], op)
                 Rewriter.insert_op(words, InsertPoint.after(op))
                 self._widen(words.out, reads)
                 count += 1

@@ -303,6 +303,13 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         bias=15,
     ),
     case(
+        half.HalfWordsOp,
+        lambda torch, x: x.to(torch.bfloat16).view(torch.uint16),
+        np.array([1.0, -0.0, 1.5 * 2.0**127, 2.0**-130, -1.5], np.float32),
+        mantissa_bits=7,
+        bias=127,
+    ),
+    case(
         half.WidenHalfOp,
         lambda torch, words: words.view(torch.bfloat16).float(),
         np.array([0x0001, 0x8000, 0x3F81, 0x7F80], np.uint16),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from csrun.base.half_formats import HalfFormat
 from csrun.compiler.emit.llvm.code import Code, LaneValue, NoMachineCodeError
 
-_SIGN, _INFINITY = -(1 << 31), 0x7F800000
+_SIGN, _INFINITY, _QUIET = -(1 << 31), 0x7F800000, 1 << 22
 
 
 def round_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
@@ -29,7 +29,11 @@ def round_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
     rounded = code.convert("bitcast", found, "float32")
     if not half.has_range_of_float32:
         rounded = _in_range(code, half, x, rounded)
-    return code.select(code.compare("uno", x, x), x, rounded)
+    # NaN is quiet, so that what is left of it is one.
+    quiet = code.op("or", bits, code.constant(_QUIET, integers))
+    quiet = code.op("and", quiet, code.constant(-(1 << dropped), integers))
+    quiet = code.convert("bitcast", quiet, "float32")
+    return code.select(code.compare("uno", x, x), quiet, rounded)
 
 
 def _in_range(code: Code, half: HalfFormat, x: LaneValue, rounded: LaneValue) -> LaneValue:
@@ -75,6 +79,16 @@ def narrow_half(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
     return code.convert("trunc", word, "uint16")
 
 
+def half_words(code: Code, half: HalfFormat, x: LaneValue) -> LaneValue:
+    """Words of numbers that the format has."""
+    if not half.has_range_of_float32:
+        return narrow_half(code, half, x)
+    integers = x.kind.of("int32")
+    bits = code.convert("bitcast", x, "int32")
+    upper = code.op("lshr", bits, code.constant(half.dropped_bits, integers))
+    return code.convert("trunc", upper, "uint16")
+
+
 def _is_below(code: Code, x: LaneValue, bound: float) -> LaneValue:
     return code.compare("olt", code.call("fabs", x), code.constant(bound, x.kind))
 
@@ -110,5 +124,6 @@ def widen_half(code: Code, half: HalfFormat, words: LaneValue) -> LaneValue:
 CONVERSIONS: Mapping[str, Callable[[Code, HalfFormat, LaneValue], LaneValue]] = {
     "round_half": round_half,
     "narrow_half": narrow_half,
+    "half_words": half_words,
     "widen_half": widen_half,
 }

@@ -10,7 +10,12 @@ from csrun.base.half_formats import BFLOAT16, FLOAT16, cbfloat16
 from csrun.compiler.emit.llvm.half import CONVERSIONS
 
 FORMATS = {"float16": FLOAT16, "bfloat16": BFLOAT16, "cb16": cbfloat16(), "cb16_40": cbfloat16(40)}
-OPERANDS = {"round_half": "float32", "narrow_half": "float32", "widen_half": "uint16"}
+OPERANDS = {
+    "round_half": "float32",
+    "narrow_half": "float32",
+    "half_words": "float32",
+    "widen_half": "uint16",
+}
 WORDS = np.arange(1 << 16, dtype=np.uint16)
 
 
@@ -21,7 +26,7 @@ def functions(request):
         for name, make in CONVERSIONS.items()
         for kind, half in FORMATS.items()
     }
-    operands = {each: (OPERANDS[each.partition("_half")[0] + "_half"],) for each in made}
+    operands = {f"{name}_{kind}": (dtype,) for name, dtype in OPERANDS.items() for kind in FORMATS}
     return LaneFunctions(made, operands, request.param)
 
 
@@ -55,3 +60,11 @@ def test_numbers_are_narrowed_and_rounded_alike(functions, kind):
     found = functions(f"round_half_{kind}", x)
     np.testing.assert_array_equal(found[is_number], rounded[is_number])
     assert np.isnan(found[~is_number]).all()
+    # What is rounded keeps its number as words of it.
+    for numbers_of_format in (rounded, found):
+        kept, of_code = np.empty_like(words), functions(f"half_words_{kind}", numbers_of_format)
+        half.words(numbers_of_format, kept)
+        np.testing.assert_array_equal(kept[is_number], words[is_number])
+        np.testing.assert_array_equal(of_code, kept)
+        half.widen(kept, rounded)
+        assert np.isnan(rounded[~is_number]).all()
