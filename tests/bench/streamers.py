@@ -66,11 +66,11 @@ class Job:
         )  # fmt: skip
         for _ in range(FROM // LOG_STEPS):
             self._line()
-        self._signal(signal.SIGSTOP)
+        self.stop()
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._signal(signal.SIGCONT)
+        self.resume()
         self._launcher.send_signal(signal.SIGINT)
         self._launcher.communicate()
         self._folder.cleanup()
@@ -80,15 +80,23 @@ class Job:
         """Folder of csrun's state that it is registered in."""
         return f"{self._folder.name}/state"
 
+    def resume(self) -> None:
+        """Let it run until it is stopped."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Stop all of its processes but the launcher."""
+        self._signal(signal.SIGSTOP)
+
     def measure(self, least_s: float = 0.0) -> Rate:
         """Resume the job, measure it for at least this long, and stop it again."""
-        self._signal(signal.SIGCONT)
+        self.resume()
         for _ in range(STALE):
             began = ended = self._line()
         lines = 0
         while lines < MEASURED or ended[0] - began[0] < least_s:
             ended, lines = self._line(), lines + 1
-        self._signal(signal.SIGSTOP)
+        self.stop()
         wall_s, cpu_s = (after - before for before, after in zip(began, ended, strict=True))
         steps = lines * LOG_STEPS
         return Rate(steps / wall_s, cpu_s / steps * 1e6)

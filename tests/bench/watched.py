@@ -1,121 +1,185 @@
-"""Steps a second of a job with csrun top beside it, and without.
+"""Steps a second of a job that is watched, beside those of the same job when nobody watches.
 
-One job runs in turns of some seconds: alone, beside the live screen, and beside `csrun top -o json`
-once a second. It is stopped in between, as the screen is, so that other load on the machine affects
-all sides equally. A ratio is the median of those of the rounds, in each of which all sides had a
-turn: a machine's speed changes more from round to round than by the screen. The promise is that of
-the live screen: another start of Python a second takes processor time of its own, which a job that
-uses all processors does without.
+One job runs in turns of two seconds: alone, beside a process that wakes up once a second and does
+nothing, beside the live screen of `csrun top`, and beside `csrun dashboard` with a page of the job.
+It is stopped in between, and so are the others, so that other load on the machine affects all sides
+equally. A turn is compared with the mean of the turns alone before and after it: a machine's speed
+drifts. A ratio is the median of those of the rounds. That of the process which does nothing says
+how exact the others are.
+
+The page is a client that takes what a browser would get; a browser draws in processes of its own.
+`csrun top -o json` is no side, as it ends: its processor time, mostly the start of Python, is a row
+of its own.
 """
 
+import http.client
 import os
 import pty
-import signal
-import statistics
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from signal import SIGCONT, SIGSTOP
+from statistics import median
+from subprocess import DEVNULL, PIPE
+from urllib.parse import urlsplit
 
 from processes import cpu_seconds
 from result import Result
-from streamers import BINARIES, Job
+from streamers import BINARIES, Job, Rate
 
 TURN_S = 2.0
-EVERY_S = 1.0  # of the live screen's frames, too
-ROUNDS = 12
-ALONE, LIVE = "no csrun top", "csrun top"
+ROUNDS = 10
+COMMANDS = 5
+WORKLOAD = "fc_mnist 10 x 50, {}"
 PROMISED = 0.99
-TOP = str(BINARIES / "csrun"), "top"
-Beside = Callable[[], AbstractContextManager[object]]
+SPARE_CPUS = 0.01 * (os.cpu_count() or 1)  # that a job on all CPUs does without
+ALONE, ASLEEP, SCREEN, PAGE = "not watched", "a process asleep", "csrun top", "csrun dashboard"
+PROGRAM = str(BINARIES / "csrun")
+SLEEP = "import os, time; os.nice(19); print(flush=True)\nwhile True: time.sleep(1)"
+
+
+@contextmanager
+def sleeper(state: str) -> Iterator[int]:
+    """A process that wakes up as often as the screen, at its priority."""
+    with _started([sys.executable, "-c", SLEEP], state, PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
 
 
 @contextmanager
 def screen(state: str) -> Iterator[int]:
-    """The live screen on a terminal of its own; its process, which is stopped."""
+    """The live screen on a terminal of its own."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "CSRUN_STATE_DIR": state, "TERM": "xterm-256color"}
-    process = subprocess.Popen(TOP, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    os.read(ours, 1)  # it has begun to draw
-    drain = threading.Thread(target=_read_all, args=(ours,))
-    drain.start()
-    process.send_signal(signal.SIGSTOP)
-    try:
+    with _started([PROGRAM, "top"], state, theirs) as process:
+        os.close(theirs)
+        os.read(ours, 1)  # it has begun to draw
+        _read_on(partial(os.read, ours))
         yield process.pid
+    os.close(ours)
+
+
+@contextmanager
+def page(state: str) -> Iterator[int]:
+    """The server of the dashboard, with a client that takes what a page of the job gets."""
+    with _started([PROGRAM, "dashboard", state], state, PIPE) as process:
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().decode().split()[0])
+        with closing(http.client.HTTPConnection(address.netloc)) as connection:
+            connection.request("GET", f"/events?{address.query}&run=1")
+            answer = connection.getresponse()
+            answer.readline()
+            _read_on(answer.read1)
+            yield process.pid
+
+
+SIDES = {ASLEEP: sleeper, SCREEN: screen, PAGE: page}
+
+
+@contextmanager
+def _started(
+    words: Sequence[str], state: str, terminal: int
+) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = {**os.environ, "CSRUN_STATE_DIR": state, "TERM": "xterm-256color"}
+    process = subprocess.Popen(words, env=environment, stdin=terminal, stdout=terminal)
+    try:
+        yield process
     finally:
         process.kill()
-        process.wait()
-        drain.join()
-        os.close(ours)
+        process.communicate()
 
 
-def _read_all(terminal: int) -> None:
-    try:
-        while os.read(terminal, 1 << 16):
-            pass
-    except OSError:  # the other end is closed
-        pass
+def _read_on(read: Callable[[int], bytes | None]) -> None:
+    """Take what comes, in a thread."""
+
+    def take() -> None:
+        with suppress(OSError, ValueError):  # the other end is closed, or this one
+            while read(1 << 16):
+                pass
+
+    threading.Thread(target=take, daemon=True).start()
 
 
-@contextmanager
-def resumed(pid: int) -> Iterator[None]:
-    """A stopped process, resumed for the duration of the block."""
-    os.kill(pid, signal.SIGCONT)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGSTOP)
+@dataclass
+class Watched:
+    """Turns of a job beside one process, compared with those of the job alone.
+
+    rates: beside it; ratios: steps a second over those alone; cpu_ratios: the same of the processor
+    time of a step. used_s, shown_s: processor time of the process, and how long it ran.
+    """
+
+    pid: int
+    rates: list[Rate] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    cpu_ratios: list[float] = field(default_factory=list)
+    used_s: float = 0.0
+    shown_s: float = 0.0
+
+    def turn(self, job: Job, before: Rate) -> Rate:
+        """One turn beside the process, and one alone after it, which is returned."""
+        used_s, began_s = cpu_seconds([self.pid]), time.monotonic()
+        os.kill(self.pid, SIGCONT)
+        rate = job.measure(TURN_S)
+        os.kill(self.pid, SIGSTOP)
+        self.used_s += cpu_seconds([self.pid]) - used_s
+        self.shown_s += time.monotonic() - began_s
+        after = job.measure(TURN_S)
+        self.rates.append(rate)
+        self.ratios.append(2 * rate.steps_per_s / (before.steps_per_s + after.steps_per_s))
+        self.cpu_ratios.append(2 * rate.cpu_us / (before.cpu_us + after.cpu_us))
+        return after
+
+    def results(self, name: str, mode: str) -> Iterator[Result]:
+        """Medians, beside those of the job alone."""
+        promised, spare = (None, None) if name == ASLEEP else (PROMISED, SPARE_CPUS)
+        rate, cpu_us = (
+            median(r.steps_per_s for r in self.rates),
+            median(r.cpu_us for r in self.rates),
+        )
+        ratio, cpu_ratio = median(self.ratios), median(self.cpu_ratios)
+        share = self.used_s / self.shown_s
+        result = partial(Result, "watched", WORKLOAD.format(mode), name)
+        yield result("steps/s", rate, ALONE, ratio, ROUNDS, at_least=promised)
+        yield result("µs of CPU a step", cpu_us, ALONE, cpu_ratio, ROUNDS)
+        yield result("CPUs", share, "one CPU", share, ROUNDS, at_most=spare)
 
 
-@contextmanager
-def repeated(state: str) -> Iterator[None]:
-    """`csrun top -o json` once a second meanwhile."""
-    over = threading.Event()
-    environment = {**os.environ, "CSRUN_STATE_DIR": state}
-
-    def run() -> None:
-        while not over.is_set():
-            began_s = time.monotonic()
-            subprocess.run([*TOP, "-o", "json"], env=environment, check=True, capture_output=True)
-            over.wait(max(0.0, EVERY_S - (time.monotonic() - began_s)))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def command_cpu_s(state: str) -> float:
+    """Processor time of one `csrun top -o json`: the median of some."""
+    environment, found = {**os.environ, "CSRUN_STATE_DIR": state}, []
+    for _ in range(COMMANDS):
+        before = os.times()
+        subprocess.run([PROGRAM, "top", "-o", "json"], env=environment, check=True, stdout=DEVNULL)
+        after = os.times()
+        found.append(sum(after[2:4]) - sum(before[2:4]))  # of children that have ended
+    return median(found)
 
 
 def bench(mode: str) -> None:
-    """Measure each side in turn, and print the medians beside those of the job alone."""
-    with Job(mode, 1) as job, screen(job.state) as pid:
-        sides: dict[str, Beside] = {
-            ALONE: nullcontext,
-            LIVE: lambda: resumed(pid),
-            "csrun top -o json": lambda: repeated(job.state),
-        }
-        found: dict[str, list[float]] = {name: [] for name in sides}
-        used_s, shown_s = cpu_seconds([pid]), 0.0
+    """Measure each side in turn."""
+    with Job(mode, 1) as job, ExitStack() as beside:
+        job.resume()
+        pids = {name: beside.enter_context(side(job.state)) for name, side in SIDES.items()}
+        job.stop()
+        for pid in pids.values():
+            os.kill(pid, SIGSTOP)
+        found = {name: Watched(pid) for name, pid in pids.items()}
+        once_s = command_cpu_s(job.state)
+        alone = job.measure(TURN_S)
         for _ in range(ROUNDS):
-            for name, beside in sides.items():
-                began_s = time.monotonic()
-                with beside():
-                    found[name].append(job.measure(TURN_S).steps_per_s)
-                shown_s += time.monotonic() - began_s if name == LIVE else 0.0
-        share = (cpu_seconds([pid]) - used_s) / shown_s
-    alone = found.pop(ALONE)
-    for name, rates in found.items():
-        ratios = (rate / other for rate, other in zip(rates, alone, strict=True))
-        Result(
-            "watched", f"fc_mnist 10 x 50, {mode}", name, "steps/s", statistics.median(rates),
-            ALONE, statistics.median(ratios), ROUNDS, at_least=PROMISED if name == LIVE else None,
-        ).print()  # fmt: skip
+            for each in found.values():
+                alone = each.turn(job, alone)
+    for name, each in found.items():
+        for result in each.results(name, mode):
+            result.print()
     Result(
-        "watched", f"fc_mnist 10 x 50, {mode}", LIVE, "CPUs", share, "one CPU", share, ROUNDS
+        "watched", WORKLOAD.format(mode), "csrun top -o json", "CPU s a command", once_s,
+        "one second", once_s, COMMANDS,
     ).print()  # fmt: skip
 
 
