@@ -13,10 +13,10 @@ from csrun.compiler.report.drawings import Area, Drawing, DrawnRegion, GroupStre
 from csrun.executable import Plan, Visit
 from csrun.executable.executable import PLAN_FILE
 from csrun.records import trace_file
+from csrun.records.model_dir import MOST_PLAN_BYTES
 from csrun.records.trace_file import Process, Span
 from csrun.site.site import System
 
-MOST_PLAN_BYTES = 256 << 20
 MOST_STEPS_SHOWN = 20
 MOST_SPANS = 2000  # of other tracks in a step
 _STEPS = re.compile(r"steps_(\d+)_(\d+)")

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,7 @@ import yaml
 
 from csrun.base import files
 from csrun.base.errors import UsageError
+from csrun.base.mode import RunMode
 from csrun.base.open_folder import open_folder
 from csrun.base.run_command import RunCommand
 from csrun.records import performance, trace_file
@@ -21,6 +23,8 @@ from csrun.records import performance, trace_file
 LOCK_FILE = ".lock"
 _WRITTEN_FOLDERS = ("train", "eval", "predict", performance.FOLDER, trace_file.FOLDER)
 COMPILE_MANIFEST = "manifest.json"
+COMPILE_PLAN = "plan.json"
+MOST_PLAN_BYTES = 256 << 20
 COMMAND_FILE = Path("train", "command_train.json")
 _HOLDER_CHARACTERS = 200
 _UNNAMED = "another process"
@@ -198,10 +202,33 @@ def read_command(model_dir: Path) -> RunCommand:
         raise UsageError(f"{path}: the run's command cannot be read: train again") from error
 
 
+class _PlanPart(msgspec.Struct, frozen=True):
+    """Part of a compile's plan.json; all of it is in `csrun.executable`."""
+
+    run_mode: str
+
+
 def newest_compile(model_dir: Path) -> Path | None:
-    """Folder of the newest compile in a model_dir; None where there is none."""
-    found: list[tuple[int, Path]] = []
+    """Folder of the newest compile in a model_dir: of a training if there is one; None where there
+    is none at all.
+    """
+    found = sorted(_compiles(model_dir), reverse=True)
+    trainings = (each for each in found if _run_mode_of(each[1], each[0]) == RunMode.TRAIN)
+    newest = next(trainings, found[0] if found else None)
+    return None if newest is None else newest[1]
+
+
+def _compiles(model_dir: Path) -> Iterator[tuple[int, Path]]:
+    """Folders of compiles, each with the time when it was written."""
     for path in model_dir.glob(f"tfcs_*/{COMPILE_MANIFEST}"):
         with suppress(OSError):  # removed meanwhile
-            found.append((path.stat().st_mtime_ns, path.parent))
-    return max(found)[1] if found else None
+            yield path.stat().st_mtime_ns, path.parent
+
+
+@lru_cache
+def _run_mode_of(compiled: Path, written_ns: int) -> str:
+    """Kind of program of a compile; empty if its plan cannot be read."""
+    with suppress(OSError, msgspec.MsgspecError):
+        plan = files.find(compiled / COMPILE_PLAN, MOST_PLAN_BYTES).data
+        return msgspec.json.decode(plan, type=_PlanPart).run_mode
+    return ""

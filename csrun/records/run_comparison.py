@@ -93,9 +93,6 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
     both = [mode for mode in modes[0] if mode in modes[1]]
     parameters = parameters_of(first, both), parameters_of(second, both)
     identity = identity_of(first), identity_of(second)
-    if modes[0] != modes[1]:  # the newest compile may be that of another mode
-        for each in identity:
-            each.pop("compile", None)
     return RunComparison(
         tuple(differences(*parameters)),
         tuple(differences(*identity)),
@@ -172,7 +169,9 @@ def parameters_of(model_dir: Path, modes: Iterable[str] | None = None) -> dict[s
 
 
 def identity_of(model_dir: Path) -> dict[str, str]:
-    """Identity of the newest checkpoint (seed, versions, form of kernels), and the CPU."""
+    """Identity of the newest checkpoint (seed, versions, form of kernels), the newest
+    compile of a training, and the CPU that it is for.
+    """
     found: dict[str, str] = {}
     with suppress(CsrunError):  # a damaged one: `csrun checkpoint verify` reports it
         newest = checkpoints.latest(model_dir)

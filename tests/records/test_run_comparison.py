@@ -1,5 +1,6 @@
 """Comparison of the model_dirs of two runs."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -52,19 +53,39 @@ def test_the_first_step_that_differs_and_why(tmp_path: Path) -> None:
     assert (losses.largest.step, losses.largest.relative) == (200, 0.5)
 
 
+def compiled(folder: Path, checksum: str, run_mode: str, written_s: int) -> Path:
+    """A compile that was written at this time."""
+    made = folder / f"tfcs_{checksum}"
+    made.mkdir()
+    (made / model_dir.COMPILE_PLAN).write_text(f'{{"run_mode": "{run_mode}"}}')
+    manifest = made / model_dir.COMPILE_MANIFEST
+    manifest.write_text("{}")
+    os.utime(manifest, (written_s, written_s))
+    return made
+
+
 def test_a_mode_that_one_run_alone_was_run_in_is_no_difference(tmp_path: Path) -> None:
     first, second = make(tmp_path / "a", {1: 2.0}), make(tmp_path / "b", {1: 2.0})
     model_dir.write_params(second, "eval", PARAMS)
-    compiled = second / "tfcs_1"
-    compiled.mkdir()
-    (compiled / model_dir.COMPILE_MANIFEST).write_text("{}")
+    compiled(first, "1", "train", 1)
+    compiled(second, "1", "train", 1)
+    compiled(second, "2", "eval", 2)
     found = compare_runs(first, second)
     assert (found.only_first_modes, found.only_second_modes) == ((), ("eval",))
     assert found.equal_parameters == {
         "train: model.sizes[0]": "5", "train: model.sizes[1]": "5", "train: runconfig.seed": "1"
     }  # fmt: skip
-    assert found.equal_identity == {"seed": "1", "numpy": "2.4.0"}
-    assert [each for each in found.identity if each.key == "compile"] == []
+    assert found.equal_identity == {"seed": "1", "numpy": "2.4.0", "compile": "tfcs_1"}
+    assert found.is_equal
+
+
+def test_the_newest_compile_is_that_of_a_training_if_there_is_one(tmp_path: Path) -> None:
+    assert model_dir.newest_compile(tmp_path) is None
+    evaluation = compiled(tmp_path, "e", "eval", 3)
+    assert model_dir.newest_compile(tmp_path) == evaluation
+    compiled(tmp_path, "old", "train", 1)
+    newest = compiled(tmp_path, "new", "train", 2)
+    assert model_dir.newest_compile(tmp_path) == newest
 
 
 def test_losses_that_are_not_finite() -> None:
