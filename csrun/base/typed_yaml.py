@@ -68,7 +68,7 @@ def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
         known = [*filter(None, [struct.tag_field]), *_fields(struct)]
         for key in value:
             if key not in known:
-                return f"{_join(path, key)}: unknown key{suggestion(key, known, and_all=True)}"
+                return unknown_key(key, known, path)
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = (_unknown_in(v, _below(kind, value, k), _join(path, k)) for k, v in items)
     return next((wrong for wrong in found if wrong), None)
@@ -204,6 +204,11 @@ def _not_there_yet(kind: Type, value: Any) -> str:
     """Message of a type about a value that is planned but not supported: no guess at another."""
     words = (kind.extra or {}).get(NOT_THERE_YET, {}) if isinstance(kind, inspect.Metadata) else {}
     return f": {words[value]}" if isinstance(value, str) and value in words else ""
+
+
+def unknown_key(key: object, known: Collection[str], path: str = "") -> str:
+    """Message about a key that is not known below this path."""
+    return f"{_join(path, key)}: unknown key{suggestion(key, known, and_all=True)}"
 
 
 def suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:

@@ -1,11 +1,11 @@
 """Early checks of a run.py's command line and params file, before a job waits for nodes.
 
-Only what every schema of csrun.params refuses, and options that a script with its own parser does
-not declare; the tasks report the rest.
+Only what the source of the script tells: sections of its schema, keys of `runconfig`, options that
+a parser of its own declares, and their values. The tasks report the rest.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from csrun.base import choice, plain_yaml, typed_yaml
@@ -17,12 +17,14 @@ from csrun.base.run_config import Params
 from csrun.launch.script_imports import (
     has_run_config,
     is_run_by_params,
+    sections_of,
     takes_its_words_unchanged,
 )
-from csrun.launch.script_options import check_option_names
+from csrun.launch.script_options import check_options
 from csrun.launch.user_command import UserCommand
 
 SECTION = "runconfig"
+TRANSLATED = (SECTION, "model", "csconfig")  # which may have keys of the original's alone
 
 
 def check_arguments(command: UserCommand) -> None:
@@ -37,7 +39,7 @@ def check_arguments(command: UserCommand) -> None:
     if "--help" in words:
         return
     if not is_run_by_params(script):
-        check_option_names(script, words)
+        check_options(script, words)
         return
     mode = command.script_mode
     known = [each.value for each in Mode]
@@ -46,11 +48,12 @@ def check_arguments(command: UserCommand) -> None:
             f"{Path(script).name}: invalid value for '-m' / '--mode': {choice.refusal(mode, known)}"
         )
     path = command.params
-    has_keys = has_run_config(script)
-    if path is not None and os.path.isfile(path) and has_keys:
-        _check_keys(Path(path))
+    known_sections, has_keys = sections_of(script), has_run_config(script)
+    if path is not None and os.path.isfile(path):
+        _check_file(Path(path), known_sections, has_keys)
     if takes_its_words_unchanged(script):
         settings = _parse(Path(script).name, words)
+        _check_sections((each.key.partition(".")[0] for each in settings), known_sections, "--set")
         if has_keys:
             _check_settings(settings)
 
@@ -61,6 +64,14 @@ def _parse(script: str, words: Sequence[str]) -> Sequence[Setting]:
     return parse_options(script, words).settings
 
 
+def _check_sections(
+    sections: Iterable[str], known: Collection[str] | None, where: Path | str
+) -> None:
+    for section in sections:
+        if known is not None and section not in (*known, *TRANSLATED):
+            raise UsageError(f"{where}: {typed_yaml.unknown_key(section, known)}")
+
+
 def _check_settings(settings: Sequence[Setting]) -> None:
     for setting in settings:
         section, _, key = setting.key.partition(".")
@@ -68,9 +79,12 @@ def _check_settings(settings: Sequence[Setting]) -> None:
             typed_yaml.check_keys({section: {key: setting.value}}, Params, "--set")
 
 
-def _check_keys(path: Path) -> None:
+def _check_file(path: Path, known_sections: Collection[str] | None, has_keys: bool) -> None:
     raw = plain_yaml.read(path)
-    section = raw.get(SECTION) if isinstance(raw, dict) else None
-    if isinstance(section, dict):
+    if not isinstance(raw, dict):
+        return
+    _check_sections(raw, known_sections, path)
+    section = raw.get(SECTION)
+    if has_keys and isinstance(section, dict):
         own = {key: value for key, value in section.items() if key != OPT_LEVEL}
         typed_yaml.check_keys({SECTION: own}, Params, path)

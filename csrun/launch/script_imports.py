@@ -196,6 +196,34 @@ def has_run_config(script: str) -> bool:
     return bool(runs) and all(len(run.args) == 1 and not run.keywords for run in runs)
 
 
+def sections_of(script: str) -> list[str] | None:
+    """Sections that the schema of a script run by csrun.params declares; None where its source does
+    not tell.
+    """
+    nodes = [*nodes_of(Path(script))]
+    runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]
+    if len(runs) != 1:
+        return None
+    named = {each.arg: each.value for each in runs[0].keywords}
+    schema = named.get("schema", runs[0].args[1] if len(runs[0].args) > 1 else None)
+    if schema is None:
+        return None if None in named else ["runconfig"]
+    classes = [
+        node for node in nodes if isinstance(node, ast.ClassDef) and node.name == _name(schema)
+    ]
+    if len(classes) != 1 or not _is_plain_struct(classes[0]):
+        return None
+    fields = [node for node in classes[0].body if isinstance(node, ast.AnnAssign)]
+    return [name for field in fields if (name := _name(field.target)) is not None]
+
+
+def _is_plain_struct(node: ast.ClassDef) -> bool:
+    """Return whether a class is a msgspec.Struct whose keys are the names in its body."""
+    bases = [each.attr if isinstance(each, ast.Attribute) else _name(each) for each in node.bases]
+    renames = any(each.arg in (None, "rename", "tag", "tag_field") for each in node.keywords)
+    return bases == ["Struct"] and not renames and not node.decorator_list
+
+
 def _imports_from_params(node: ast.AST, name: str) -> bool:
     return (
         isinstance(node, ast.ImportFrom)

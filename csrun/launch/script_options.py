@@ -2,14 +2,17 @@
 
 import ast
 from collections.abc import Container, Iterable, Iterator
-from itertools import takewhile
+from dataclasses import dataclass
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
+from csrun.base import choice
 from csrun.base.errors import UsageError
 from csrun.base.typed_yaml import suggestion
 from csrun.launch.script_imports import nodes_of, takes_its_words_unchanged
 
 _DECLARING = ("add_argument", "option")  # of argparse and click
+_NUMBERS = {"int": "a whole number", "float": "a number"}
 _OPEN = ("parse_known_args", "parse_known_intermixed_args")  # takes any others, too
 
 
@@ -34,22 +37,73 @@ def options_of(script: str) -> dict[str, object] | None:
     return {word: _default_of(call) for call in declaring for word in _long(call.args)}
 
 
-def check_option_names(script: str, words: Iterable[str]) -> None:
-    """Check the long options of a script with an ArgumentParser of its own.
+def check_options(script: str, words: Iterable[str]) -> None:
+    """Check the long options of a script with an ArgumentParser of its own, and their values.
 
     Raises: UsageError for one that argparse would refuse, as far as can be seen
     """
     known = options_of(script)
     if known is None or not takes_its_words_unchanged(script) or _takes_any_words(script):
         return
-    for word in takewhile("--".__ne__, words):
-        name = word.partition("=")[0]
+    valued = _valued_options(script)
+    own = [*takewhile("--".__ne__, words)]
+    for word, following in zip_longest(own, own[1:], fillvalue="-"):
+        name, is_attached, text = word.partition("=")
         is_option = word.startswith("--") and " " not in word
         # argparse takes an option's first letters for it
         if is_option and not any(each.startswith(name) for each in (*known, "--help")):
             raise UsageError(
                 f"{Path(script).name}: no such option '{name}'{suggestion(name, [*known])}"
             )
+        value = text if is_attached else following
+        has_value = name in valued and (is_attached or not value.startswith("-"))
+        if has_value and (wrong := valued[name].refusal(value)):
+            raise UsageError(f"{Path(script).name}: invalid value for '{name}': {wrong}")
+
+
+@dataclass(frozen=True)
+class _ValuedOption:
+    """Option with one value: a number, or one of some words."""
+
+    number: type[int] | type[float] | None = None
+    choices: tuple[str, ...] = ()
+
+    def refusal(self, text: str) -> str:
+        """Rule that a value breaks; empty if argparse would take it."""
+        if self.choices:
+            return "" if text in self.choices else choice.refusal(text, self.choices)
+        if self.number is not None:
+            try:
+                self.number(text)
+            except ValueError:
+                return f"must be {_NUMBERS[self.number.__name__]}, got {text!r}"
+        return ""
+
+
+def _valued_options(script: str) -> dict[str, _ValuedOption]:
+    """Options of a script whose values can be checked by their declaration alone."""
+    calls = [node for node in nodes_of(Path(script)) if isinstance(node, ast.Call)]
+    declaring = [call for call in calls if _name_of(call.func) == "add_argument"]
+    found: dict[str, list[_ValuedOption]] = {}
+    for call in declaring:
+        for name in _long(call.args):
+            found.setdefault(name, []).append(_valued(call))
+    return {name: each[0] for name, each in found.items() if len(each) == 1}  # else a subparser's
+
+
+def _valued(call: ast.Call) -> _ValuedOption:
+    """The rule for a value; none if argparse converts or stores it in another way."""
+    options = {keyword.arg: keyword.value for keyword in call.keywords}
+    if options.keys() & {None, "nargs", "action"}:
+        return _ValuedOption()
+    kind, choices = options.get("type"), options.get("choices")
+    if kind is None and isinstance(choices, ast.List | ast.Tuple):
+        words = [each.value for each in choices.elts if isinstance(each, ast.Constant)]
+        if len(words) == len(choices.elts):
+            return _ValuedOption(choices=tuple(each for each in words if isinstance(each, str)))
+    if choices is None and isinstance(kind, ast.Name) and kind.id in _NUMBERS:
+        return _ValuedOption({"int": int, "float": float}[kind.id])
+    return _ValuedOption()
 
 
 def _takes_any_words(script: str) -> bool:

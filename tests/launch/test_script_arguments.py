@@ -7,9 +7,11 @@ import pytest
 from csrun.base.errors import UsageError
 from csrun.base.run_config import Params
 from csrun.launch.script_arguments import check_arguments
+from csrun.launch.script_imports import sections_of
 from csrun.launch.user_command import UserCommand
 from csrun.params.command_line import parse
 
+REFERENCE_MODELS = Path(__file__).parents[2] / "reference_models"
 RUN = "from csrun.params import main_for, run\n"
 SCRIPTS = {
     "no schema": RUN + "run(main_for(None, None))\n",
@@ -139,3 +141,80 @@ def test_an_option_that_argparse_would_refuse(
 def test_what_a_task_takes_is_taken(script: str, words: Any) -> None:
     check_arguments(UserCommand(("python-ws", "run.py", *words)))
     check_arguments(UserCommand(("bash", "run.py", "--mode", "trian")))
+
+
+VALUED = """
+p.add_argument("--layers", type=int)
+p.add_argument("--rate", "-r", type=float)
+p.add_argument("--optimizer", choices=["sgd", "adam"])
+p.add_argument("--sizes", type=int, nargs="+")
+p.add_argument("--path", type=open)
+p.parse_args()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("--layers", "3"), ""),
+        (("--layers", "-3"), ""),
+        (("--layers", "three"), "'--layers': must be a whole number, got 'three'"),
+        (("--layers=1e3",), "'--layers': must be a whole number, got '1e3'"),
+        (("--rate", "1e-3"), ""),
+        (("--rate=fast",), "'--rate': must be a number, got 'fast'"),
+        (("--optimizer", "adam"), ""),
+        (
+            ("--optimizer=adm",),
+            "'--optimizer': must be one of sgd, adam, got 'adm'; did you mean adam?",
+        ),
+        (("--sizes", "1", "b"), ""),  # argparse's: not looked at
+        (("--path", "none"), ""),
+        (("--layers",), ""),
+    ],
+)
+def test_a_value_that_argparse_would_refuse(
+    words: tuple[str, ...], refused: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(PARSER + VALUED)
+    said = message(check_arguments, UserCommand(("python-pt", str(path), *words)))
+    assert said == (f"train.py: invalid value for {refused}" if refused else None)
+
+
+STRUCT = """
+import msgspec
+from csrun.params import RunConfig
+class Params(msgspec.Struct{options}):
+    data: dict
+    runconfig: RunConfig
+    def method(self): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [("", True), (", frozen=True", True), (", rename='kebab'", False), (", Mixin", False)],
+)
+@pytest.mark.parametrize("words", [("-p", "x.yaml"), ("--set", "dta.a=1")])
+def test_a_section_that_the_schema_does_not_declare(
+    options: str, refused: bool, words: tuple[str, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("params.py").write_text(STRUCT.format(options=options))
+    Path("run.py").write_text(
+        RUN + "from params import Params\nrun(main_for(None, None), Params, 1)"
+    )
+    Path("x.yaml").write_text("csconfig: {use_cbfloat16: false}\nmodel: {}\ndta: {a: 1}\n")
+    said = message(check_arguments, UserCommand(("python-ws", "run.py", *words)))
+    where = "x.yaml" if words[0] == "-p" else "--set"
+    expected = f"{where}: dta: unknown key; did you mean data?"
+    assert said == (expected if refused else None)
+
+
+def test_the_sections_of_the_reference_models_are_known() -> None:
+    for script in sorted(REFERENCE_MODELS.glob("*/run.py")):
+        params = [*(script.parent / "configs").glob("params*.yaml")]
+        assert sections_of(str(script)) is not None
+        for each in params:
+            check_arguments(UserCommand(("python-ws", str(script), "-p", str(each))))
