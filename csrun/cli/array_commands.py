@@ -48,18 +48,22 @@ def get_array(site: str | None, array_id: int, output: str) -> int:
 def cancel_array(site: str | None, array_id: int) -> int:
     """End all jobs of an array gracefully; elements that have not started are dropped."""
     from csrun.base.errors import CsrunError
+    from csrun.jobs.folder import JobFolder
     from csrun.launch.array.array_file import read
     from csrun.launch.array.array_table import active_jobs
     from csrun.site import load
 
     array, backend = read(load(site), array_id), backend_at(site)
+    command = f"csctl cancel array {array_id}"
+    found = active_jobs(array, backend.jobs(all_states=True))
+    for job_id in found:  # which the launcher signals
+        JobFolder(backend.folder(job_id)).note_cancel(command)
     if _end_launcher(array.launcher, load(site).grace_s):
         click.echo(f"array {array_id}: cancelled")
         return 0
-    found = active_jobs(array, backend.jobs(all_states=True))
     for job_id in found:
         with suppress(CsrunError):  # it has ended just now
-            click.echo(f"job {job_id}: {backend.cancel(job_id)}")
+            click.echo(f"job {job_id}: {backend.cancel(job_id, command)}")
     if not found:
         click.echo(f"array {array_id}: no pending or running jobs")
     return 0

@@ -178,7 +178,7 @@ def cancel_group() -> None:
 @click.pass_obj
 def cancel_job(site: str | None, job_id: int) -> int:
     """End a pending or running job gracefully, and wait until it has ended."""
-    click.echo(f"job {job_id}: {backend_at(site).cancel(job_id)}")
+    click.echo(f"job {job_id}: {backend_at(site).cancel(job_id, 'csctl cancel')}")
     return 0
 
 

@@ -51,7 +51,7 @@ def top(job_id: int | None, site: str | None, once: bool, output: str) -> int:
     else:
         from csrun.watch.live import show
 
-        show(collector, backend.cancel, job_id)
+        show(collector, lambda job: backend.cancel(job, "csrun top"), job_id)
     return 0
 
 

@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any, Self
 
@@ -31,16 +31,33 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DISCARD_S = 2.0  # of a grace, for what is begun to be discarded
 DISCARD_SHARE = 0.2  # the same of a short one
 REASON_BYTES = 200
+REASON_S = 2.0  # for a launcher to write it
+REASON_SHARE = 0.1  # the same of a short grace
+_POLL_S = 0.02
+_SENDERS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "terminal closed"}
+
+
+def describe_signal(signum: int) -> str:
+    """A signal as the event that usually sends it."""
+    name = signal.Signals(signum).name
+    return f"{_SENDERS[signum]} ({name})" if signum in _SENDERS else name
 
 
 def reason_to_end(asked: signal.Signals) -> str:
     """Event that this process is asked to end by, as its job's launcher says it, else the signal.
 
-    Tasks get SIGTERM whatever the event was: Ctrl-C, a time limit.
+    Tasks get SIGTERM whatever the event was: Ctrl-C, a time limit. Slurm signals them before their
+    launcher, which is waited for.
     """
     context = current()
-    said = "" if context is None else read_start(context.job_dir / REASON_FILE, REASON_BYTES)
-    return said or asked.name
+    if context is None:
+        return describe_signal(asked)
+    until_s = monotonic() + min(REASON_S, REASON_SHARE * context.job.grace_s)
+    while not (said := read_start(context.job_dir / REASON_FILE, REASON_BYTES)):
+        if monotonic() >= until_s:
+            return describe_signal(asked)
+        sleep(_POLL_S)
+    return said
 
 
 def never() -> bool:

@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from csrun.base.errors import CsrunError, UsageError
 from csrun.base.files import account_name
 from csrun.jobs import register
+from csrun.jobs.folder import JobFolder, jobs_dir
 from csrun.jobs.record import JobRecord, Launcher
 from csrun.site import Site
 
@@ -47,10 +48,10 @@ SPARE_S = 15.0  # after the grace of the tasks: to be killed, and for the record
 _POLL_S = 0.05
 
 
-def cancel(site: Site, job_id: int, grace_s: float) -> JobRecord:
+def cancel(site: Site, job_id: int, grace_s: float, command: str) -> JobRecord:
     """Ask a job's launcher to end it, and wait until it has; the record of its end.
 
-    Its tasks have `grace_s` to end in order.
+    Its tasks have `grace_s` to end in order. command: that the job is cancelled with.
 
     Raises: UsageError for an unknown or ended job, or someone else's; CsrunError when the launcher
     cannot be asked, or the job does not end
@@ -59,6 +60,7 @@ def cancel(site: Site, job_id: int, grace_s: float) -> JobRecord:
     _require_ours(record)
     with _launcher_of(record) as process:
         if process is not None:
+            JobFolder(jobs_dir(site) / str(job_id)).note_cancel(command)
             _ask(process)
     wait_s = grace_s + SPARE_S
     deadline_s = monotonic() + wait_s

@@ -2,13 +2,22 @@
 
 import os
 import shutil
+import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from csrun.base.errors import UsageError
-from csrun.base.files import SHOWN, make_for_group, make_private, require_own
+from csrun.base.files import (
+    SHOWN,
+    account_name,
+    make_for_group,
+    make_private,
+    read_start,
+    require_own,
+)
 from csrun.context import JobFile, TaskReport, jobs_dir_of, site_state_dir, state_dir
+from csrun.context.ending import REASON_BYTES, describe_signal
 from csrun.context.job import (
     ENDED_DIR,
     LIVE_LOCK,
@@ -23,6 +32,7 @@ from csrun.context.link import REPORT_DIR
 from csrun.site import Site
 from csrun.system import FileLock, lock
 
+CANCEL_FILE = "cancelled_by"
 LAUNCHER_LOG = "launcher"  # of one that has left its terminal, or whose standard error is closed
 TASK_BYTES = 16 << 10  # its log and its report, of a task that says little: four blocks of a disk
 
@@ -78,6 +88,22 @@ class JobFolder:
         """Let the tasks know why they are signalled; on a full disk they only know the signal."""
         with suppress(OSError):
             (self.path / REASON_FILE).write_text(reason)
+
+    def note_cancel(self, command: str) -> None:
+        """Say who cancels the job, before its launcher is signalled; a full disk says nothing."""
+        with suppress(OSError):
+            who = account_name(os.getuid())
+            (self.path / CANCEL_FILE).write_text(f"cancelled by {who} ({command})")
+
+    def reason_of(self, signum: int, stopped_by: str = "") -> str:
+        """Event that a signal to the launcher stands for: who has cancelled the job, if it was.
+
+        stopped_by: what the scheduler says, if the signal is its own
+        """
+        noted = ""
+        if signum == signal.SIGTERM:
+            noted = read_start(self.path / CANCEL_FILE, REASON_BYTES)
+        return noted or stopped_by or describe_signal(signum)
 
     def clear(self) -> None:
         """Remove what is of no use, or secret, after the job's end."""

@@ -4,11 +4,13 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
+from signal import SIGINT
 from typing import Any
 
 import msgspec
 
 from csrun.base.errors import EXIT_INTERRUPTED, CsrunError
+from csrun.context.ending import describe_signal
 from csrun.context.job import SystemUse, now
 from csrun.jobs.job_labels import text as labels_text
 from csrun.jobs.request import type_of
@@ -62,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def outcome_of(error: BaseException) -> Outcome:
     """End of a job whose launcher was stopped by an error, whatever its tasks had done."""
     if isinstance(error, KeyboardInterrupt):
-        return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, "SIGINT")
+        return Outcome(RecordState.CANCELLED, EXIT_INTERRUPTED, describe_signal(SIGINT))
     if isinstance(error, EndedBySignalError):
         return Outcome(RecordState.CANCELLED, error.exit_code, str(error))
     if isinstance(error, CsrunError):

@@ -30,7 +30,7 @@ from csrun.jobs.folder import (
 )
 from csrun.jobs.record import JobRecord, Outcome, RecordState, ended, moved, outcome_of
 from csrun.jobs.request import JobOptions, name_of
-from csrun.jobs.signals import DeferredSignals
+from csrun.jobs.signals import DeferredSignals, EndedBySignalError
 from csrun.site import Site
 from csrun.system import FileLock, lock, make_site_folders
 
@@ -122,7 +122,7 @@ def registered(
             for held in job.locks:
                 locks.enter_context(held)
             try:
-                with signals.let_through():
+                with _cancel_named(job.folder), signals.let_through():
                     yield job
             except BaseException as error:
                 if job.record.is_active:
@@ -130,6 +130,15 @@ def registered(
                 raise
             finally:
                 _leave(job)
+
+
+@contextmanager
+def _cancel_named(folder: JobFolder) -> Iterator[None]:
+    """An EndedBySignalError says who has cancelled the job, if it was."""
+    try:
+        yield
+    except EndedBySignalError as error:
+        raise EndedBySignalError(error.signum, folder.reason_of(error.signum)) from None
 
 
 def make_folders(site: Site) -> None:

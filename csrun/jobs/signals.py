@@ -7,16 +7,21 @@ from types import FrameType
 from typing import Any, Self
 
 from csrun.base.errors import CsrunError
+from csrun.context.ending import describe_signal
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndedBySignalError(CsrunError):
-    """SIGTERM or SIGHUP came before the job ran; Ctrl-C is a KeyboardInterrupt."""
+    """SIGTERM or SIGHUP came before the job ran; Ctrl-C is a KeyboardInterrupt.
 
-    def __init__(self, signum: int) -> None:
+    reason: event that has sent the signal, if it is known
+    """
+
+    def __init__(self, signum: int, reason: str = "") -> None:
+        self.signum = signum
         self.exit_code = 128 + signum
-        super().__init__(f"{signal.Signals(signum).name}: job cancelled before it started")
+        super().__init__(f"{reason or describe_signal(signum)}: job ended before it started")
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:

@@ -111,8 +111,11 @@ class Backend(Protocol):
     def systems(self) -> Sequence[SystemStatus]:
         """All CS systems of the site, who has them and who waits for them."""
 
-    def cancel(self, job_id: int) -> str:
-        """End a job in order; what has come of it, for the user to read."""
+    def cancel(self, job_id: int, command: str) -> str:
+        """End a job in order; what has come of it, for the user to read.
+
+        command: that the user cancels it with, for its record
+        """
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
         """Change labels of one of this account's jobs, as `csrun.jobs.job_labels.changed`; all of

@@ -15,7 +15,7 @@ from csrun.base.errors import UsageError
 from csrun.context import Role
 from csrun.jobs import overview, queue, register
 from csrun.jobs.cancel import cancel
-from csrun.jobs.folder import jobs_dir, newest_first, require_room
+from csrun.jobs.folder import JobFolder, jobs_dir, newest_first, require_room
 from csrun.jobs.record import JobRecord, Outcome, RecordState
 from csrun.jobs.registered_job import RegisteredJob, refusal_of_unwritable_state, registered
 from csrun.jobs.request import JobRequest
@@ -132,9 +132,9 @@ class LocalBackend(Backend):
     def systems(self) -> list[overview.SystemStatus]:
         return overview.systems(self._site)
 
-    def cancel(self, job_id: int) -> str:
+    def cancel(self, job_id: int, command: str) -> str:
         """Ask the job's launcher, and wait until it has ended."""
-        record = cancel(self._site, job_id, self._site.grace_s)
+        record = cancel(self._site, job_id, self._site.grace_s, command)
         code = "" if record.exit_code is None else f", exit code {record.exit_code}"
         return f"{record.state}{code}"
 
@@ -211,17 +211,19 @@ class _Running:
                 options.time_limit_s,
                 self._site.grace_s,
             )
-            return _outcome(run_in_foreground(command), options.time_limit_s)
+            ending = run_in_foreground(command)
+            return _outcome(ending, options.time_limit_s, self._job.folder)
 
 
-def _outcome(ending: Ending, time_limit_s: int | None) -> Outcome:
+def _outcome(ending: Ending, time_limit_s: int | None, folder: JobFolder) -> Outcome:
     if ending.timed_out and time_limit_s is not None:
         say(f"csrun_cpu: {reached(time_limit_s)}: command terminated")
         return Outcome(RecordState.TIMEOUT, EXIT_TIME_LIMIT, reached(time_limit_s))
     if ending.asked_by is not None:
+        reason = folder.reason_of(ending.asked_by)
         if ending.asked_by is signal.SIGTERM:  # after a hang-up there is nobody to tell
-            say("csrun_cpu: SIGTERM: command terminated")
-        return Outcome(RecordState.CANCELLED, ending.exit_code, ending.asked_by.name)
+            say(f"csrun_cpu: {reason}: command terminated")
+        return Outcome(RecordState.CANCELLED, ending.exit_code, reason)
     if ending.exit_code:
         return Outcome(RecordState.FAILED, ending.exit_code, f"exit code {ending.exit_code}")
     return Outcome(RecordState.COMPLETED, 0)

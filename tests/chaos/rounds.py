@@ -23,6 +23,8 @@ from chaos.configurations import (
 from support.fc_mnist import FcMnist
 from support.testbed import Testbed
 
+from csrun.context.ending import describe_signal
+
 KILLS = 3  # of one training, which resumes after each
 AMID = 0.5  # of the kills wait until a checkpoint is copied, or brought to the disk
 IN_PHASE = 0.6  # of the others wait for a phase of an epoch, where the script tells them
@@ -239,7 +241,7 @@ def _is_named(kill: Kill, ended: Ended) -> bool:
             return True  # there was no job yet
         if (ended.code or 0) < 0:  # the shell says it
             return not ended.errors
-        return f"{kill.signum.name}: job terminated" in ended.err
+        return f"{describe_signal(kill.signum)}: job terminated" in ended.err
     who = "the fork server" if kill.role == "forkserver" else f"({kill.role})"
     who = "wafer of" if kill.role == "wafer" else who
     return (

@@ -164,7 +164,7 @@ RIGHT = named("chief", "rank 0 (chief) on node1")
         (replace(KILL, role="launcher"), RIGHT, True, [CAUSE]),
         (Kill("launcher", signal.SIGTERM, 0), Ended(143, "", ""), True, [CAUSE]),
         (Kill("launcher", signal.SIGTERM, 0), Ended(-15, "", ""), True, []),
-        (INTERRUPT, Ended(130, "", "csrun_wse: SIGINT: job terminated"), True, []),
+        (INTERRUPT, Ended(130, "", "csrun_wse: Ctrl-C (SIGINT): job terminated"), True, []),
         (INTERRUPT, Ended(130, "", "\ncsrun_wse: error: interrupted\n"), True, []),
         (INTERRUPT, Ended(-2, "", "\ncsrun_wse: error: interrupted\n"), True, []),
         (INTERRUPT, Ended(130, "", "csrun_wse: error: it was full\n"), True, [CAUSE]),

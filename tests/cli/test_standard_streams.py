@@ -117,4 +117,4 @@ def test_ctrl_c_that_ends_tee_as_well_cancels_a_training_in_order(tmp_path: Path
     logs = place.jobs / "1" / "logs"
     log = (logs / "rank-00000.log").read_text()
     assert "Training interrupted: the next run in model_dir resumes from" in log
-    assert "SIGINT: job terminated" in (logs / "launcher.log").read_text()
+    assert "Ctrl-C (SIGINT): job terminated" in (logs / "launcher.log").read_text()

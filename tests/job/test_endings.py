@@ -1,5 +1,6 @@
 """A training that is told to end: it saves at the next step, and resumed gives the same bits."""
 
+import getpass
 import re
 import signal
 import subprocess
@@ -57,7 +58,7 @@ def until_it_trains(launcher: "subprocess.Popen[str]") -> str:
 @pytest.mark.parametrize(
     ("interpreter", "layout", "signum"),
     [("python-ws", TWO_STREAMERS, signal.SIGTERM), ("python", TWO_NODES, signal.SIGINT)],
-    ids=["streaming", "pipelined"],
+    ids=["streaming, csctl cancel", "pipelined, Ctrl-C"],
 )
 def test_what_it_resumes_is_the_undisturbed_training(
     place: FcMnist, interpreter: str, layout: tuple[str, ...], signum: signal.Signals
@@ -66,12 +67,18 @@ def test_what_it_resumes_is_the_undisturbed_training(
     start = place.start_wse("--max_steps", str(MANY_STEPS), layout=layout, interpreter=interpreter)
     with start as launcher:
         until_it_trains(launcher)
-        launcher.send_signal(signum)
+        if signum == signal.SIGTERM:
+            reason = f"cancelled by {getpass.getuser()} (csctl cancel)"
+            assert place.csctl("cancel", "1").returncode == 0
+        else:
+            reason = "Ctrl-C (SIGINT)"
+            launcher.send_signal(signum)
         out, err = launcher.communicate(timeout=STALL_S)
     assert launcher.returncode == 128 + signum, err
-    assert f"csrun_wse: {signum.name}: job terminated" in err
+    assert f"csrun_wse: {reason}: job terminated" in err
+    assert place.record(1)["cause"] == reason
     saved = last_saved(place, out)
-    assert f"{signum.name}: training ends after global step {saved}" in out
+    assert f"{reason}: training ends after global step {saved}" in out
     assert "Traceback" not in out + err
     assert sorted(path.name for path in place.model_dir.glob(".*")) == []
     goal = ("--max_steps", str(saved + 20))

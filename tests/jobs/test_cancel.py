@@ -1,5 +1,6 @@
 """csctl cancel: who is asked, who may ask, and what must never be hit."""
 
+import getpass
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ NOBODY = 65534
 ALL_NODES = ("--total-nodes", "16", "--tasks-per-node", "1")
 UNTIL_GO = "touch up; while [ ! -e go ]; do sleep 0.05; done"
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
+CANCELLED = f"cancelled by {getpass.getuser()} (csctl cancel)"
 
 
 @pytest.fixture
@@ -40,7 +42,9 @@ def test_a_running_job_ends_in_order(place: Workplace) -> None:
         _, err = launcher.communicate(timeout=STALL_S)
     assert (place.path / "told").exists()
     assert launcher.returncode == 128 + signal.SIGTERM
-    assert "csrun_wse: SIGTERM: job terminated" in err
+    assert f"csrun_wse: {CANCELLED}: job terminated" in err
+    assert place.record(1)["cause"] == CANCELLED
+    assert CANCELLED in place.csctl("get", "jobs", "--all").stdout
 
 
 def test_waiting_jobs_leave_the_line(place: Workplace) -> None:
@@ -54,7 +58,8 @@ def test_waiting_jobs_leave_the_line(place: Workplace) -> None:
             assert place.csctl("cancel", "job", "2").returncode == 0
             _, err = second.communicate(timeout=STALL_S)
         assert second.returncode == 143
-        assert "csrun_wse: error: SIGTERM: job cancelled before it started" in err
+        assert f"csrun_wse: error: {CANCELLED}: job ended before it started" in err
+        assert place.record(2)["cause"] == f"{CANCELLED}: job ended before it started"
         with place.start(*ONE_TASK, "true") as third:
             assert third.stderr is not None
             assert any(line.startswith(waits) for line in third.stderr)
@@ -75,7 +80,9 @@ def test_a_command_of_csrun_cpu_that_does_not_heed_it(place: Workplace) -> None:
         pid = place.pid("pid")
         done = place.csctl("cancel", "job", "1")
         assert done.stdout == "job 1: CANCELLED, exit code 137\n"
-        front.communicate(timeout=STALL_S)
+        _, err = front.communicate(timeout=STALL_S)
+    assert f"csrun_cpu: {CANCELLED}: command terminated" in err
+    assert place.record(1)["cause"] == CANCELLED
     assert gone([pid])
     assert front.returncode == 137
 
@@ -144,7 +151,7 @@ def test_a_later_process_of_the_launchers_number_is_not_hit(
         changed = place.record(1)["launcher"] | {"pid": process.pid}
         change_record(place, launcher=changed)
         with pytest.raises(CsrunError, match="job 1: still running"):
-            cancel.cancel(load("local"), 1, grace_s=0)
+            cancel.cancel(load("local"), 1, grace_s=0, command="csctl cancel")
         assert process.poll() is None
     assert launcher.returncode == 0
     assert place.record(1)["state"] == "COMPLETED"

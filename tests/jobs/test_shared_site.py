@@ -136,7 +136,7 @@ def test_nothing_of_it_can_be_read_changed_joined_or_stalled(adas_job: int) -> N
     ]
     for number, attempt in enumerate(attempts):
         assert isinstance(as_bob(attempt), PermissionError), number
-    refused = as_bob(lambda: cancel.cancel(SITE, 1, 0))
+    refused = as_bob(lambda: cancel.cancel(SITE, 1, 0, "csctl cancel"))
     assert isinstance(refused, UsageError)
     assert "only its owner can cancel it" in str(refused)
     for path in (job, TOP / "accounts" / str(ADA)):
@@ -161,7 +161,7 @@ def test_a_forged_record_is_its_forgers_and_ends_nothing(adas_job: int, number: 
     listed = {job.job_id: job.user for job in overview.jobs(SITE, all_states=True)}
     assert listed == {number: f"uid {BOB}"} | {1: f"uid {ADA}"}
     if number == 7:
-        refused = as_account(ADA, lambda: cancel.cancel(SITE, 7, 0), (GROUP,))
+        refused = as_account(ADA, lambda: cancel.cancel(SITE, 7, 0, "csctl cancel"), (GROUP,))
         assert isinstance(refused, UsageError)
     os.kill(adas_job, 0)
 

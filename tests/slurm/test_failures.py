@@ -1,6 +1,7 @@
 """What a cluster does to a job: cancelled, a node lost, Slurm itself not there."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -43,14 +44,36 @@ def repaired(testbed: Testbed) -> Iterator[Testbed]:
     testbed.start()
 
 
-def test_scancel_lets_every_task_finish_what_it_does(place: Workplace, testbed: Testbed) -> None:
+@pytest.mark.parametrize("command", ["scancel", "csctl cancel"])
+def test_a_cancelled_job_lets_every_task_finish_what_it_does(
+    place: Workplace, testbed: Testbed, command: str
+) -> None:
     with place.start(*SPREAD, "python", "run.py") as job:
         place.wait_for(*TASKS)
-        testbed.call("scancel", "--user=root")
+        if command == "scancel":
+            testbed.call("scancel", "--user=root")
+            reason = "cancelled with scancel"
+        else:
+            assert job.stderr is not None
+            queued = re.search(r"srun: job (\d+)", job.stderr.readline())
+            assert queued is not None
+            assert place.csctl("cancel", queued[1]).returncode == 0
+            reason = "cancelled by root (csctl cancel)"
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 143
-    assert "csrun_wse: SIGTERM: job terminated" in err
+    assert f"csrun_wse: {reason}: job terminated" in err
+    until(lambda: reason in place.csctl("get", "jobs", "--all").stdout)
     assert all((place.path / f"out{rank}").exists() for rank in range(4))
+
+
+@pytest.mark.slow
+def test_a_job_at_the_time_limit_of_slurm_says_so(place: Workplace, testbed: Testbed) -> None:
+    with place.start(*SPREAD, "python", "run.py") as job:
+        place.wait_for(*TASKS)
+        for each in testbed.call("squeue", "--noheader", "--format=%i", "--state=RUNNING").split():
+            testbed.call("scontrol", "update", f"JobId={each}", "TimeLimit=1")
+        _, err = job.communicate(timeout=STALL_S)
+    assert "csrun_wse: time limit of Slurm reached: job terminated" in err
 
 
 def test_a_job_that_waits_can_be_interrupted(place: Workplace, testbed: Testbed) -> None:
@@ -93,7 +116,7 @@ def test_a_slurmd_that_is_killed_alone_ends_no_job(place: Workplace, repaired: T
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 130
-    assert "csrun_wse: SIGINT: job terminated" in err
+    assert "csrun_wse: Ctrl-C (SIGINT): job terminated" in err
     assert (place.path / "out0").exists()
 
 

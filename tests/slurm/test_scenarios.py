@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.jobs import STALL_S, Workplace, over_its_limit
 
+from csrun.context.ending import describe_signal
+
 FC_MNIST = Path(__file__).parents[2] / "reference_models" / "fc_mnist" / "run.py"
 STEPS = ("--mode", "train", "--max_steps", "20")
 #: One task alone, one alone, four on two nodes: three components of a heterogeneous srun.
@@ -107,7 +109,7 @@ def test_a_signal_lets_every_task_finish_what_it_does(
         job.send_signal(signum)
         _, err = job.communicate(timeout=STALL_S)
     assert job.returncode == 128 + signum
-    assert f"csrun_wse: {signum.name}: job terminated" in err
+    assert f"csrun_wse: {describe_signal(signum)}: job terminated" in err
     assert all((place.path / f"out{rank}").exists() for rank in range(6))
 
 

@@ -74,6 +74,7 @@ class JobLoop:
         self._report_names: dict[str, str] = {}
         self._deadline_s: float | None = None
         self._is_finished = False
+        self._stopped_by = ""  # what the scheduler has signalled the tasks for
         self._output_error: OutputError | None = None
         begun_s = monotonic()
         self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks, to start
@@ -209,6 +210,7 @@ class JobLoop:
                 case TasksReady():
                     _say_ready(message.tasks, message.time_s - self._asked_s)
                 case Stopped():
+                    self._ask_scheduler(message.signum)
                     yield Interrupted(message.signum, message.time_s, by_scheduler=True)
                 case SpawnWafer():
                     yield WaferRequested(message.system, message.run)
@@ -218,7 +220,13 @@ class JobLoop:
     def _from_signals(self) -> Iterator[Event]:
         for signum in self._signals.recv(64):
             if signum in ENDING_SIGNALS:
+                self._ask_scheduler(signum)
                 yield Interrupted(signum, monotonic())
+
+    def _ask_scheduler(self, signum: int) -> None:
+        """Keep what the scheduler ends the job for, if it is its signal."""
+        if self._state.signum is None and signum == signal.SIGTERM:
+            self._stopped_by = self._server.describe_stop()
 
     def _say_why(self) -> None:
         state, cause = self._state, self._state.cause
@@ -254,7 +262,8 @@ class JobLoop:
         """Event that ended a job without a failure; empty when there was none."""
         if self._state.timed_out and self._time_limit_s:
             return time_limit.reached(self._time_limit_s)
-        return signal.Signals(self._state.signum).name if self._state.signum else ""
+        signum = self._state.signum
+        return "" if signum is None else self._folder.reason_of(signum, self._stopped_by)
 
 
 def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:

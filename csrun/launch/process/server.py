@@ -54,6 +54,9 @@ class TaskServer(Protocol):
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         """Message for a server that died before its tasks."""
 
+    def describe_stop(self) -> str:
+        """Event for which a scheduler has signalled the tasks; empty if it does not say."""
+
 
 @dataclass(frozen=True)
 class ServerProcess:
@@ -78,6 +81,10 @@ class ServerProcess:
         """New messages; None at its end."""
         bodies = self.control.receive()
         return None if bodies is None else [_DECODER.decode(body) for body in bodies]
+
+    def describe_stop(self) -> str:
+        """Nothing: only a cluster's scheduler signals tasks."""
+        return ""
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         """Say how the server ended."""

@@ -104,8 +104,9 @@ class SlurmBackend(Backend):
         """By whom Slurm gave them to."""
         return squeue.systems(self._site)
 
-    def cancel(self, job_id: int) -> str:
+    def cancel(self, job_id: int, command: str) -> str:
         """Ask Slurm, which does not say when it is over."""
+        JobFolder(self.folder(job_id)).note_cancel(command)
         squeue.cancel(self._site, job_id)
         return "Slurm ends it"
 

@@ -21,6 +21,7 @@ from csrun.launch.process import protocol
 from csrun.launch.process.process_tree import die_with_parent
 from csrun.launch.slurm import job_comment, mailbox, orphaned_node
 from csrun.launch.slurm.commands import call
+from csrun.launch.slurm.stop_reason import stop_reason
 
 LOG_NAME = "srun"
 LET_GO_S = 5.0  # for the node agents to leave, before srun is signalled to end them
@@ -165,6 +166,9 @@ class SrunProcess:
             _scancel(str(self.job.job_id))
         self._wait(CANCEL_S)
         return self._close()
+
+    def describe_stop(self) -> str:
+        return "" if self.job is None else stop_reason(self.job.job_id, self.job.grace_s)
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
         return describe_srun_loss(exit_code, folder.log(LOG_NAME))

@@ -138,7 +138,7 @@ def cancel(shell: Shell, output_format: str, job: int) -> None:
     from csrun.launch import backend_of
 
     require_session(_users(shell), job)
-    outcome = backend_of(shell.site).cancel(job)
+    outcome = backend_of(shell.site).cancel(job, "cs> cancel")
     if output_format == reply.JSON:
         reply.show({"job": job, "outcome": outcome}, output_format)
     else:

@@ -1,0 +1,55 @@
+"""Event for which Slurm ends a job, as its controller keeps it while the job's tasks end.
+
+Source: squeue(1), --json, and JOB STATE CODES, JOB REASON CODES; srun(1), --signal
+"""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from csrun.launch.slurm.commands import call
+
+_PREEMPTED, _SCANCEL = "preempted by Slurm", "cancelled with scancel"
+_TIME_LIMIT = "time limit of Slurm reached"
+EARLIER_S = 60.0
+_BY_WORD = {
+    "TimeLimit": _TIME_LIMIT,
+    "TIMEOUT": _TIME_LIMIT,
+    "DEADLINE": "deadline of Slurm reached",
+    "NodeDown": "node failed in Slurm",
+    "NODE_FAIL": "node failed in Slurm",
+    "PREEMPTED": _PREEMPTED,
+    "CANCELLED": _SCANCEL,
+    "COMPLETING": _SCANCEL,  # a job whose tasks run; Slurm 22.05 shows no other state meanwhile
+}
+
+
+def stop_reason(job_id: int, grace_s: float) -> str:
+    """Event for which Slurm ends a job; empty if it does not say.
+
+    grace_s: in which Slurm signals the job before its time limit, and up to a minute earlier
+    """
+    answer = call("squeue", "--json")
+    return parse_stop_reason(answer, job_id, time.time() + grace_s + EARLIER_S)
+
+
+def parse_stop_reason(text: str, job_id: int, limit_before_s: float) -> str:
+    """The same of squeue's answer; a job that runs until then at most is at its time limit."""
+    with suppress(msgspec.DecodeError, LookupError, TypeError):
+        for job in msgspec.json.decode(text)["jobs"]:
+            if job["job_id"] == job_id:
+                if _time_of(job.get("preempt_time")) > 0:  # it keeps its state for its grace time
+                    return _PREEMPTED
+                if job["job_state"] in ("RUNNING", ["RUNNING"]):
+                    ends_s = _time_of(job.get("end_time"))
+                    return _TIME_LIMIT if 0 < ends_s <= limit_before_s else ""
+                state = job["job_state"]
+                words = {job.get("state_reason"), *([state] if isinstance(state, str) else state)}
+                return next((_BY_WORD[each] for each in _BY_WORD if each in words), "")
+    return ""
+
+
+def _time_of(value: Any) -> int:
+    return int(value["number"] if isinstance(value, dict) else value or 0)
