@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SETTINGS = frame.SETTINGS | {"allow_interspersed_args": True}
 DIFFERENT = 1  # exit code; 2, of a UsageError, is that of runs that cannot be compared
 BAR = 40  # characters of the longest bar of a histogram
+OTHER_ORDER = "PyTorch adds numbers up in another order: --ulp 64 --of-largest allows for that"
 MOST_KEYS = 3  # of a section that only one run has; more are one row
 _LAST_KEY = re.compile(r"(\.[^.\[]+|\[\d+\])$")
 a_run = click.Path(file_okay=False)  # a command passes, too: a missing path is not checked
@@ -100,6 +101,8 @@ def compare(
         values = _compare_operators(run_a, run_b, commands, steps, **allowed)
     if is_table:
         click.echo("\n".join(_of_operators(values)))
+        if run_b is None and not values.is_equal and not allowed["ulp"]:
+            click.echo(OTHER_ORDER)
     else:
         _show_json({"runs": found, "operators": values})
     return 0 if values.is_equal else DIFFERENT
@@ -210,11 +213,10 @@ def _folded(rows: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def _of_losses(found: "LossComparison") -> list[str]:
-    more = ""
-    if found.only_first or found.only_second:
-        more = f"; only in A: {found.only_first} steps, only in B: {found.only_second}"
+    sides = (("A", found.only_first), ("B", found.only_second))
+    more = "".join(f"; {_steps(count)} only in {run}" for run, count in sides if count)
     if found.diverged is None or found.largest is None:
-        return [f"losses: {found.common} steps with identical bits{more}"]
+        return [f"losses: {_steps(found.common)} with identical bits{more}"]
     first, largest = found.diverged, found.largest
     return [
         f"losses: {found.differing} of {found.common} common steps"
@@ -224,6 +226,10 @@ def _of_losses(found: "LossComparison") -> list[str]:
         f"largest difference: step {largest.step}: {largest.first:.9g} and {largest.second:.9g}"
         f" (relative {largest.relative:.2g})",
     ]
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
 
 
 def _of_operators(found: "OperatorComparison") -> list[str]:

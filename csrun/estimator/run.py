@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info
 
 from csrun.base.precision_names import MIXED
 from csrun.base.run_config import CSRunConfig, RunSettings
+from csrun.base.version import VERSION
 from csrun.context import TaskContext, own_command
 from csrun.data import Dataset
 from csrun.estimator.input_report import InputReports
@@ -87,6 +88,7 @@ class EstimatorRun:
             "num_csx": str(plan.systems),
             "threads": str(threads_of(plan, cpus_of(plan, self.config.threads)).blas),
             "kernels": f"llvm, products {plan.products}" if plan.kernels == "llvm" else "numpy",
+            "csrun": VERSION,
             "numpy": np.__version__,
             "blas": ", ".join(sorted(map(_blas_text, _blas_libraries()))),
             OPTIMIZER_STATE: " ".join([*(s.name for s in plan.store.slots), *optimizer_folders]),

@@ -17,7 +17,7 @@ from csrun.records import checkpoints
 from csrun.records.model_dir import COMPILE_MANIFEST, newest_compile
 from csrun.records.scalar_events import EventTail, event_files
 
-LOSS = "loss"
+LOSS, CPU = "loss", "CPU"
 PLACES = frozenset({"runconfig.model_dir", "runconfig.cs_ip"})  # of a run, which change no result
 _MODES = ("train", "eval", "predict")
 
@@ -93,6 +93,9 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
     both = [mode for mode in modes[0] if mode in modes[1]]
     parameters = parameters_of(first, both), parameters_of(second, both)
     identity = identity_of(first), identity_of(second)
+    if not all(CPU in each for each in identity):  # of machine code, which one of them has not
+        for each in identity:
+            each.pop(CPU, None)
     return RunComparison(
         tuple(differences(*parameters)),
         tuple(differences(*identity)),
@@ -183,5 +186,5 @@ def identity_of(model_dir: Path) -> dict[str, str]:
             manifest = msgspec.json.decode(data, type=_ManifestPart)
             found["compile"] = compiled.name
             if manifest.machine is not None:
-                found["CPU"] = manifest.machine.target.partition(" ")[0]
+                found[CPU] = manifest.machine.target.partition(" ")[0]
     return found

@@ -10,6 +10,7 @@ from csrun.records.events import EventWriter
 
 COMMAND, LONG = "python-ws run.py -m train", f"python-ws run.py {'-p x ' * 1000}"
 
+ERROR = "sh -c 'echo csrun_wse: error; echo NameError: x; echo log: /a/rank-0.log; exit 1'"
 FULL = "sh -c 'echo OSError: [Errno 28] No space left on device; exit 1'"
 
 
@@ -19,6 +20,7 @@ FULL = "sh -c 'echo OSError: [Errno 28] No space left on device; exit 1'"
         (["model", "."], "model: no such folder"),
         (["my model", "."], "my model: no such model_dir; name two model_dirs, or two commands"),
         (["false x", "false x"], "error: false x: failed: exit code 1: it printed nothing"),
+        ([ERROR, ERROR], "exit code 1: NameError: x; log: /a/rank-0.log\n"),
         (["true x", "true x"], "true x: recorded no value: ended before its first step"),
         ([FULL, FULL], "no space left for its values in "),
         (["nopy x", "nopy x"], "error: nopy x: failed: nopy in "),
@@ -66,3 +68,15 @@ def test_what_is_equal_is_counted_and_keys_of_one_run_are_one_row(
     assert [line for line in lines if line.startswith("train: ")] == rows
     assert "parameters: 5 of 6 differ" in lines
     assert "identity: none of 0 differ" in lines
+
+
+def test_steps_that_one_run_alone_has_logged_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = trained(tmp_path / "a"), trained(tmp_path / "b")
+    writer = EventWriter(Path(second))
+    writer.scalars({"loss": 1.5}, 2)
+    writer.close()
+    assert frame.run(csrun.csrun, ["compare", first, second]) == 0
+    losses = "losses: 1 step with identical bits; 1 step only in B"
+    assert losses in capsys.readouterr().out.splitlines()

@@ -27,6 +27,7 @@ from csrun import nn
 from csrun.base import stored
 from csrun.base.errors import UsageError
 from csrun.base.mode import BURST_S, ExecutionMode, RunMode
+from csrun.base.version import VERSION
 from csrun.data import Dataset
 from csrun.data.ops.shuffle import ORDER
 from csrun.estimator import CerebrasEstimator, CSRunConfig
@@ -72,6 +73,7 @@ def test_a_training_that_goes_on_elsewhere_says_that_its_digits_differ(trained, 
     manifest = folder / "model-ckpt-30.json"
     plain = json.loads(manifest.read_text())
     assert plain["identity"]["numpy"] == np.__version__
+    assert plain["identity"]["csrun"] == VERSION
     (blas,) = (info for info in threadpool_info() if "numpy" in info.get("filepath", ""))
     assert plain["identity"]["blas"].endswith(f"{blas['version']} {blas['architecture']}")
     assert plain["identity"]["threads"] == "1"

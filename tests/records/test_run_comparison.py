@@ -53,13 +53,15 @@ def test_the_first_step_that_differs_and_why(tmp_path: Path) -> None:
     assert (losses.largest.step, losses.largest.relative) == (200, 0.5)
 
 
-def compiled(folder: Path, checksum: str, run_mode: str, written_s: int) -> Path:
+def compiled(
+    folder: Path, checksum: str, run_mode: str, written_s: int, manifest_text: str = "{}"
+) -> Path:
     """A compile that was written at this time."""
     made = folder / f"tfcs_{checksum}"
     made.mkdir()
     (made / model_dir.COMPILE_PLAN).write_text(f'{{"run_mode": "{run_mode}"}}')
     manifest = made / model_dir.COMPILE_MANIFEST
-    manifest.write_text("{}")
+    manifest.write_text(manifest_text)
     os.utime(manifest, (written_s, written_s))
     return made
 
@@ -77,6 +79,17 @@ def test_a_mode_that_one_run_alone_was_run_in_is_no_difference(tmp_path: Path) -
     }  # fmt: skip
     assert found.equal_identity == {"seed": "1", "numpy": "2.4.0", "compile": "tfcs_1"}
     assert found.is_equal
+
+
+def test_the_cpu_of_machine_code_is_compared_only_with_machine_code(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a", {1: 2.0}), make(tmp_path / "b", {1: 2.0})
+    third = make(tmp_path / "c", {1: 2.0})
+    compiled(first, "1", "train", 1, '{"machine": {"target": "skylake +avx2"}}')
+    compiled(second, "1", "train", 1)
+    compiled(third, "1", "train", 1, '{"machine": {"target": "rocketlake +avx2"}}')
+    assert compare_runs(first, second).identity == ()
+    (cpu,) = compare_runs(first, third).identity
+    assert (cpu.key, cpu.first, cpu.second) == ("CPU", "skylake", "rocketlake")
 
 
 def test_the_newest_compile_is_that_of_a_training_if_there_is_one(tmp_path: Path) -> None:

@@ -140,5 +140,7 @@ def _recorded(folder: Path) -> list[Path]:
 
 
 def _last_line(log: Path) -> str:
+    """Last line that a command has printed; a launcher's, which names the log, with its error."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
+    count = 2 if lines and "log: " in lines[-1] else 1
+    return "; ".join(line.strip() for line in lines[-count:]) or "it printed nothing"
