@@ -28,8 +28,8 @@ def _train(folder: Path, **changes: Any) -> FcMnist:
     folder.mkdir()
     place = FcMnist(folder)
     place.configure(
-        runconfig__max_steps=300,
-        runconfig__log_steps=5,
+        runconfig__max_steps=1200,
+        runconfig__log_steps=20,
         runconfig__trace_steps=[100, 103],
         **changes,
     )

@@ -43,6 +43,7 @@ def drawn(snapshot: SiteSnapshot) -> str:
     )
     selected = None if snapshot.job is None else snapshot.job.job_id
     console.print(SegmentLines(screen(snapshot, console, Look(selected)), new_lines=True), end="")
+    console.print(" ")  # or the picture cuts the letters of the last line at their feet
     template = FONTS.sub("", CONSOLE_SVG_FORMAT)
     return console.export_svg(title="csrun top", code_format=template, unique_id="top")
 
