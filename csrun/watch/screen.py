@@ -20,6 +20,7 @@ from csrun.watch.text_lines import (
     DIM,
     MOST_CHARACTERS,
     WARNING,
+    YELLOW,
     Line,
     beside,
     cell,
@@ -165,6 +166,8 @@ class _JobPanel:
         detail, width = self.detail, self.console.width
         lines = [_title(detail, self.snapshot, self.console)]
         job = _line_of(detail, self.snapshot)
+        if job.why:  # which the table of jobs cuts
+            lines.append([cell(job.why.partition("\n")[0], YELLOW)])
         if job.started is None:
             lines.append([Segment("not started yet" if job.is_active else "never started", DIM)])
         elif not detail.can_read:

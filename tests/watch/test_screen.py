@@ -112,6 +112,13 @@ def test_hostile_text_is_shown_as_text() -> None:
     assert msgspec.json.decode(msgspec.json.encode(snapshot))["jobs"][0]["name"] == HOSTILE
 
 
+def test_why_a_job_failed_is_in_its_panel_where_the_table_cuts_it() -> None:
+    why = "rank 1 (streamer) on node2: FileNotFoundError: data/train.bin"
+    detail = msgspec.structs.replace(DETAIL, run=None)
+    snapshot = msgspec.structs.replace(SNAPSHOT, jobs=(job(2, "FAILED", why=why),), job=detail)
+    assert why in drawn(snapshot, 80, 24, Look(2))
+
+
 def test_a_run_that_is_silent_is_marked_while_its_job_lives() -> None:
     silent = msgspec.structs.replace(RUN, updated=NOW - timedelta(seconds=80))
     detail = msgspec.structs.replace(DETAIL, run=silent)
