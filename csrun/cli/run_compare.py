@@ -169,7 +169,8 @@ def _show(found: "RunComparison", shows_all: bool) -> None:
     ]
     lines = [
         _counted("parameters", found.parameters, found.equal_parameters) + "".join(modes),
-        _counted("identity", found.identity, found.equal_identity),
+        _counted("identity", found.identity, found.equal_identity)
+        + "".join(f"; no valid checkpoint in {run}" for run in found.without_checkpoint),
         *_of_losses(found.losses),
     ]
     click.echo("\n".join(lines))

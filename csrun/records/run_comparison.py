@@ -51,7 +51,8 @@ class RunComparison(msgspec.Struct, frozen=True):
     """Differences of two runs; parameters by mode and key, of the modes that both were run in.
 
     equal_parameters, equal_identity: values of both. only_first_modes, only_second_modes: modes
-    that one of them alone was run in.
+    that one of them alone was run in. without_checkpoint: runs that have none, or a damaged one,
+    so that only the compile tells of their identity.
     """
 
     parameters: tuple[Difference, ...]
@@ -61,6 +62,7 @@ class RunComparison(msgspec.Struct, frozen=True):
     equal_identity: dict[str, str] = {}
     only_first_modes: tuple[str, ...] = ()
     only_second_modes: tuple[str, ...] = ()
+    without_checkpoint: tuple[str, ...] = ()
 
     @property
     def is_equal(self) -> bool:
@@ -92,7 +94,10 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
     modes = _modes_of(first), _modes_of(second)
     both = [mode for mode in modes[0] if mode in modes[1]]
     parameters = parameters_of(first, both), parameters_of(second, both)
-    identity = identity_of(first), identity_of(second)
+    saved = _saved_identity(first), _saved_identity(second)
+    identity = _compiled_identity(first), _compiled_identity(second)
+    if all(saved):  # of a run without a checkpoint it is unknown
+        identity = saved[0] | identity[0], saved[1] | identity[1]
     if not all(CPU in each for each in identity):  # of machine code, which one of them has not
         for each in identity:
             each.pop(CPU, None)
@@ -104,6 +109,7 @@ def compare_runs(first: Path, second: Path) -> RunComparison:
         equal_values(*identity),
         tuple(mode for mode in modes[0] if mode not in both),
         tuple(mode for mode in modes[1] if mode not in both),
+        tuple(str(run) for run, of_run in zip((first, second), saved, strict=True) if not of_run),
     )
 
 
@@ -175,11 +181,20 @@ def identity_of(model_dir: Path) -> dict[str, str]:
     """Identity of the newest checkpoint (seed, versions, form of kernels), the newest
     compile of a training, and the CPU that it is for.
     """
-    found: dict[str, str] = {}
-    with suppress(CsrunError):  # a damaged one: `csrun checkpoint verify` reports it
+    return _saved_identity(model_dir) | _compiled_identity(model_dir)
+
+
+def _saved_identity(model_dir: Path) -> dict[str, str]:
+    """The part in the newest checkpoint; empty without one, or if it is damaged."""
+    with suppress(CsrunError):  # `csrun checkpoint verify` reports it
         newest = checkpoints.latest(model_dir)
         if newest is not None:
-            found = dict(newest.manifest.identity)
+            return dict(newest.manifest.identity)
+    return {}
+
+
+def _compiled_identity(model_dir: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
     if (compiled := newest_compile(model_dir)) is not None:
         with suppress(OSError, msgspec.MsgspecError):
             data = find(compiled / COMPILE_MANIFEST).data

@@ -67,7 +67,8 @@ def test_what_is_equal_is_counted_and_keys_of_one_run_are_one_row(
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line.startswith("train: ")] == rows
     assert "parameters: 5 of 6 differ" in lines
-    assert "identity: none of 0 differ" in lines
+    without = "; ".join(f"no valid checkpoint in {run}" for run in (first, second))
+    assert f"identity: none of 0 differ; {without}" in lines
 
 
 def test_steps_that_one_run_alone_has_logged_are_counted(
