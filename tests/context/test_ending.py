@@ -4,11 +4,15 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 
 from csrun.context import ending
 from csrun.context.ending import DeferredEnding
+from csrun.context.job import REASON_FILE
 
 
 class Told(BaseException):
@@ -98,3 +102,30 @@ def test_a_worker_that_the_user_terminates_ends() -> None:
         worker.terminate()
         worker.join(60)
         assert worker.exitcode is not None
+
+
+def task_of(monkeypatch: pytest.MonkeyPatch, job_dir: Path, grace_s: float) -> None:
+    """This process is a task of a job with this folder."""
+    context = SimpleNamespace(job_dir=job_dir, job=SimpleNamespace(grace_s=grace_s))
+    monkeypatch.setattr(ending, "current", lambda: context)
+
+
+def test_the_reason_of_the_launcher_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Slurm signals tasks before their launcher."""
+    task_of(monkeypatch, tmp_path, grace_s=1000.0)
+    monkeypatch.setattr(ending, "REASON_S", 60.0)
+    writing = Timer(0.1, (tmp_path / REASON_FILE).write_text, ("preempted by Slurm",))
+    writing.start()
+    assert ending.reason_to_end(signal.SIGTERM) == "preempted by Slurm"
+    writing.join()
+
+
+def test_without_a_reason_the_signal_is_named_within_a_tenth_of_the_grace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task_of(monkeypatch, tmp_path, grace_s=0.1)
+    monkeypatch.setattr(ending, "REASON_S", 1e6)
+    assert ending.reason_to_end(signal.SIGTERM) == "SIGTERM"
+    assert ending.reason_to_end(signal.SIGINT) == "Ctrl-C (SIGINT)"
