@@ -4,9 +4,10 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from bench.published import GRAPHS, TRACED, fitting
+from bench.published import GRAPHS, LEAST, TRACED, WITHIN, fitting
 from support.reference_models import MODELS, changed, over, traced
 
+from csrun.base.half_formats import FLOAT16
 from csrun.base.mode import ExecutionMode
 from csrun.compiler.plan.performance_model import estimate
 from csrun.data.formats import write_tokens
@@ -15,10 +16,10 @@ from csrun.params import load
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.model)
 def test_a_published_figure_is_met_by_the_models_own_graph(tmp_path, request, graph):
-    """Within a factor of two, at the best batch that fits and at the largest.
+    """In 16 bits, as published, within the promised factor at the best batch that fits.
 
-    Streaming, these are one. In a pipeline a layer has PEs by its work only as far as its memory
-    leaves room for that: just before nothing fits, areas go by memory alone.
+    Streaming, the largest is the best. In a pipeline a layer has PEs by its work only as far as its
+    memory leaves room for that: just before nothing fits, areas go by memory alone.
     """
     request.getfixturevalue(graph.model)
     params = load(import_module("params").Params, MODELS / graph.model / "configs" / graph.config)
@@ -26,10 +27,9 @@ def test_a_published_figure_is_met_by_the_models_own_graph(tmp_path, request, gr
     write_tokens(text, [np.random.default_rng(1).integers(0, vocabulary, 20_000)], vocabulary)
     params = changed(over(params, text), "train_input", batch_size=TRACED)
     params = changed(params, "model", **dict(graph.sizes))
-    rates = [
-        graph.systems * estimate(work).samples_per_sec for work in fitting(graph, traced(params))
-    ]
+    module = traced(params, storage=FLOAT16)
+    rates = [graph.systems * estimate(work).samples_per_sec for work in fitting(graph, module)]
     if graph.mode is ExecutionMode.WEIGHT_STREAMING:
         assert max(rates) == rates[-1]
-    assert max(rates) < 2 * graph.samples_per_sec
-    assert rates[-1] > graph.samples_per_sec / 2
+    assert 1 / WITHIN < max(rates) / graph.samples_per_sec < WITHIN
+    assert rates[-1] > graph.samples_per_sec / LEAST

@@ -19,6 +19,7 @@ from support.torch_models import DECAYED, TorchModel
 from threadpoolctl import threadpool_limits
 
 from csrun import nn
+from csrun.base.half_formats import HalfFormat
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.data.formats import write_tokens
@@ -122,10 +123,11 @@ def small_groups(mode: ExecutionMode, kernels: str = "numpy") -> Any:
     return options_of(mode, group_bytes=1 << 14, kernels=kernels)
 
 
-def traced(params: Any, precision: str = "float32") -> Any:
-    """The training's module."""
+def traced(params: Any, precision: str = "float32", storage: HalfFormat | None = None) -> Any:
+    """The training's module. storage: the 16-bit format of mixed precision."""
     model_fn, input_fn = import_module("model").model_fn, import_module("data").train_input_fn
-    return trace_model(model_fn, input_fn(params), RunMode.TRAIN, params, precision).module
+    data = input_fn(params)
+    return trace_model(model_fn, data, RunMode.TRAIN, params, precision, storage=storage).module
 
 
 def batches(params: Any, count: int, precision: str = "float64") -> Iterator[Batch]:
