@@ -17,6 +17,7 @@ from csrun.base.errors import UsageError
 from csrun.base.files import replace_link
 from csrun.base.run_config import CSRunConfig
 from csrun.base.sizes import size_text
+from csrun.cirh import storage_of
 from csrun.compiler import (
     CompileError,
     CompileOptions,
@@ -37,7 +38,7 @@ from csrun.compiler.report.number_format import listed, plain, si
 from csrun.compiler.report.text_report import TEXT_FILE
 from csrun.context import DebugLevel, cache_dir, debug_level, rerun
 from csrun.data import Dataset
-from csrun.estimator.compile_options import compile_options, recomputes
+from csrun.estimator.compile_options import compile_options, form_of_products, recomputes
 from csrun.estimator.input_report import describe, readers
 from csrun.estimator.layout_advice import LayoutAdvice
 from csrun.estimator.micro_batches import AUTO, micro_batches_of, next_size
@@ -142,10 +143,14 @@ def tracing_of(run: EstimatorRun) -> Tracing:
 def compile_fitting(
     tracing: Tracing, traced: TracedModel, model_dir: Path, options: CompileOptions, begin: Begin
 ) -> Compiled:
-    """Compile the traced model; in micro-batches if the batch does not fit and may be split.
+    """Compile the traced model, with the products of its format.
+
+    In micro-batches if the batch does not fit and may be split.
 
     Raises: TooLargeError
     """
+    products = form_of_products(tracing.config, options.kernels, storage_of(traced.module))
+    options = msgspec.structs.replace(options, products=products)
     if tracing.config.micro_batch_size == AUTO:
         compiled = _compile_chosen(tracing, traced, model_dir, options, begin)
     else:

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from csrun.base.errors import UsageError
-from csrun.base.half_formats import BFLOAT16, storage_format
+from csrun.base.half_formats import BFLOAT16, HalfFormat
 from csrun.base.mode import ExecutionMode
 from csrun.base.run_config import CSRunConfig
 from csrun.base.sizes import bytes_in
@@ -18,7 +18,7 @@ from csrun.executable.bfloat16 import Products
 
 
 def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> CompileOptions:
-    """Return the options of a compile for the target, with one replica of the model.
+    """Return the options of a compile for the target, with one replica and float32 products.
 
     Raises: UsageError for a configuration that weight streaming does not support
     """
@@ -29,7 +29,6 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
             "--multireplica out"
         )
     most = config.max_group_bytes
-    kernels = form_of_kernels(config)
     return CompileOptions(
         mode=target.mode,
         run_mode=run_mode,
@@ -40,8 +39,7 @@ def compile_options(config: CSRunConfig, run_mode: RunMode, target: Target) -> C
         record_steps=config.record_steps if run_mode is RunMode.TRAIN else None,
         number_ranges=config.number_ranges if run_mode is RunMode.TRAIN else None,
         systems=len(target.systems),
-        kernels=kernels,
-        products=form_of_products(config, kernels),
+        kernels=form_of_kernels(config),
     )
 
 
@@ -82,11 +80,14 @@ def form_of_kernels(config: CSRunConfig) -> Literal["numpy", "llvm"]:
     return "llvm"
 
 
-def form_of_products(config: CSRunConfig, kernels: str) -> Products:
-    """Return the matrix products of a program whose kernels have this form, on this host."""
+def form_of_products(config: CSRunConfig, kernels: str, storage: HalfFormat | None) -> Products:
+    """Return the matrix products of a program whose kernels have this form, on this host.
+
+    storage: the 16-bit format of the traced model, which a script's policy may have selected
+    """
     if config.products == "blas":
         return "blas"
-    is_bfloat16 = storage_format(config.precision) == BFLOAT16 and kernels == "llvm"
+    is_bfloat16 = storage == BFLOAT16 and kernels == "llvm"
     fastest = bfloat16.fastest() if is_bfloat16 and config.products == "own" else None
     return fastest or "own"
 

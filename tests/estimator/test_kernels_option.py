@@ -3,6 +3,7 @@
 import pytest
 
 from csrun.base.errors import UsageError
+from csrun.base.half_formats import BFLOAT16, storage_format
 from csrun.base.run_config import CSRunConfig
 from csrun.estimator.compile_options import form_of_kernels, form_of_products
 from csrun.executable import bfloat16, machine_code
@@ -54,11 +55,12 @@ def test_products_of_bfloat16_use_the_cpus_instructions(
 ):
     monkeypatch.setattr(machine_code, "host", lambda: f"some_cpu {features}")
     monkeypatch.setattr(bfloat16, "_has_permission", lambda: True)
-    assert form_of_products(CSRunConfig(**options), kernels) == form
+    config = CSRunConfig(**options)
+    assert form_of_products(config, kernels, storage_format(config.precision)) == form
 
 
 def test_without_amxs_registers_products_are_of_float32(monkeypatch):
     """AVX512-BF16 takes longer on such a CPU."""
     monkeypatch.setattr(machine_code, "host", lambda: f"some_cpu {INTEL}")
     monkeypatch.setattr(bfloat16, "_has_permission", lambda: False)
-    assert form_of_products(CSRunConfig(precision="mixed_bfloat16"), "llvm") == "own"
+    assert form_of_products(CSRunConfig(), "llvm", BFLOAT16) == "own"

@@ -69,6 +69,15 @@ def test_losses_are_those_of_keras(tmp_path, name, half):
     assert ("loss_scale" in tensors) == (half == "mixed_float16")
 
 
+@pytest.mark.parametrize("half", POLICIES)
+def test_a_policy_has_the_kernels_of_a_configured_format(tmp_path, half):
+    sample, kernels = batches("mlp"), []
+    for name, config in ((half, CSRunConfig()), ("float32", CSRunConfig(precision=half))):
+        trained(built(mlp, name), sample, tmp_path / name, config)
+        kernels.append(checkpoints.latest(tmp_path / name).manifest.identity["kernels"])
+    assert kernels[0] == kernels[1]  # their products, too
+
+
 def test_a_step_that_overflows_is_skipped_as_by_keras(tmp_path):
     def build():
         keras.utils.set_random_seed(1)

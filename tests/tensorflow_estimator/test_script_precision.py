@@ -46,22 +46,24 @@ def model_fn(features, labels, mode, params):
 
 
 def trained(folder, policy, **options):
-    """Train; return the estimator, and the precision of the last checkpoint."""
+    """Train; return the estimator, and precision and kernels of the last checkpoint."""
     config = CSRunConfig(log_step_count_steps=1, **options)
     estimator = CerebrasEstimator(model_fn, folder, config=config, params={"policy": policy})
     estimator.train(lambda: Dataset.from_batches(DATA), steps=len(DATA))
-    found = checkpoints.latest(folder)
-    return estimator, found.manifest.identity["precision"]
+    identity = checkpoints.latest(folder).manifest.identity
+    return estimator, identity["precision"], identity["kernels"]
 
 
 @pytest.mark.parametrize("policy", HALF_POLICIES)
 def test_a_policy_selects_the_format_and_the_loss_is_scaled(policy, tmp_path):
-    estimator, precision = trained(tmp_path / "mixed", policy)
+    estimator, precision, kernels = trained(tmp_path / "mixed", policy)
     assert precision == policy
+    configured = trained(tmp_path / "configured", "float32", precision=policy)
+    assert kernels == configured[2]  # its products, too
     last = weights(tmp_path / "mixed", 3)
     # 256 is doubled after 2 steps
     assert (last["loss_scale"], last["steps_since_rescale"]) == (512.0, 1.0)
-    _, precision = trained(tmp_path / "plain", "float32")
+    _, precision, _ = trained(tmp_path / "plain", "float32")
     assert precision == "float32"
     plain = weights(tmp_path / "plain", 3)
     assert "loss_scale" not in plain
