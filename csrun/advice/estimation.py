@@ -16,7 +16,7 @@ from time import perf_counter, process_time
 
 import psutil
 
-from csrun.advice.machine_speeds import MachineSpeeds, speeds_here
+from csrun.advice.machine_speeds import MachineSpeeds, forms_of, speeds_here
 from csrun.advice.wafer_rate import wafer_rate
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.base.run_config import RunSettings
@@ -25,7 +25,7 @@ from csrun.context import Role
 from csrun.data import Dataset
 from csrun.executable import Executable, Plan
 from csrun.launch.task_memory import PRIVATE_BYTES, SHARED_BYTES
-from csrun.records.run_estimate import RoleMemory, RunEstimate
+from csrun.records.run_estimate import ProductRate, RoleMemory, RunEstimate
 from csrun.runtime.store.backing import disk_of
 from csrun.runtime.wire.ring import ring_slots_for, slot_bytes
 from csrun.site.site import System
@@ -108,8 +108,8 @@ def step_here(
         exclusive_s = plan.batch_size / measured.samples_per_s
         spread = measured.spread / measured.samples_per_s
         return LocalStep(exclusive_s, spread, cpu_s + measured.cpu_s, cpus, True)
-    exclusive_s = computed_step_s(plan, speeds, disk_bytes_per_s)
-    cpu_s += cpus * products_s(plan, speeds) + passing_bytes(plan) / speeds.copy_bytes_per_s
+    exclusive_s = computed_step_s(executable, speeds, disk_bytes_per_s)
+    cpu_s += cpus * products_s(executable, speeds) + passing_bytes(plan) / speeds.copy_bytes_per_s
     return LocalStep(exclusive_s, 0.0, cpu_s, cpus, False)
 
 
@@ -126,7 +126,8 @@ def estimate_of(
     chief, available = _chief_bytes(), psutil.virtual_memory().available
     plan = executable.plan
     wafer, on_disk = wafer_memory(plan), _bytes_beside_disk(plan, settings)
-    speeds, disk_rate = speeds_here(executable.directory)
+    speeds, disk_rate = speeds_here(executable)
+    limit = Limit.of(plan, system)
     step = step_here(executable, given, settings, speeds, None if on_disk is None else disk_rate)
     return RunEstimate(
         mode=str(plan.mode),
@@ -145,13 +146,15 @@ def estimate_of(
         step_s=step.seconds,
         step_spread=step.spread,
         is_measured=step.is_measured,
+        products=products_of(executable, speeds),
         step_cpu_s=step.cpu_s,
         cpus=step.cpus,
         system_samples_per_s=plan.estimate.samples_per_sec,
         largest_batch=largest_batch(plan, system, wafer),
         least_sram_bytes=least_sram_bytes(plan),
         max_steps=max_steps,
-        limits=Limit.of(plan, system).sentence,
+        limits=limit.sentence,
+        system_rates=limit.rates,
     )
 
 
@@ -239,21 +242,33 @@ def least_sram_bytes(plan: Plan) -> int:
     return int(FLOOR_PLAN_SHARE * plan.arena_bytes)
 
 
-def computed_step_s(plan: Plan, speeds: MachineSpeeds, disk_bytes_per_s: float | None) -> float:
+def computed_step_s(
+    executable: Executable, speeds: MachineSpeeds, disk_bytes_per_s: float | None
+) -> float:
     """Return the time of a step that cannot be run here, by its operations, copies and disk.
 
     disk_bytes_per_s: speed of the disk that the store is on; None for one in memory
     """
-    passing = passing_bytes(plan)
+    passing = passing_bytes(executable.plan)
     copies_s = passing / speeds.copy_bytes_per_s
     disk_s = passing / disk_bytes_per_s if disk_bytes_per_s else 0.0
-    return max(products_s(plan, speeds), copies_s, disk_s)
+    return max(products_s(executable, speeds), copies_s, disk_s)
 
 
-def products_s(plan: Plan, speeds: MachineSpeeds) -> float:
+def products_of(executable: Executable, speeds: MachineSpeeds) -> tuple[ProductRate, ...]:
+    """Return the rates of the program's products, and the shares of operations that they are of."""
+    return tuple(
+        ProductRate(form, share, speeds.flops_per_s[form])
+        for form, share in forms_of(executable).items()
+    )
+
+
+def products_s(executable: Executable, speeds: MachineSpeeds) -> float:
     """Return the time of a step's floating-point operations on all CPUs."""
+    plan = executable.plan
     flops = sum(layer.forward_flops + layer.backward_flops for layer in plan.layers)
-    return plan.parts * flops / (SHARE_OF_PRODUCTS * speeds.flops_per_s)
+    second_share = sum(each.share / each.flops_per_s for each in products_of(executable, speeds))
+    return plan.parts * flops * second_share / SHARE_OF_PRODUCTS
 
 
 def passing_bytes(plan: Plan) -> float:

@@ -1,6 +1,7 @@
 """Speeds of this machine, measured once: products, copies, disks.
 
-They are cached per CPU model, CPUs and versions. Products and copies are timed by CPU time, so
+They are cached per CPU model, CPUs and versions; of products, those in each form that a program
+has had. Products and copies are timed by CPU time, so
 other programs that run meanwhile change them little.
 """
 
@@ -20,6 +21,11 @@ from csrun.base.errors import CsrunError
 from csrun.base.files import make_private
 from csrun.base.version import installed_versions
 from csrun.context import cache_dir
+from csrun.executable import Executable, bfloat16, machine_code
+from csrun.executable.arrays import Array
+from csrun.executable.bfloat16 import Products
+from csrun.executable.kernel_code import numpy_call
+from csrun.executable.team import empty
 from csrun.launch.preflight.installation import cpu_and_flags, disk_speed
 
 FOLDER = "machine_speeds"
@@ -31,40 +37,77 @@ ROUNDS = 3
 class MachineSpeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Speeds of this machine.
 
-    flops_per_s: of a large matrix product on all CPUs. copy_bytes_per_s: of one thread, for bytes
-    copied. disk_bytes_per_s: of writing, by the device number of a folder's disk.
+    copy_bytes_per_s: of one thread, for bytes copied. flops_per_s: of a large matrix product on all
+    CPUs, by the form of a program's products. disk_bytes_per_s: of writing, by the device number of
+    a folder's disk.
     """
 
-    flops_per_s: float
     copy_bytes_per_s: float
+    flops_per_s: dict[Products, float] = {}
     disk_bytes_per_s: dict[str, float] = {}
 
 
-def speeds_here(folder: Path) -> tuple[MachineSpeeds, float | None]:
-    """Speeds of this machine, and of a folder's disk in bytes/s; None where none can be written.
+def speeds_here(executable: Executable) -> tuple[MachineSpeeds, float | None]:
+    """Speeds of this machine, and in bytes/s of the disk of a compile; None if it is read-only.
 
     What is not in the cache, or damaged there, is measured.
     """
     path = cache_dir() / FOLDER / f"{_key()}.json"
-    speeds, known = _cached(path), True
+    before = speeds = _cached(path)
     if speeds is None:
-        speeds, known = MachineSpeeds(product_rate(), copy_rate()), False
-    device = str(os.stat(folder).st_dev)
-    disk = speeds.disk_bytes_per_s.get(device)
-    if disk is None and (measured := disk_speed(folder)) is not None:
-        disk, known = 1e6 * measured, False
-        disks = {**speeds.disk_bytes_per_s, device: disk}
-        speeds = msgspec.structs.replace(speeds, disk_bytes_per_s=disks)
-    if not known:
+        speeds = MachineSpeeds(copy_rate())
+    rates, disks = dict(speeds.flops_per_s), dict(speeds.disk_bytes_per_s)
+    for form in forms_of(executable):
+        if form not in rates:
+            rates[form] = product_rate(executable, form)
+    device = str(os.stat(executable.directory).st_dev)
+    if device not in disks and (measured := disk_speed(executable.directory)) is not None:
+        disks[device] = 1e6 * measured
+    speeds = msgspec.structs.replace(speeds, flops_per_s=rates, disk_bytes_per_s=disks)
+    if speeds != before:
         _keep(path, speeds)
-    return speeds, disk
+    return speeds, disks.get(device)
 
 
-def product_rate() -> float:
-    """Return the rate of a large matrix product on all CPUs, in floating-point operations/s."""
-    one = np.ones((PRODUCT, PRODUCT), np.float32)
-    cpus = len(os.sched_getaffinity(0))
-    return cpus * 2 * PRODUCT**3 / _cpu_s(lambda: one @ one)
+def forms_of(executable: Executable) -> dict[Products, float]:
+    """Shares of a program's floating-point operations by the form of its products.
+
+    Kernels that are no products count as the products that are not by instructions for bfloat16.
+    """
+    kernels, plan = executable.kernels, executable.plan
+    if kernels is None or not kernels.manifest.products or not machine_code.is_supported():
+        return {"blas": 1.0}
+    instructions = kernels.manifest.instructions
+    if instructions is None or not bfloat16.has(instructions):
+        return {"own": 1.0}
+    shares: dict[Products, float] = {
+        instructions: plan.bfloat16_share,
+        "own": 1 - plan.bfloat16_share,
+    }
+    return {form: share for form, share in shares.items() if share}
+
+
+def product_rate(executable: Executable, form: Products) -> float:
+    """Return the rate of a large matrix product on all CPUs, in floating-point operations/s.
+
+    form: one of the program's
+    """
+    cpus, arrays = len(os.sched_getaffinity(0)), _operands()
+    if executable.kernels is None or form == "blas":
+        call = numpy_call(*arrays)
+    else:
+        in_pairs = form != "own"
+        call = executable.kernels.product_call(executable.directory, arrays, cpus, in_pairs)
+    return cpus * 2 * PRODUCT**3 / _cpu_s(call)
+
+
+def _operands() -> tuple[Array, Array, Array]:
+    """Two matrices of ones, and one for their product."""
+    a, b, out = (
+        empty(4 * PRODUCT * PRODUCT).view(np.float32).reshape(PRODUCT, PRODUCT) for _ in range(3)
+    )
+    a[...], b[...] = 1, 1
+    return a, b, out
 
 
 def copy_rate() -> float:

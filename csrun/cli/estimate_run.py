@@ -120,11 +120,13 @@ def rows(found: "RunEstimate") -> Iterator[tuple[str, str]]:
         took = "" if found.checkpoint_s is None else f", {_time(found.checkpoint_s)}"
         yield "checkpoint", f"{size_text(found.checkpoint_bytes)}{took}"
     yield "step here", _step_here(found)
+    yield "products here", _products(found)
     yield "step on a CS-2", _step(found.system_step_s, found.system_samples_per_s)
     if found.max_steps is not None:
         here, there = (_time(found.max_steps * s) for s in (found.step_s, found.system_step_s))
         yield f"{found.max_steps:,} steps", f"{here} here, {there} on a CS-2"
     yield "limit", found.limits
+    yield "CS-2's rates", found.system_rates
 
 
 def _on(systems: int) -> str:
@@ -158,6 +160,18 @@ def _step_here(found: "RunEstimate") -> str:
         cpu_time = f"{_time(found.step_cpu_s)} of CPU time, on {found.cpus} CPUs"
         how += f"; limited by the CPUs: all tasks need {cpu_time}"
     return f"{_step(found.step_s, found.batch_size / found.step_s)} ({how})"
+
+
+def _products(found: "RunEstimate") -> str:
+    from csrun.compiler.report.number_format import si
+    from csrun.executable.bfloat16 import TITLES
+
+    names: dict[str, str] = {form: f"bfloat16 by {title}" for form, title in TITLES.items()}
+    return ", ".join(
+        f"{each.share:.0%} of the FLOPs in {names.get(each.products, 'float32')} at "
+        f"{si(each.flops_per_s, 'FLOP/s')}"
+        for each in found.products
+    )
 
 
 def _step(seconds: float, samples_per_s: float) -> str:

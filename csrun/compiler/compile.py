@@ -163,7 +163,12 @@ def _back_end(
         assert options.products in ("own", "blas") or is_of_bfloat16, "their words are multiplied"
         code = program.kernels.kernel_files(options.products)
     if code is not None:
-        plan = msgspec.structs.replace(plan, machine_code_share=program.kernels.share_of(code))
+        share_of = program.kernels.share_of
+        plan = msgspec.structs.replace(
+            plan,
+            machine_code_share=share_of(code.functions),
+            bfloat16_share=share_of(code.manifest.in_pairs),
+        )
     return CompiledProgram(placed.layout, plan, program, code)
 
 

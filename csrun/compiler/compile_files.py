@@ -31,12 +31,12 @@ class CompiledProgram:
     def form_of_kernels(self) -> str:
         """Sentence on machine code: what it computes, or what it takes to have some."""
         if self.code is not None:
-            products = self.code.manifest.products.values()
-            instructions = self.code.manifest.instructions
-            how = ""
-            if instructions is not None:
-                count = sum(product.in_pairs for product in products)
-                how = f" {count} of {len(products)} products in {TITLES[instructions]}."
+            manifest, how = self.code.manifest, ""
+            if manifest.instructions is not None:
+                how = (
+                    f" {len(manifest.in_pairs)} of {len(manifest.products)} products in "
+                    f"{TITLES[manifest.instructions]}, {self.plan.bfloat16_share:.0%} of the FLOPs."
+                )
             return (
                 f"Machine code: {len(self.code.functions)} of {len(self.program.kernels)} kernel "
                 f"functions, {self.plan.machine_code_share:.0%} of the FLOPs.{how}"

@@ -7,16 +7,24 @@ program's NumPy functions run.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from csrun.executable import bfloat16, machine_code
+from csrun.executable.arrays import Array
 from csrun.executable.bound_kernel import KernelBinder, Workspace
 from csrun.executable.bound_product import ProductBinder
-from csrun.executable.kernel_signature import KernelManifest, KernelSignature, ProductSignature
+from csrun.executable.kernel_signature import (
+    KernelArray,
+    KernelManifest,
+    KernelSignature,
+    ProductSignature,
+)
 from csrun.executable.machine_code import MachineCode
 from csrun.executable.object_cache import ObjectCache
 from csrun.executable.products import (
@@ -99,6 +107,19 @@ class KernelFiles:
         for name, product in self.manifest.products.items():
             namespace[name] = ProductBinder(workspace, product, namespace[name])
 
+    def product_call(
+        self, directory: Path, arrays: tuple[Array, Array, Array], threads: int, in_pairs: bool
+    ) -> Callable[[], None]:
+        """A call of out = a @ b, float32 arrays, by the code of this program's products.
+
+        in_pairs: by the manifest's instructions; a and b are numbers of bfloat16
+        """
+        code = self._loaded(directory)
+        a, b, out = (KernelArray(n, False, each.dtype.name) for n, each in enumerate(arrays))
+        signature = ProductSignature(a, b, out, in_pairs=in_pairs)
+        binder = ProductBinder(self._workspace(code, team_of(code, threads)), signature, numpy_call)
+        return binder(*arrays)
+
     def _workspace(self, code: MachineCode, team: Team | None) -> Workspace:
         products = bool(self.manifest.products)
         kernels = self.manifest.kernels.values()
@@ -128,6 +149,15 @@ class KernelFiles:
                 image = _build(text)
             images.append(image)
         return _load(tuple(images))
+
+
+def numpy_call(a: Array, b: Array, out: Array) -> Callable[[], None]:
+    """The call of out = a @ b by NumPy."""
+
+    def call() -> None:
+        np.matmul(a, b, out=out)
+
+    return call
 
 
 @lru_cache(maxsize=8)

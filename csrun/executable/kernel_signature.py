@@ -93,3 +93,8 @@ class KernelManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: dict[str, KernelSignature]
     products: dict[str, ProductSignature]
     instructions: Instructions | None = None
+
+    @property
+    def in_pairs(self) -> list[str]:
+        """Names of the products by these instructions."""
+        return [name for name, product in self.products.items() if product.in_pairs]

@@ -251,9 +251,9 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     would count: such batches are refused (None: they count nowhere).
 
     One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
-    numbers. `recording`, `measuring`: values that the program writes to
-    files, or the ranges of. `machine_code_share`: of the
-    FLOPs, what machine code computes.
+    numbers. `recording`, `measuring`: values that the program writes to files, or the ranges of.
+    `machine_code_share`: of the FLOPs, what machine code computes; `bfloat16_share`: what products
+    by instructions for bfloat16 do.
 
     With several minibatches the program works on one minibatch; `inputs` are those of the
     global batch, and everything else is a minibatch's. Minibatch j has its buffers
@@ -299,6 +299,7 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     recording: RecordedSteps | None = None
     measuring: MeasuredSteps | None = None
     machine_code_share: float = 0.0
+    bfloat16_share: float = 0.0
     kept_offset_bytes: int = 0
     recomputed: tuple[str, ...] = ()
     storage: HalfFormat | None = None

@@ -27,17 +27,29 @@ class RoleMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     holds: str
 
 
+class ProductRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rate of a large matrix product on this machine, in FLOP/s.
+
+    products: its form, as in the plan. share: of a step's FLOPs, that are computed at this rate
+    """
+
+    products: str
+    share: float
+    flops_per_s: float
+
+
 class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Estimate of a training or evaluation.
 
     wafer: bytes of one system's memory by kind. store: bytes of the training's state by kind.
     store_on_disk: MemoryX has the store on disk, and this much of it in memory; None in memory.
     host: memory of each role's tasks. is_measured: the step was run on this machine, else it is
-    computed of floating-point operations, copies and of what the disk must carry. step_cpu_s: CPU
-    time of a step, of all roles, which share `cpus` of this machine. limits: what
-    limits the rate on the system, in words. largest_batch: samples that fit the system at once;
-    None without activations. least_sram_bytes: memory of a system that the run fits, as it is
-    compiled. max_steps: None where the run does not say.
+    computed of floating-point operations at the rates of `products`, copies and of what the disk
+    must carry. step_cpu_s: CPU time of a step, of all roles, which share `cpus` of this machine.
+    limits: what limits the rate on the system, in words; system_rates: the rates of its numbers.
+    largest_batch: samples that fit the system at once; None without activations. least_sram_bytes:
+    memory of a system that the run fits, as it is compiled. max_steps: None where the run does not
+    say.
 
     Units: times in seconds, rates in samples per second, memory in bytes
     """
@@ -58,6 +70,7 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     step_s: float
     step_spread: float
     is_measured: bool
+    products: tuple[ProductRate, ...]
     step_cpu_s: float
     cpus: int
     system_samples_per_s: float
@@ -65,6 +78,7 @@ class RunEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     least_sram_bytes: int
     max_steps: int | None
     limits: str
+    system_rates: str
 
     @property
     def host_bytes(self) -> int:

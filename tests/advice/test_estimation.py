@@ -21,6 +21,7 @@ from csrun.advice.estimation import (
     host_memory,
     largest_batch,
     least_sram_bytes,
+    products_of,
     step_here,
     store_memory,
     wafer_memory,
@@ -125,17 +126,31 @@ def test_a_pipelined_run_does_not_fit_a_much_smaller_wafer(tmp_path: Path) -> No
 
 
 def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path) -> None:
-    plan = planned(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    plan = executable.plan
     products = [2 * NETWORK.batch * a * b for a, b in pairwise(NETWORK.sizes)]
     flops = 3 * sum(products) - products[0]  # no gradient of the input
-    speeds = MachineSpeeds(1e9, 1e12)
-    in_memory = computed_step_s(plan, speeds, None)
+    speeds = MachineSpeeds(1e12, {"blas": 1e9})
+    in_memory = computed_step_s(executable, speeds, None)
     assert in_memory == pytest.approx(flops / (SHARE_OF_PRODUCTS * 1e9), rel=0.02)
-    assert computed_step_s(plan, speeds, 1e12) == in_memory
+    assert computed_step_s(executable, speeds, 1e12) == in_memory
     passing = 6 * store_memory(plan)["weights"]  # two loads; in and out of weights and momentum
-    slow = computed_step_s(plan, speeds, 1e3)
+    slow = computed_step_s(executable, speeds, 1e3)
     assert slow == pytest.approx(passing / 1e3, rel=0.2)
-    assert computed_step_s(plan, MachineSpeeds(1e15, 1e3), None) == slow
+    assert computed_step_s(executable, MachineSpeeds(1e3, {"blas": 1e15}), None) == slow
+
+
+def test_products_of_bfloat16_are_computed_at_their_own_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four fifths of the operations at 4e9 FLOP/s, the others at 1e9: 0.4 of the time."""
+    executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
+    speeds = MachineSpeeds(1e15, {"blas": 1e9, "own": 1e9, "amx_bf16": 4e9})
+    whole = computed_step_s(executable, speeds, None)
+    monkeypatch.setattr(estimation, "forms_of", lambda program: {"amx_bf16": 0.8, "own": 0.2})
+    assert computed_step_s(executable, speeds, None) == pytest.approx(0.4 * whole)
+    shares = [(each.products, each.share) for each in products_of(executable, speeds)]
+    assert shares == [("amx_bf16", 0.8), ("own", 0.2)]
 
 
 def test_tasks_share_the_cpus_of_the_machine(
@@ -158,9 +173,9 @@ def test_tasks_share_the_cpus_of_the_machine(
     assert given.batch_cpu_s == pytest.approx(0.02, rel=0.5)
     monkeypatch.setattr(estimation, "MEASURED_SHARE", 0.0)
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
-    speeds = MachineSpeeds(1e9, 1e12)
+    speeds = MachineSpeeds(1e12, {"blas": 1e9})
     found = step_here(executable, given, RunSettings(), speeds, None)
-    assert found.exclusive_s == computed_step_s(executable.plan, speeds, None)
+    assert found.exclusive_s == computed_step_s(executable, speeds, None)
     work_s = found.exclusive_s * found.cpus + given.batch_cpu_s  # copies take no time
     assert found.seconds == pytest.approx(work_s / found.cpus, rel=1e-3)
 
@@ -175,7 +190,8 @@ def test_memory_is_that_before_the_measurement_of_a_step(
         return LocalStep(0.4, 0.0, cpu_s=0.6, cpus=2, is_measured=True)
 
     monkeypatch.setattr(estimation, "step_here", measure)
-    monkeypatch.setattr(estimation, "speeds_here", lambda folder: (MachineSpeeds(1e9, 1e12), None))
+    speeds = MachineSpeeds(1e12, {"blas": 1e9})
+    monkeypatch.setattr(estimation, "speeds_here", lambda program: (speeds, None))
     monkeypatch.setattr(estimation, "_chief_bytes", lambda: sum(used))
     monkeypatch.setattr(
         estimation.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000 - sum(used))

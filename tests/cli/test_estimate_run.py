@@ -8,7 +8,7 @@ import pytest
 from csrun.cli.csrun import csrun
 from csrun.cli.estimate_run import rows
 from csrun.cli.frame import run
-from csrun.records.run_estimate import RoleMemory, RunEstimate
+from csrun.records.run_estimate import ProductRate, RoleMemory, RunEstimate
 
 FOUND = RunEstimate(
     mode="WEIGHT_STREAMING",
@@ -29,11 +29,13 @@ FOUND = RunEstimate(
     step_cpu_s=0.9,
     cpus=2,
     is_measured=True,
+    products=(ProductRate("amx_bf16", 0.75, 8e11), ProductRate("own", 0.25, 2.5e11)),
     system_samples_per_s=4000.0,
     largest_batch=123,
     least_sram_bytes=6_000_000,
     max_steps=1000,
     limits="Limited by the input.",
+    system_rates="Numbers count as 16-bit ones.",
 )
 
 
@@ -50,6 +52,11 @@ def test_the_table_adds_up_and_says_what_a_run_takes() -> None:
         "; limited by the CPUs: all tasks need 1 s of CPU time, on 2 CPUs)"
     )
     assert table["step on a CS-2"] == "2 ms, 4,000 samples/s"
+    assert table["products here"] == (
+        "75% of the FLOPs in bfloat16 by AMX-BF16 at 800 GFLOP/s, 25% of the FLOPs in float32 at "
+        "250 GFLOP/s"
+    )
+    assert table["CS-2's rates"] == "Numbers count as 16-bit ones."
     assert table["1,000 steps"] == "8:20 here, 2 s on a CS-2"
     assert table["largest batch"].startswith("123 samples")
     assert table["needs at least"] == "a wafer of 6.0 MB, a host of 1 GiB"

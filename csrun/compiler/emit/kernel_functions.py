@@ -117,9 +117,9 @@ class KernelFunctions:
         products = (form.product for form in self._forms.values() if form.product is not None)
         return next((product.half for product in products if product.half is not None), None)
 
-    def share_of(self, files: KernelFiles) -> float:
-        """The share of the program's FLOPs that machine code computes."""
-        flops = sum(self._flops[name] for name in files.functions)
+    def share_of(self, functions: Iterable[str]) -> float:
+        """The share of the program's FLOPs that functions of these names compute."""
+        flops = sum(self._flops[name] for name in functions)
         return flops / max(self._flops.total(), 1)
 
     def _add(self, form: _FunctionForm) -> _FunctionForm:

@@ -10,7 +10,6 @@ from typing import Any
 from csrun.base.html_pages import page
 from csrun.base.mode import ExecutionMode
 from csrun.compiler.passes import Stage
-from csrun.compiler.plan.performance_model import HALF_BYTES
 from csrun.compiler.report.drawings import (
     ENLARGED_HEIGHT,
     Drawing,
@@ -84,14 +83,6 @@ def _precision(plan: Plan) -> str:
     return f"{plan.precision}, stored in 16 bits: {plan.storage.text}"
 
 
-def _rates(system: System) -> str:
-    """Rates that estimates take for each width of numbers, and the reason."""
-    return (
-        f"16-bit numbers in any precision, as the wafer computes in them: {HALF_BYTES} bytes each, "
-        f"{system.multiply_adds_per_core_cycle} multiply-adds per PE and cycle"
-    )
-
-
 @dataclass(frozen=True)
 class Report:
     """The whole page. kernels, program: the texts of kernels.txt and program.py."""
@@ -118,7 +109,7 @@ class Report:
             "Micro-batches": f"{plan.micro_batches} of {share // plan.micro_batches:,}",
             "Minibatches in flight": str(plan.minibatches_in_flight),
             "Precision": _precision(plan),
-            "Estimates are for": _rates(system),
+            "Rates": self.limit.rates,
             "Wafer memory": f"{si(plan.arena_bytes, 'B')} of {si(system.sram_bytes, 'B')}",
         }
         if plan.systems > 1:

@@ -5,7 +5,13 @@ from operator import attrgetter
 
 import numpy as np
 
-from csrun.compiler.plan.performance_model import FITTED, Constants, Work, estimate
+from csrun.compiler.plan.performance_model import (
+    FITTED,
+    HALF_BYTES,
+    Constants,
+    Work,
+    estimate,
+)
 from csrun.compiler.report.number_format import count, listed, percent, plain, si
 from csrun.executable import Estimate, Layer, Plan, nbytes_of
 from csrun.site import System
@@ -59,6 +65,15 @@ class Limit:
             f"A batch of {self.work.batch_size:,} takes {_ms(self._kernels_s)} for {whose}, plus "
             f"{_ms(self.work.overhead_s(self.constants))} of overhead: "
             f"{count(self.estimate.compute_samples_per_sec)} compute samples/s."
+        )
+
+    @property
+    def rates(self) -> str:
+        """Sentence on the rates that are taken for each width of numbers, and the reason."""
+        return (
+            f"Numbers of any precision count as 16-bit ones, {HALF_BYTES} bytes each and "
+            f"{self.work.system.multiply_adds_per_core_cycle} multiply-adds per PE and cycle: the "
+            "published runs that the model is fitted to are in mixed precision."
         )
 
     @property

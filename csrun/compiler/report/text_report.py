@@ -38,6 +38,7 @@ def text_report(
         f" Replicas of the model: {replicas}. A row is one kernel over all replicas.",
         *([f" CS systems: {systems}. Rates are totals over all systems."] * (systems > 1)),
         *_paragraph(limit.total),
+        *_paragraph(limit.rates),
         *_paragraph(limit.micro_batches),
         *_paragraph(limit.recomputation),
         *_paragraph(kernels),

@@ -17,7 +17,9 @@ from csrun.compiler.report.contents import count, percent, render, si
 def test_a_compile_leaves_its_report_beside_the_program(tmp_path):
     executable = Network().compile(tmp_path, ExecutionMode.PIPELINED)
     page = (executable.directory / "compile_report.html").read_text()
-    rates = "16-bit numbers in any precision, as the wafer computes in them: 2 bytes each, "
+    rates = (
+        "Numbers of any precision count as 16-bit ones, 2 bytes each and 4 multiply-adds per PE "
+    )
     wanted = [executable.plan.checksum, rates, "dense_1", "cs2-01", "def bind_wafer(v, runtime):"]
     wanted += [f">{step.name}<" for step in PASSES]
     assert not [text for text in wanted if text not in page]

@@ -20,6 +20,7 @@ ESTIMATE = Estimate(
 LIMIT = SimpleNamespace(
     sentence="Limited by the links out of " + "one layer, " * 10 + "at least.",
     total="A batch takes long.",
+    rates="Numbers count as 16-bit ones.",
     micro_batches="",
     recomputation="",
 )
@@ -65,6 +66,7 @@ def test_what_limits_the_model_stands_before_the_table():
     assert " ".join(before.split("\n\n")[2].split()) == LIMIT.sentence
     assert rule
     assert LIMIT.total in after
+    assert LIMIT.rates in after
     assert max(map(len, before.splitlines())) <= 100
 
 
