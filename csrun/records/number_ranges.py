@@ -19,6 +19,7 @@ from csrun.base.half_ranges import RangeCounts, range_counts
 
 FILE = "number_ranges.html"
 _MARGIN = 6  # powers of two that a picture shows beside the format's
+_LEAST_SHARE = 1e-4  # that is shown in digits
 _HEIGHT, _BAR = 24, 3  # of a picture and of a bar, in pixels
 _STYLE = """
 body{font:14px system-ui,sans-serif;margin:2em}
@@ -63,9 +64,9 @@ class NumberRanges:
         )
 
     @property
-    def damage(self) -> tuple[float, float, float]:
-        """Key to sort by, the most damaged last."""
-        return self.overflows, self.flushed + self.subnormals, self.zeros
+    def damage(self) -> tuple[float, float, float, float]:
+        """Key to sort by, the most damaged last: lost numbers before imprecise ones."""
+        return self.overflows, self.flushed, self.subnormals, self.zeros
 
     def scalars(self) -> dict[str, float]:
         """The shares by their names in events."""
@@ -102,7 +103,8 @@ def page_of(found: Sequence[NumberRanges], half: HalfFormat, step: int, scale: f
         f"<style>{_STYLE}</style><h1>Number ranges at global step {step}</h1>"
         f"<p>{escape(half.text)}: normal numbers from {half.smallest_normal:.4g} to "
         f"{half.largest:.6g}, subnormal ones from {half.smallest:.4g}{scaled}. The blue field is "
-        "the normal range, the yellow one the subnormal; a bar counts numbers of one power of two."
+        "the normal range, the yellow one the subnormal; a bar counts numbers of one power of two, "
+        f"from 2^{_first(half)} or less at the left to 2^{_last(half)} or more at the right."
         "</p><table><tr><th>tensor<th>kind<th>overflows<th>rounded to 0<th>subnormal<th>zero"
         f"<th>log2</tr>{''.join(_row(each, half) for each in ordered)}</table></html>"
     )
@@ -111,8 +113,23 @@ def page_of(found: Sequence[NumberRanges], half: HalfFormat, step: int, scale: f
 def _row(one: NumberRanges, half: HalfFormat) -> str:
     shares = one.overflows, one.flushed, one.subnormals, one.zeros
     marks = (' class="bad"' if share and number < 2 else "" for number, share in enumerate(shares))
-    cells = "".join(f"<td{mark}>{share:.2%}" for mark, share in zip(marks, shares, strict=True))
+    cells = "".join(f"<td{mark}>{_text(share)}" for mark, share in zip(marks, shares, strict=True))
     return f"<tr><td>{escape(one.name)}<td>{one.kind}{cells}<td>{_picture(one, half)}</tr>"
+
+
+def _text(share: float) -> str:
+    """A percentage; a share that is not zero does not read as zero."""
+    return "&lt;0.01%" if 0 < share < _LEAST_SHARE else f"{share:.2%}"
+
+
+def _first(half: HalfFormat) -> int:
+    """The first power of two of a picture."""
+    return int(log2(half.smallest)) - _MARGIN
+
+
+def _last(half: HalfFormat) -> int:
+    """The last power of two of a picture."""
+    return int(log2(half.overflows_from)) + _MARGIN
 
 
 def _picture(one: NumberRanges, half: HalfFormat) -> str:
@@ -120,7 +137,7 @@ def _picture(one: NumberRanges, half: HalfFormat) -> str:
     least, normal, most = (
         int(log2(x)) for x in (half.smallest, half.smallest_normal, half.overflows_from)
     )
-    first, last = least - _MARGIN, most + _MARGIN
+    first, last = _first(half), _last(half)
     parts = [
         _bar("subnormal", least - first, normal - least, _HEIGHT),
         _bar("window", normal - first, most + 1 - normal, _HEIGHT),

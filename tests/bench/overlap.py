@@ -42,6 +42,7 @@ class Fits:
     model: str
     steps: int
     sizes: dict[str, Any] = field(default_factory=dict)
+    precision: str = "float32"
     exposed: float | None = None
 
 
@@ -63,8 +64,14 @@ def _gpt(vocabulary: int, width: int, layers: int, heads: int, batch: int) -> di
 FIT_BOTH = (
     Fits("fc_mnist 10 x 50", "fc_mnist", 3000),
     Fits("fc_mnist 500-300", "fc_mnist", 1500, {"model": {"hidden_sizes": [500, 300]}}),
-    Fits("GPT, d 384, 6 layers, batch 4, bytes", "gpt2", 12, _gpt(256, 384, 6, 6, 4), 0.1),
-    Fits("GPT-2's width, d 768, 4 layers, batch 2", "gpt2", 6, _gpt(50257, 768, 4, 12, 2), 0.1),
+    Fits("GPT, d 384, 6 layers, batch 4, bytes", "gpt2", 12, _gpt(256, 384, 6, 6, 4), exposed=0.1),
+    Fits(
+        "GPT-2's width, d 768, 4 layers, batch 2",
+        "gpt2",
+        6,
+        _gpt(50257, 768, 4, 12, 2),
+        exposed=0.1,
+    ),
 )
 
 
@@ -131,6 +138,7 @@ def write_params(folder: Path, workload: Fits) -> None:
 def _runconfig(workload: Fits) -> dict[str, Any]:
     return {
         "model_dir": "model_dir",
+        "precision": workload.precision,
         "max_steps": workload.steps,
         "save_initial_checkpoint": False,
         "save_checkpoints_steps": workload.steps,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,16 @@ from result import Result
 ROUNDS = 3
 SAMPLE_S = 0.1
 OFF_MEMORY, OFF_TIME = 0.1, 0.3  # promised: the most that an estimate is off
-WORKLOADS = (*FIT_BOTH[:2], Fits("cnn_mnist", "cnn_mnist", 100), FIT_BOTH[2])
+CNN = Fits("cnn_mnist", "cnn_mnist", 100)
+IN_16_BITS = tuple(
+    replace(each, name=f"{each.name}, {precision}", precision=precision)
+    for each, precision in (
+        (FIT_BOTH[1], "mixed_float16"),
+        (CNN, "mixed_cbfloat16"),
+        (FIT_BOTH[2], "mixed_bfloat16"),
+    )
+)
+WORKLOADS = (*FIT_BOTH[:2], CNN, FIT_BOTH[2], *IN_16_BITS)
 
 
 class Measured(NamedTuple):

@@ -1,5 +1,7 @@
 """Ranges of numbers beside PyTorch's own conversion to 16 bits, and the page that shows them."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -41,19 +43,31 @@ def test_the_most_damaged_tensor_comes_first(tmp_path):
     tensors = {
         "fine": [1.0, 2.0],
         "zero": [0.0, 1.0],
-        "small": [2.0**-40, 1.0],
+        "subnormal": [2.0**-32, 2.0**-32],
+        "small": [2.0**-41, 1.0, 1.0],
         "<large>": [2.0**40, 1.0],
     }
     half = cbfloat16()
     found = [ranges_of(n, "gradient", np.float32(v), half) for n, v in tensors.items()]
     write_page(tmp_path, found, half, 7, 1024.0)
     page = (tmp_path / "number_ranges.html").read_text()
-    places = [page.index(f"<td>{name}<") for name in ("&lt;large&gt;", "small", "zero", "fine")]
+    places = [
+        page.index(f"<td>{name}<")
+        for name in ("&lt;large&gt;", "small", "subnormal", "zero", "fine")
+    ]
     assert places == sorted(places)
     assert "step 7" in page
     assert "loss scale 1024" in page
-    assert page.count("<svg") == 4
-    assert page.count('class="bar"') == 7
+    assert "from 2^-45 or less at the left to 2^37 or more at the right" in page
+    assert page.count("<svg") == 5
+    assert page.count('class="bar"') == 8
+
+
+def test_a_small_share_does_not_read_as_zero():
+    few = NumberRanges("few", "weight", zeros=0.0, flushed=3e-6, subnormals=1e-4, overflows=0.5)
+    page = page_of([few], FLOAT16, 1, None)
+    shares = re.findall(r"<td(?: class=.bad.)?>([^<]*%)", page)
+    assert shares == ["50.00%", "&lt;0.01%", "0.01%", "0.00%"]
 
 
 def test_events_have_the_shares():
@@ -67,5 +81,5 @@ def test_events_have_the_shares():
 
 def test_a_tensor_without_numbers_has_no_damage():
     found = ranges_of("none", "weight", np.float32([]), FLOAT16)
-    assert found.damage == (0, 0, 0)
+    assert found.damage == (0, 0, 0, 0)
     assert page_of([found], FLOAT16, 1, None)
