@@ -10,6 +10,12 @@ from pathlib import Path
 
 import psutil
 
+#: A mapping of smaps: offset in its file, inode, and its lines.
+_MAPPING = re.compile(
+    r"^[0-9a-f]+-[0-9a-f]+ \S+ ([0-9a-f]+) \S+ (\d+)[^\n]*\n(.*?^VmFlags)",
+    re.MULTILINE | re.DOTALL,
+)
+
 
 def pss_mb(pids: Iterable[int]) -> float:
     """Proportional set size of living processes together: a page shared by n counts 1/n for each.
@@ -25,6 +31,30 @@ def pss_mb(pids: Iterable[int]) -> float:
         found = re.search(r"^Pss: +(\d+) kB", text, re.MULTILINE)
         total_kb += int(found[1]) if found else 0
     return total_kb / 1024
+
+
+def job_mb(pids: Iterable[int]) -> float:
+    """Memory of processes together, as if no other program shared their libraries.
+
+    Pages of files count once, by the mapping that has most of them; other pages by their shares.
+    Units: MiB. Source: proc(5), /proc/pid/smaps
+    """
+    own_kb, files = 0.0, dict[tuple[str, str], int]()
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:  # it has just ended
+            continue
+        for offset, inode, rest in _MAPPING.findall(text):
+            found = dict(re.findall(r"^(Rss|Pss|Anonymous): +(\d+) kB", rest, re.MULTILINE))
+            rss, pss, anonymous = (int(found[name]) for name in ("Rss", "Pss", "Anonymous"))
+            if inode == "0":
+                own_kb += pss
+            elif rss:
+                own_kb += pss * anonymous / rss  # what was written to
+                place = (inode, offset)
+                files[place] = max(files.get(place, 0), rss - anonymous)
+    return (own_kb + sum(files.values())) / 1024
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

@@ -2,7 +2,7 @@
 
 Each round estimates and then runs, so that what disturbs the machine for a while disturbs both.
 A step's time is without waits for batches. Memory is the most that all processes of the job have
-taken together, by their proportional shares.
+taken together, pages of libraries once.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import psutil
 from overlap import COMMANDS, FIT_BOTH, MODELS, Fits, write_params
-from processes import family, pss_mb
+from processes import family, job_mb
 from result import Result
 
 ROUNDS = 3
@@ -99,7 +99,7 @@ def _run(folder: str, words: tuple[str, ...]) -> float:
         )  # fmt: skip
         while process.poll() is None:
             with suppress(psutil.NoSuchProcess):  # it has just ended
-                most_mb = max(most_mb, pss_mb(family(process.pid)))
+                most_mb = max(most_mb, job_mb(family(process.pid)))
             time.sleep(SAMPLE_S)
     if process.returncode:
         raise RuntimeError(log.read_text())
