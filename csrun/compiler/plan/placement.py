@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
+from csrun.base.half_formats import WORD
 from csrun.compiler.graph.graph import GRADIENT
 from csrun.compiler.kernels import Kernel, Phase
 from csrun.executable import Parameter, aligned, nbytes_of
@@ -52,16 +53,24 @@ def touched(kernel: Kernel) -> tuple[list[str], list[str]]:
 
 
 def crossing_bytes(kernels: Sequence[Kernel], homes: Sequence[str]) -> Counter[str]:
-    """For each layer, what its kernels write and those of others read, each array once."""
+    """For each layer, what its kernels write and those of others read, each value once.
+
+    Of a number that a kernel writes as a 16-bit word, too, the word does not cross. Words count as
+    float32, as all numbers of a layer do.
+    """
     writer: dict[str, str] = {}
     nbytes: dict[str, int] = {}
+    value_of: dict[str, str] = {}
     for kernel, home in zip(kernels, homes, strict=True):
+        floats = {a.shape: a.name for a in kernel.writes if a.dtype != WORD}
         for array in kernel.writes:
             writer.setdefault(array.name, home)
-            size = aligned(nbytes_of(array.shape, array.dtype))
+            is_word = array.dtype == WORD
+            size = aligned(nbytes_of(array.shape, "float32" if is_word else array.dtype))
             nbytes[array.name] = max(size, nbytes.get(array.name, 0))
+            value_of[array.name] = floats.get(array.shape, array.name) if is_word else array.name
     sent = {
-        array.name: writer[array.name]
+        value_of[array.name]: writer[array.name]
         for kernel, home in zip(kernels, homes, strict=True)
         for array in kernel.reads
         if writer.get(array.name, home) != home and not array.name.startswith(GRADIENT)

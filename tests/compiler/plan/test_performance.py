@@ -9,6 +9,7 @@ import pytest
 from bench.published import GPT_J, ROWS, fitted, predicted, transformer
 from support.programs import Network, TiedNetwork, options_of
 
+from csrun.base.half_formats import FLOAT16
 from csrun.base.mode import ExecutionMode, RunMode
 from csrun.compiler import compile_model
 from csrun.compiler.matching import validate_model
@@ -152,9 +153,13 @@ def test_a_tied_weight_comes_as_often_as_its_visits_load_it(tmp_path):
     assert [layer.loads for layer in untied.layers] == [1, 2, 2, 1]
 
 
-def test_what_crosses_is_what_other_layers_read():
-    """Of 16 rows of float32: each output on its way there, its gradient on its way back."""
-    network = Network(sizes=(12, 7, 9, 5), batch=16)
+@pytest.mark.parametrize("storage", [None, FLOAT16], ids=["float32", "float16"])
+def test_what_crosses_is_what_other_layers_read(storage):
+    """Of 16 rows of float32: each output on its way there, its gradient on its way back.
+
+    Numbers that are stored as words count as much: they are one value.
+    """
+    network = Network(sizes=(12, 7, 9, 5), batch=16, storage=storage)
     layout = lay_out(validate_model(network.trace()), 1)
     rows = {layer.name: layer.crossing_bytes / (16 * 4) for layer in layout.layers}
     padded = {name: pytest.approx(units, abs=1) for name, units in rows.items()}
