@@ -70,7 +70,7 @@ def speeds_here(executable: Executable) -> tuple[MachineSpeeds, float | None]:
 
 
 def forms_of(executable: Executable) -> dict[Products, float]:
-    """Shares of a program's floating-point operations by the form of its products.
+    """Shares of a program's floating-point operations by the form of its products, float32 last.
 
     Kernels that are no products count as the products that are not by instructions for bfloat16.
     """
@@ -80,11 +80,7 @@ def forms_of(executable: Executable) -> dict[Products, float]:
     instructions = kernels.manifest.instructions
     if instructions is None or not bfloat16.has(instructions):
         return {"own": 1.0}
-    shares: dict[Products, float] = {
-        instructions: plan.bfloat16_share,
-        "own": 1 - plan.bfloat16_share,
-    }
-    return {form: share for form, share in shares.items() if share}
+    return {instructions: plan.bfloat16_share, "own": 1 - plan.bfloat16_share}
 
 
 def product_rate(executable: Executable, form: Products) -> float:

@@ -14,7 +14,7 @@ from support.programs import SYSTEM, Network, options_of, system_of
 
 from csrun.advice import estimation
 from csrun.advice.estimation import (
-    SHARE_OF_PRODUCTS,
+    ALL_ELSE,
     EstimatedInput,
     LocalStep,
     computed_step_s,
@@ -132,7 +132,7 @@ def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path)
     flops = 3 * sum(products) - products[0]  # no gradient of the input
     speeds = MachineSpeeds(1e12, {"blas": 1e9})
     in_memory = computed_step_s(executable, speeds, None)
-    assert in_memory == pytest.approx(flops / (SHARE_OF_PRODUCTS * 1e9), rel=0.02)
+    assert in_memory == pytest.approx((1 + ALL_ELSE) * flops / 1e9, rel=0.02)
     assert computed_step_s(executable, speeds, 1e12) == in_memory
     passing = 6 * store_memory(plan)["weights"]  # two loads; in and out of weights and momentum
     slow = computed_step_s(executable, speeds, 1e3)
@@ -143,12 +143,14 @@ def test_a_step_that_cannot_run_takes_its_operations_or_its_disk(tmp_path: Path)
 def test_products_of_bfloat16_are_computed_at_their_own_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four fifths of the operations at 4e9 FLOP/s, the others at 1e9: 0.4 of the time."""
+    """Four fifths of the operations at 4e9 FLOP/s, the others at 1e9, and all else."""
     executable = NETWORK.compile(tmp_path, ExecutionMode.WEIGHT_STREAMING)
     speeds = MachineSpeeds(1e15, {"blas": 1e9, "own": 1e9, "amx_bf16": 4e9})
     whole = computed_step_s(executable, speeds, None)
     monkeypatch.setattr(estimation, "forms_of", lambda program: {"amx_bf16": 0.8, "own": 0.2})
-    assert computed_step_s(executable, speeds, None) == pytest.approx(0.4 * whole)
+    assert computed_step_s(executable, speeds, None) == pytest.approx(
+        (0.4 + ALL_ELSE) / (1 + ALL_ELSE) * whole
+    )
     shares = [(each.products, each.share) for each in products_of(executable, speeds)]
     assert shares == [("amx_bf16", 0.8), ("own", 0.2)]
 
