@@ -32,6 +32,7 @@ from csrun.compiler.emit.llvm.nests import (
 from csrun.compiler.emit.llvm.row_sums import add_lanes, largest_lane
 from csrun.compiler.emit.llvm.scalars import call_function, call_scalar, convert
 from csrun.compiler.emit.llvm.stages import KernelStages
+from csrun.compiler.emit.llvm.subnormals import scale_lanes
 from csrun.compiler.lair import operators
 from csrun.compiler.lair.dialect import constant_of
 from csrun.executable.arrays import ALIGNMENT_BYTES
@@ -312,6 +313,9 @@ class FunctionWriter:
             return less_label(self._code, member, args, point.places[-1][1])
         if member.function == operators.LARGEST:
             return args[0]
+        if self._stages.is_update and member.is_scaling:
+            x, number = args if isinstance(member.args[1], str) else args[::-1]
+            return scale_lanes(self._code, x, number)
         return call_scalar(self._code, member.function, member.options, args, kind)
 
     def _mask(self, count: LaneValue) -> LaneValue:

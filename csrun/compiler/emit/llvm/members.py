@@ -64,6 +64,12 @@ class Member:
         return not self.reduced and not self.summed and not self.comes_again
 
     @property
+    def is_scaling(self) -> bool:
+        """Return whether it multiplies float32 by a number."""
+        numbers = sum(isinstance(arg, str) for arg in self.args)
+        return self.function == "multiply" and self.out_dtype == "float32" and numbers == 1
+
+    @property
     def kept(self) -> Shape:
         """The inner axes of the result."""
         around = self.inner[: len(self.inner) - self.reduced]

@@ -18,6 +18,7 @@ from csrun.compiler.emit.llvm.members import PARTS, SCRATCH, Access, LoopNest, M
 from csrun.compiler.graph.array import Array, Shape, contiguous
 from csrun.compiler.lair import dialect as lair
 from csrun.compiler.lair import operators
+from csrun.compiler.lair.flat import MANY
 from csrun.compiler.lair.formula_trace import Options
 from csrun.executable.arrays import aligned
 
@@ -84,6 +85,11 @@ class KernelStages:
         if any(member.comes_again for member in self.members):
             return self.rows
         return self.part_rows if self.sums_rows else 1
+
+    @property
+    def is_update(self) -> bool:
+        """Return whether it updates weights: arrays of any length."""
+        return self.rows == MANY
 
     @property
     def is_flat(self) -> bool:
