@@ -6,6 +6,7 @@ from typing import Any
 from csrun.compiler.emit.llvm.attention import attention_code
 from csrun.compiler.emit.llvm.code import NoMachineCodeError
 from csrun.compiler.emit.llvm.convolution import convolution_code
+from csrun.compiler.emit.llvm.library.argmax import argmax_code
 from csrun.compiler.emit.llvm.library.assembly import assembly_code
 from csrun.compiler.emit.llvm.library.batch_norm import batch_norm_code
 from csrun.compiler.emit.llvm.library.dropout import mask_code
@@ -33,6 +34,7 @@ from csrun.compiler.kernels.dropout import DropoutMask
 from csrun.compiler.kernels.embedding import Lookup, LookupBackward
 from csrun.compiler.kernels.indexing import Indexing
 from csrun.compiler.kernels.normalization import Norm
+from csrun.compiler.kernels.outputs import Argmax
 from csrun.compiler.kernels.pooling import AveragePool, MaxPool
 from csrun.compiler.kernels.rotary import Rotary
 from csrun.compiler.kernels.softmax import Softmax
@@ -57,6 +59,7 @@ BUILDERS: dict[type[Kernel], Callable[[Any, str], KernelCode | None]] = {
     Convolve: convolution_code,
     ConvolveBackwardInput: convolution_code,
     ConvolveBackwardWeight: convolution_code,
+    Argmax: argmax_code,
 }
 
 
