@@ -2,10 +2,10 @@
 
 import os
 import stat
-from ast import Module
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import CodeType
@@ -124,20 +124,28 @@ class Executable:
 
     def _namespace(self, threads: int = 1) -> dict[str, Any]:
         path = str(self.directory / PROGRAM_FILE)
-        # Compiled under the name of its file, so that a traceback and a profiler show its lines.
-        program: str | Module = self.program
+        functions = frozenset[str]()
         if self.kernels is not None and machine_code.is_supported():
-            program = with_stretches(self.program, self.kernels.functions)
-        code: CodeType = compile(program, path, "exec")
+            functions = frozenset(self.kernels.functions)
         namespace: dict[str, Any] = {
             "__name__": "csrun_program",
             "__file__": path,
             JOIN: join_calls,
         }
-        exec(code, namespace)
+        exec(_code_of(self.program, functions, path), namespace)
         if self.kernels is not None:
             self.kernels.replace_functions(namespace, self.directory, threads)
         return namespace
+
+
+@lru_cache(maxsize=1)  # one process binds both halves of a program, one after the other
+def _code_of(program: str, functions: frozenset[str], path: str) -> CodeType:
+    """The code of a program, with stretches of the functions that have machine code.
+
+    Compiled under the name of its file, so that a traceback and a profiler show its lines.
+    """
+    tree = with_stretches(program, functions) if functions else program
+    return compile(tree, path, "exec")
 
 
 def _each_of(recorders: list[Record]) -> Record:

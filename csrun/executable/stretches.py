@@ -28,7 +28,7 @@ def with_stretches(program: str, functions: Collection[str]) -> ast.Module:
     for binder in tree.body:
         if isinstance(binder, ast.FunctionDef):
             _join_calls(binder, functions)
-    return ast.fix_missing_locations(tree)
+    return tree
 
 
 def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
@@ -86,10 +86,12 @@ def _joined_lines(name: str, lines: Sequence[ast.stmt]) -> tuple[ast.stmt, ast.s
     arguments = [argument for call in calls for argument in call.args]
     own = ast.Call(ast.Name(name, ast.Load()), arguments, [])
     definition = ast.Assign([ast.Name(name, ast.Store())], joined)
-    return (
-        ast.copy_location(definition, lines[0]),
-        ast.copy_location(ast.Expr(own), lines[0]),
-    )
+    return _at(definition, lines[0]), _at(ast.Expr(own), lines[0])
+
+
+def _at(statement: ast.stmt, line: ast.stmt) -> ast.stmt:
+    """The statement, which stands for a line; only new nodes lack a place: a program is long."""
+    return ast.fix_missing_locations(ast.copy_location(statement, line))
 
 
 def join_calls(calls: Sequence[Call], counts: Sequence[int]) -> Call:

@@ -146,6 +146,7 @@ def test_a_program_trains_as_without_stretches(tmp_path, monkeypatch):
     monkeypatch.setattr(executable, "join_calls", lambda *a: calls.append(join(*a)) or calls[-1])
     found = trained()
     assert calls
+    executable._code_of.cache_clear()
     monkeypatch.setattr(executable, "with_stretches", lambda program, _: ast.parse(program))
     assert trained() == found
 
