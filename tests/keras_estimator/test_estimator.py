@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import BATCH, CLASSES, L, batches, compiled, keras, mlp
+from support.keras_models import BATCH, CLASSES, L, batches, compiled, keras, mlp, seed
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
@@ -81,7 +81,7 @@ def test_names_are_the_same_whatever_was_built_before(tmp_path):
 
 def test_several_outputs_have_losses_and_metrics_of_their_own(tmp_path):
     def build():
-        keras.utils.set_random_seed(1)
+        seed(1)
         x = keras.Input((20,))
         hidden = L.Dense(8, "relu")(x)
         outputs = {

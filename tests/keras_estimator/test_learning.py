@@ -5,7 +5,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import CLASSES, STEPS, L, batches, compiled, keras, mlp, two_layers
+from support.keras_models import (
+    CLASSES,
+    STEPS,
+    L,
+    batches,
+    compiled,
+    keras,
+    mlp,
+    seed,
+    two_layers,
+)
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
@@ -140,7 +150,7 @@ def test_a_run_resumes_between_batches_whose_gradients_are_accumulated(tmp_path)
 
 def test_weights_with_a_constraint_keep_to_it(tmp_path):
     def build():
-        keras.utils.set_random_seed(1)
+        seed(1)
         limit = keras.constraints.MaxNorm(0.5)
         layers = [keras.Input((20,)), L.Dense(CLASSES, kernel_constraint=limit)]
         return compiled(keras.Sequential(layers), OPTIMIZERS.SGD(0.1))

@@ -16,6 +16,7 @@ from support.keras_models import (
     compiled,
     keras,
     mlp,
+    seed,
     two_layers,
 )
 
@@ -80,7 +81,7 @@ def test_a_policy_has_the_kernels_of_a_configured_format(tmp_path, half):
 
 def test_a_step_that_overflows_is_skipped_as_by_keras(tmp_path):
     def build():
-        keras.utils.set_random_seed(1)
+        seed(1)
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 2.0**24, 3)
         return mlp(optimizer)
 
