@@ -18,6 +18,7 @@ from csrun.system import is_held
 
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 WAIT = "while [ ! -e go ]; do sleep 0.05; done"
+HOLD = f'[ "$SLURM_PROCID" != 0 ] || {{ touch up; {WAIT}; }}'  # one task holds the nodes of all
 
 
 @pytest.fixture
@@ -132,8 +133,10 @@ def test_a_system_is_held_by_one_and_waited_for_by_the_next(tmp_path: Path) -> N
         place.path.mkdir()
         (place.path / "state").symlink_to(tmp_path / "state")
     with first.start_wse("--max_steps", str(MANY_STEPS), script=first.slow_copy()) as one:
+        until((first.jobs / "1" / "systems.json").exists)
         until(lambda: shown(first, "systems")[1]["job"] == 1)
         with second.start_wse("--max_steps", "2") as two:
+            until((first.jobs / "2" / "systems.json").exists)
             until(lambda: shown(first, "systems")[1]["waiting"] == [2])
             assert "waits for cs2-02, held by job 1" in first.csctl("get", "job", "2").stdout
             assert first.csctl("cancel", "1").returncode == 0
@@ -170,7 +173,7 @@ def test_logs_are_followed_to_the_end_of_the_job(place: Workplace) -> None:
 
 
 def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace) -> None:
-    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
         with place.start(*ONE_TASK, "echo", "at last") as second:
@@ -187,7 +190,7 @@ def test_a_waiting_jobs_logs_are_followed_from_their_beginning(place: Workplace)
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Workplace) -> None:
-    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    hold = ("--total-nodes", "16", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
         with place.start(*ONE_TASK, "true") as second:
@@ -205,7 +208,7 @@ def test_a_job_that_ended_before_it_ran_says_so(how: signal.Signals, place: Work
 
 def test_jobs_start_in_the_order_they_came(place: Workplace) -> None:
     """A small job does not pass a large one that waits before it."""
-    hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", f"touch up; {WAIT}")
+    hold = ("--total-nodes", "15", "--tasks-per-node", "1", "sh", "-c", HOLD)
     with place.start(*hold) as first:
         place.wait_for("up")
         with place.start("--total-nodes", "16", "--tasks-per-node", "1", "true") as large:

@@ -23,7 +23,8 @@ from csrun.site import load
 
 NOBODY = 65534
 ALL_NODES = ("--total-nodes", "16", "--tasks-per-node", "1")
-UNTIL_GO = "touch up; while [ ! -e go ]; do sleep 0.05; done"
+#: One task holds the nodes of all.
+UNTIL_GO = '[ "$SLURM_PROCID" != 0 ] || { touch up; while [ ! -e go ]; do sleep 0.05; done; }'
 ONE_TASK = ("--total-nodes", "1", "--tasks-per-node", "1")
 CANCELLED = f"cancelled by {getpass.getuser()} (csctl cancel)"
 
