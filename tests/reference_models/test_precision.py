@@ -32,6 +32,7 @@ from csrun.runtime.wire.messages import StepOrder
 FORMATS = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16())}
 STREAMING = ExecutionMode.WEIGHT_STREAMING
 STEPS, ORDER = 300, 100
+OTHERS = ("gptj", "bert", "fc_mnist")  # than gpt2, which has most of their operators
 
 
 def readers(value):
@@ -98,7 +99,9 @@ def params_of(name, folder):
     return shipped(name, "params_500_300.yaml")
 
 
-@pytest.mark.parametrize("name", [*SMALL_MODELS, pytest.param("fc_mnist", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_the_loss_after_300_steps_is_near_float32s(tmp_path, request, name):
     request.getfixturevalue(name)
     params, last = params_of(name, tmp_path), 10 if name in SMALL_MODELS else ORDER

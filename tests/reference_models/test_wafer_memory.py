@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_the_wafer_holds_what_is_planned(place: Workplace) -> None:
     found: list[tuple[int, int]] = []
     with place.start("--total-nodes", "3", "python-ws", "run.py", "--mode", "train") as job:
         while job.poll() is None:
+            time.sleep(0.01)  # a look takes a millisecond, and the arena's pages stay
             try:
                 if (wafer := wafer_of(job.pid)) is not None:
                     found.append(held_bytes(wafer))
