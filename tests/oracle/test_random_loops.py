@@ -21,7 +21,7 @@ from csrun.base.errors import CsrunError  # noqa: E402
 from csrun.pytorch.run.session_roles import end  # noqa: E402
 
 BLOCK = 25  # loops of a test
-QUICK, SLOW = 50, 100
+QUICK, SLOW = 25, 125
 LEAST_EQUAL = 0.3  # of a block: a front end that refuses everything fails
 # PyTorch's own advice on a step that is replaced after a scheduler is made, on both sides.
 pytestmark = pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")

@@ -81,7 +81,9 @@ def test_an_admins_prompt(server: SshServer) -> None:
         assert opened.exit_code() == 0
 
 
-@pytest.mark.parametrize("key", ["user", "plain", "greedy"])
+@pytest.mark.parametrize(
+    "key", ["greedy", *(pytest.param(k, marks=pytest.mark.slow) for k in ("user", "plain"))]
+)
 def test_a_key_without_rights_looks_and_changes_nothing(server: SshServer, key: str) -> None:
     assert server.ssh(key, "config execmode show").stdout.endswith(" : PIPELINED\n")
     for command in ("system standby --yes", "--ssh-login system standby --yes"):

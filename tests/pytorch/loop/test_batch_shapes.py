@@ -18,6 +18,8 @@ from csrun.pytorch.loop import program_limits  # noqa: E402
 
 IGNORED = -100
 COUNTS = (3, 3, 5, 3)  # of labels in the batches
+MORE = ("counts", "checkpoints")  # ways to use a mask
+slow = pytest.mark.slow
 
 
 class Labelled(Kit):
@@ -101,7 +103,11 @@ def of_distinct(model, x, y):
     return model(x)[:, classes].pow(2).sum() + repeated.pow(2).sum()
 
 
-@pytest.mark.parametrize("loss_of", [masked, by_places, by_elements, twice, of_distinct])
+@pytest.mark.parametrize(
+    "loss_of",
+    [masked, pytest.param(by_places, marks=slow), pytest.param(by_elements, marks=slow),
+     twice, of_distinct],
+)  # fmt: skip
 def test_the_loss_takes_what_a_mask_of_the_batch_leaves(tmp_path, loss_of):
     beside(lambda kit: kit.passes(loss_of), tmp_path, kit=Labelled)
     assert not recorded_steps(tmp_path), "each shape has its own program"
@@ -131,7 +137,9 @@ class Masking(nn.Module):
         return self.last(h)
 
 
-@pytest.mark.parametrize("how", ["branches", "counts", "writes", "checkpoints", "draws"])
+@pytest.mark.parametrize(
+    "how", ["branches", "writes", "draws", *(pytest.param(how, marks=slow) for how in MORE)]
+)
 def test_forward_takes_what_a_mask_of_the_batch_leaves(tmp_path, how):
     def loop(kit):
         torch.manual_seed(4)
