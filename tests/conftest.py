@@ -124,7 +124,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles without what nobody reads there: the page, the texts of passes and of kernels."""
     monkeypatch.setattr("csrun.compiler.compile_files.render", lambda report: "")
-    monkeypatch.setattr("csrun.compiler.compile.print_kernels", lambda kernels: "")
+    for module in ("compile", "emit.kernel_functions"):
+        monkeypatch.setattr(f"csrun.compiler.{module}.print_kernels", lambda kernels: "")
     monkeypatch.setattr("csrun.compiler.passes.pass_manager.print_module", lambda module: "")
 
 
