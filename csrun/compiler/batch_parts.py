@@ -5,7 +5,7 @@ from xdsl.ir import Operation
 
 from csrun.cirh.batch_axes import Over
 from csrun.cirh.ops.batch_norm import NativeBatchNormOp
-from csrun.compiler.errors import CompileError, refused
+from csrun.compiler.errors import CompileError, refused, short_name
 from csrun.compiler.matching import MatchedModel
 from csrun.compiler.options import CompileOptions
 from csrun.compiler.passes import Verification, Watch, run_passes
@@ -68,7 +68,7 @@ def _refused_for(mixing: Operation | None, message: str) -> CompileError:
         return CompileError(message)
     scope = mixing.properties.get("scope")
     layer = scope.data if isinstance(scope, StringAttr) else "model"
-    message += f" (layer {layer}: {mixing.name} mixes the samples of a batch)"
+    message += f" (layer {layer}: {short_name(mixing)} mixes the samples of a batch)"
     if isinstance(mixing, NativeBatchNormOp):
         message += "; nn.BatchNorm(by_minibatch=True) keeps statistics per minibatch"
     return refused(mixing, message)

@@ -7,7 +7,9 @@ from csrun.base.errors import UsageError
 
 
 class CompileError(UsageError):
-    """The model, as it is written, does not compile for the system."""
+    """The model, as it is written, does not compile for the system. layer: that is at fault."""
+
+    layer = ""
 
 
 class TooLargeError(CompileError):
@@ -20,6 +22,11 @@ class TooLargeError(CompileError):
     def __init__(self, message: str, fits: int, why: str) -> None:
         super().__init__(message)
         self.fits, self.why = fits, why
+
+
+def short_name(operation: Operation) -> str:
+    """The operator's name in messages."""
+    return operation.name.removeprefix("cirh.")
 
 
 def refused(operation: Operation, message: str) -> CompileError:

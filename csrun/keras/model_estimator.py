@@ -1,6 +1,6 @@
 """KerasModelToCerebrasEstimator: training, evaluation and prediction of a compiled Keras model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from csrun.estimator.estimator import InputFunction
 from csrun.estimator.model_trace import TracedModel
 from csrun.estimator.run import EstimatorRun
 from csrun.executable import RunMode
+from csrun.keras.fit_arguments import arrays_of, require_supported, validation_batches
 from csrun.records import checkpoints
 from csrun.runtime.wire.messages import Results
 
@@ -84,17 +85,40 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         return super().train_and_evaluate(train_input_fn, eval_input_fn, max_steps, eval_steps)
 
     def fit(
-        self, x: Any, y: Any, batch_size: int = 32, epochs: int = 1, shuffle: bool = True
+        self,
+        x: Any,
+        y: Any,
+        batch_size: int = 32,
+        epochs: int = 1,
+        shuffle: bool = True,
+        *,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        validation_data: Any = None,
+        callbacks: Any = None,
+        **others: Any,
     ) -> Results:
-        """Train on arrays for so many epochs, without the samples of an incomplete last batch."""
-        seed = self._config.seed
+        """Train on arrays for so many epochs, without the samples of an incomplete last batch.
+
+        validation_data: evaluated after the training; the results have the prefix `val_`.
+        callbacks, others: those of Keras, which are refused by name
+
+        Raises: UsageError for an argument that is not supported
+        """
+        require_supported(callbacks, others)
+        arrays, seed = arrays_of(x, y, sample_weight, class_weight), self._config.seed
 
         def input_fn(params: Any) -> Dataset:
-            samples = Dataset.from_arrays(x, y)
+            samples = Dataset.from_arrays(*arrays)
             ordered = samples.shuffle(seed) if shuffle else samples
             return ordered.batch(batch_size, drop_remainder=True).repeat(epochs)
 
-        return self.train(input_fn)
+        results = self.train(input_fn)
+        if validation_data is None:
+            return results
+        evaluated = self.evaluate(lambda params: validation_batches(validation_data, batch_size))
+        own = {name: value for name, value in evaluated.items() if name != "global_step"}
+        return {**results, **{f"val_{name}": value for name, value in own.items()}}
 
     def _run(
         self, input_fn: InputFunction, mode: RunMode, lead: Callable[[EstimatorRun], Results]
@@ -111,7 +135,8 @@ class KerasModelToCerebrasEstimator(CerebrasEstimator):
         from csrun.keras.step_recording import example_of, trace_keras
 
         model = self._model(example_of(dataset)[0])
-        return trace_keras(model, dataset, self._config, options, self._last)
+        newest = checkpoints.latest(self._model_dir)
+        return trace_keras(model, dataset, self._config, options, self._last, newest)
 
     def _model(self, features: Any = None) -> "KerasModel":
         """The model. features: of a batch, for which it is built if necessary."""

@@ -25,10 +25,11 @@ from csrun.executable.learning_rate import (
 )
 from csrun.executable.loss_scale import LossScaling
 from csrun.keras.model_precision import unscaled
-from csrun.keras.optimizer_step import OptimizerStep
+from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
 from csrun.keras.torch_backend import keras
 from csrun.keras.variables_module import KerasModel, stored_name
 from csrun.nn.optimizer import schedule_attribute
+from csrun.records.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class KerasLearning:
     step: OptimizerStep | None = None
 
 
-def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
-    """The updates of a model's optimizer.
+def learning_of(model: KerasModel, is_mixed: bool, newest: Checkpoint | None) -> KerasLearning:
+    """The updates of a model's optimizer. newest: the checkpoint that the training begins with.
 
     Raises: UsageError for a learning rate that is a function
     """
@@ -53,7 +54,7 @@ def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
     _require_rate(optimizer)
     rate = _rate(optimizer._learning_rate)
     make, model.state = _rule_of(optimizer), {}
-    if _has_no_rule(model, optimizer):
+    if _is_recorded(optimizer, newest) or _has_no_rule(model, optimizer):
         return KerasLearning({}, step=OptimizerStep(model, optimizer, is_mixed))
     assert make is not None, "else it has no rule"
     assert rate is not None, "else it has no rule"
@@ -67,6 +68,16 @@ def learning_of(model: KerasModel, is_mixed: bool) -> KerasLearning:
         if (number := getattr(optimizer, option))
     }
     return KerasLearning(algorithms, Clipping(**limits), scaling)
+
+
+def _is_recorded(optimizer: Any, newest: Checkpoint | None) -> bool:
+    """True for an optimizer with steps taken in Keras, whose variables a recorded update has.
+
+    A checkpoint has the optimizer in the form in which the training began.
+    """
+    if newest is None:
+        return int(optimizer.iterations) > 0
+    return any(name.startswith(OPTIMIZER_FOLDER) for name in newest.manifest.tensors)
 
 
 def _require_rate(optimizer: Any) -> None:

@@ -18,11 +18,11 @@ from csrun.base.run_config import CSRunConfig
 from csrun.cirh import set_storage
 from csrun.cirh.ops.learning import UPDATE_SCOPE
 from csrun.cirh.ops.model import OutputOp
-from csrun.compiler import CompileOptions, rebatch, separate_update
+from csrun.compiler import CompileError, CompileOptions, rebatch, separate_update
 from csrun.data import Dataset
 from csrun.estimator.model_trace import TracedModel
 from csrun.executable import RunMode
-from csrun.keras.host_metrics import KerasMetrics
+from csrun.keras.host_metrics import KerasMetrics, warn_of_layer_metrics
 from csrun.keras.model_precision import storage_of
 from csrun.keras.optimizer_rules import KerasLearning, learning_of
 from csrun.keras.optimizer_step import OPTIMIZER_FOLDER, OptimizerStep
@@ -33,6 +33,7 @@ from csrun.pytorch.lower.interpret import read_batch
 from csrun.pytorch.lower.to_cirh import module_of, output_name
 from csrun.pytorch.record.recorder import StepRecorder
 from csrun.pytorch.record.recording import Recording, Ref
+from csrun.records.checkpoints import Checkpoint
 
 
 def trace_keras(
@@ -41,10 +42,11 @@ def trace_keras(
     config: CSRunConfig,
     options: CompileOptions,
     last: int | None = None,
+    newest: Checkpoint | None = None,
 ) -> TracedModel:
     """The program of a mode before the passes, its metrics, and the first values of its weights.
 
-    last: the training's last step, if it is given
+    last: the training's last step, if it is given. newest: the checkpoint that it begins with
 
     Raises: UsageError for a precision, batch or optimizer that is not supported; CaptureError for
     an operator
@@ -52,7 +54,7 @@ def trace_keras(
     storage, mode = _storage_of(model, config), options.run_mode
     _require_plain_step(model.keras, mode)
     trains = mode is RunMode.TRAIN
-    learning = learning_of(model, storage is not None) if trains else KerasLearning({})
+    learning = learning_of(model, storage is not None, newest) if trains else KerasLearning({})
     if learning.step is not None:
         learning.step.require_countable(last)
     step = _KerasStep(model, mode, learning.step)
@@ -71,7 +73,8 @@ def trace_keras(
     if learning.step is not None and options.parts > 1:
         update = separate_update(module, options, learning.step.assigns)
     traced = replace(step.traced(module, wanted), update=update)
-    rebatch(module, options, specs[0].shape[0])
+    with _advice_on_statistics(model.keras):
+        rebatch(module, options, specs[0].shape[0])
     return traced
 
 
@@ -118,6 +121,24 @@ def _named_layer() -> Iterator[None]:
         raise UsageError(f"layer {error.layer or 'model'}: {error}") from error
 
 
+@contextmanager
+def _advice_on_statistics(model: Any) -> Iterator[None]:
+    """Name layers that do without the statistics of a whole batch, where one with them is refused.
+
+    Raises: UsageError
+    """
+    try:
+        yield
+    except CompileError as error:
+        layers = {layer.path: layer for layer in model._flatten_layers(include_self=False)}
+        if isinstance(layers.get(error.layer), keras.layers.BatchNormalization):
+            raise UsageError(
+                f"{error}; keras.layers.GroupNormalization and LayerNormalization need no other "
+                "samples"
+            ) from error
+        raise
+
+
 def _require_no_draws(recording: Recording) -> None:
     """Raises: UsageError for a layer with random numbers that are no mask of dropout"""
     leaf = next(iter(recording.script_leaves), None)
@@ -161,6 +182,8 @@ class _KerasStep:
         with recorder:
             self.batch = recorder.batch(example_of(dataset))
             loss = recorder.call_model(self._forward, self.batch, {})
+            for variable in self._model.variables:  # as checkpoints have those of other modes
+                recorder.traced(tensor_at(self._module, stored_name(variable)))
             if loss is not None and self._update is not None:
                 return self._with_update(loss, self._update)
             if loss is not None:
@@ -183,7 +206,7 @@ class _KerasStep:
         """The loss; None in a prediction."""
         model, trains = self._model, self._mode is RunMode.TRAIN
         tensors = [(v, tensor_at(self._module, stored_name(v))) for v in model.variables]
-        with keras.StatelessScope(state_mapping=tensors) as scope:
+        with keras.StatelessScope(state_mapping=tensors, collect_losses=True) as scope:
             with _without_host_draws(), _plain_errors():
                 self.outputs = model.keras(x, training=trains)
             if self._mode is RunMode.PREDICT:
@@ -204,6 +227,7 @@ class _KerasStep:
         """
         metrics = None
         if self._mode is RunMode.EVAL:
+            warn_of_layer_metrics(self._model.keras)
             metrics = KerasMetrics.of(self._model, self.batch[1:], self.outputs)
         elif self._mode is RunMode.PREDICT:
             _name_outputs(module, dict(zip(map(output_name, wanted), self.names, strict=True)))

@@ -94,8 +94,11 @@ class KerasModel:
         """Set the variables, as at the end of a training: those of `use_ema` to their averages."""
         for name, variable in self.named.items():
             variable.assign(values[name])
+        optimizer = self.keras.optimizer
         if self.state:
-            self.keras.optimizer.finalize_variable_values(self.trained)
+            optimizer.finalize_variable_values(self.trained)
+        if not optimizer.built:
+            optimizer.build(self.trained)  # else a model that is saved now cannot be loaded whole
 
 
 def stored_name(variable: Any) -> str:

@@ -5,17 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.keras_models import (
-    CLASSES,
-    STEPS,
-    L,
-    batches,
-    compiled,
-    keras,
-    mlp,
-    seed,
-    two_layers,
-)
+from support.keras_models import CLASSES, STEPS, L, batches, compiled, keras, mlp, seed
 
 from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
@@ -217,7 +207,7 @@ def test_weights_of_micro_batches_are_those_of_keras(tmp_path, name):
     """A run resumes with another number of micro-batches: checkpoints have no sums of gradients."""
 
     def build():
-        return two_layers(MADE[name]())
+        return mlp(MADE[name]())
 
     sample = batches("mlp")
     trained(build, sample[:2], tmp_path)

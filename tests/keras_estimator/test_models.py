@@ -8,8 +8,20 @@ import pytest
 pytest.importorskip("torch")
 
 
-from support.keras_models import BATCH, MODELS, STEPS, batches
+from support.keras_models import (
+    BATCH,
+    CLASSES,
+    MODELS,
+    STEPS,
+    L,
+    batch_norm,
+    batches,
+    compiled,
+    keras,
+    seed,
+)
 
+from csrun.base.errors import UsageError
 from csrun.base.run_config import CSRunConfig
 from csrun.data import Dataset
 from csrun.keras import KerasModelToCerebrasEstimator
@@ -68,7 +80,7 @@ def test_losses_weights_and_statistics_are_those_of_keras(tmp_path, name):
     np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["cnn", "attention", "lstm", "two inputs"])
+@pytest.mark.parametrize("name", ["mlp", "penalties", "cnn", "attention", "lstm", "two inputs"])
 def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
     build, sample = MODELS[name], batches(name, 2)
     config = CSRunConfig(log_steps=1, micro_batch_size=4)
@@ -79,6 +91,53 @@ def test_micro_batches_are_parts_of_a_step_of_keras(tmp_path, name):
     found = weights_of(estimator.keras_model)
     for (path, value), (_, wanted) in zip(found, weights_of(model), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+class OfAMode(keras.Model):
+    """A model that reads some weights in training only, others in evaluation only, or never."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.trained = L.Dense(CLASSES), L.Dense(CLASSES)
+        self.evaluated, self.never = L.Dense(CLASSES), L.Dense(CLASSES)
+
+    def build(self, shape):
+        """All layers."""
+        for layer in (self.always, self.trained, self.evaluated, self.never):
+            layer.build(shape)
+
+    def call(self, x, training=None):
+        """The logits."""
+        return self.always(x) + (self.trained(x) if training else self.evaluated(x))
+
+
+def test_weights_that_a_mode_does_not_read_are_in_checkpoints(tmp_path):
+    def build():
+        seed(9)
+        model = OfAMode()
+        model.build((None, 20))
+        return compiled(model)
+
+    sample, model = batches("mlp", 2), build()
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path, CSRunConfig(log_steps=1))
+    estimator.train(input_fn(sample))
+    results = estimator.evaluate(input_fn(sample[:1]))
+    own_steps(model, sample)
+    wanted = model.evaluate(*sample[0], batch_size=BATCH, verbose=0, return_dict=True)
+    assert results["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+    found = weights_of(estimator.keras_model)
+    for (path, value), (_, own) in zip(found, weights_of(model), strict=True):
+        np.testing.assert_allclose(value, own, rtol=1e-5, atol=1e-5, err_msg=path)
+
+
+def test_statistics_of_a_batch_are_refused_in_micro_batches(tmp_path):
+    estimator = KerasModelToCerebrasEstimator(batch_norm, tmp_path, CSRunConfig(micro_batch_size=4))
+    refused = (
+        r"layer sequential/batch_normalization: mul mixes .* in 4 micro-batches: remove micro_.*; "
+        "keras.layers.GroupNormalization and LayerNormalization need no other samples"
+    )
+    with pytest.raises(UsageError, match=refused):
+        estimator.train(input_fn(batches("batch norm", 1)))
 
 
 def flat(batch):

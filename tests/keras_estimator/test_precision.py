@@ -17,7 +17,6 @@ from support.keras_models import (
     keras,
     mlp,
     seed,
-    two_layers,
 )
 
 from csrun.base.errors import UsageError
@@ -112,7 +111,7 @@ RECORDED = {
 @pytest.mark.parametrize(("name", "half"), [*zip(RECORDED, POLICIES, strict=True)])
 def test_a_recorded_update_is_that_of_keras(tmp_path, name, half):
     """The weights' steps are smaller than their 16-bit numbers could take: they are float32."""
-    make, sample = built(lambda: two_layers(RECORDED[name]()), half), batches("mlp", 6)
+    make, sample = built(lambda: mlp(RECORDED[name]()), half), batches("mlp", 6)
     trained(make, sample[:3], tmp_path, CSRunConfig())
     config = CSRunConfig(micro_batch_size=4)
     estimator = KerasModelToCerebrasEstimator(make, tmp_path, config)  # and resumes
@@ -138,7 +137,7 @@ def assert_steps_alike(ours, own, first, most=0.05):
 def test_a_recorded_step_that_overflows_is_skipped_as_by_keras(tmp_path, size):
     def build():
         optimizer = keras.optimizers.Adamax(0.01, weight_decay=0.1)
-        return two_layers(keras.optimizers.LossScaleOptimizer(optimizer, 2.0**24, 3))
+        return mlp(keras.optimizers.LossScaleOptimizer(optimizer, 2.0**24, 3))
 
     make, sample = built(build, "mixed_float16"), batches("mlp", 12)
     config = CSRunConfig(log_steps=1, micro_batch_size=size)

@@ -42,13 +42,6 @@ def mlp(optimizer=None):
     )
 
 
-def two_layers(optimizer=None):
-    """As `mlp`, with a loss that is a mean over samples: no kernel is regularized."""
-    seed(1)
-    layers = [keras.Input((20,)), L.Dense(32, "relu"), L.Dense(CLASSES)]
-    return compiled(keras.Sequential(layers), optimizer)
-
-
 def cnn():
     """Channels last, as Keras has them."""
     seed(2)
@@ -88,6 +81,38 @@ def lstm():
     return compiled(keras.Sequential(layers), keras.optimizers.Adam(0.01, global_clipnorm=0.5))
 
 
+class Penalty(L.Layer):
+    """A layer with a loss of its own, a mean of its inputs over batches, and a count of them."""
+
+    def build(self, shape):
+        """Statistics, which begin at zero."""
+        self.mean = self.add_weight(shape[1:], "zeros", trainable=False, name="mean")
+        self.count = self.add_weight((), "zeros", trainable=False, name="count")
+
+    def call(self, x, training=None):
+        """The inputs."""
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+            self.count.assign(self.count + 1)
+        return x
+
+
+def penalties():
+    """Losses of weights, of activations, and of a layer's own."""
+    seed(8)
+    regularizers = keras.regularizers
+    first = L.Dense(
+        32,
+        "relu",
+        kernel_regularizer=regularizers.OrthogonalRegularizer(0.01),
+        bias_regularizer="l1",
+        activity_regularizer=regularizers.L2(0.01),
+    )
+    last = L.Dense(CLASSES, kernel_regularizer=regularizers.L1L2(0.01, 0.02))
+    return compiled(keras.Sequential([keras.Input((20,)), first, Penalty(), last]))
+
+
 class TwoInputs(keras.Model):
     """A model of its own class."""
 
@@ -112,6 +137,7 @@ MODELS = {
     "mlp": mlp,
     "cnn": cnn,
     "batch norm": batch_norm,
+    "penalties": penalties,
     "attention": attention,
     "lstm": lstm,
     "two inputs": two_inputs,
@@ -120,6 +146,7 @@ _SHAPES = {
     "mlp": (20,),
     "cnn": (12, 12, 1),
     "batch norm": (20,),
+    "penalties": (20,),
     "lstm": (7, 5),
     "two inputs": (10,),
 }

@@ -30,7 +30,7 @@ from csrun.cirh.batch_axes.base import (
 )
 from csrun.cirh.batch_axes.elementwise import elementwise
 from csrun.cirh.ops.base import ElementwiseOp
-from csrun.cirh.ops.padding import MaskPaddingOp
+from csrun.cirh.ops.padding import MaskPaddingOp, ShareOp
 
 __all__ = [
     "FIXED",
@@ -88,7 +88,8 @@ def dependence_of(op: Operation, of: Sequence[Dependence]) -> tuple[Dependence, 
 
 
 def _dependence_of(op: Operation, of: Sequence[Dependence]) -> Found:
-    if op.operands and all(one.over is SAME for one in of) and type(op) is not MaskPaddingOp:
+    is_same = op.operands and all(one.over is SAME for one in of)
+    if is_same and type(op) not in (MaskPaddingOp, ShareOp):
         return FIXED
     if rule := RULES.get(type(op)):
         return rule(op, of)

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from csrun.cirh.batch_axes.base import FIXED, MIXED, SAME, SAMPLES, Dependence, Rules, fixed
+from csrun.cirh.batch_axes.base import (
+    FIXED,
+    MIXED,
+    OF_THE_BATCH,
+    PART,
+    SAME,
+    SAMPLES,
+    Dependence,
+    Rules,
+    fixed,
+)
 from csrun.cirh.batch_axes.label_sources import source_of_labels
 from csrun.cirh.batch_axes.loss import ignores_padding
 from csrun.cirh.ops import constant_arrays, learning, model, padding
@@ -31,6 +41,12 @@ def label_count(op: Operation, of: Sequence[Dependence]) -> Dependence:
     return Dependence(over, counts_padding=not ignores_padding(op, labels))
 
 
+def share(op: Operation, of: Sequence[Dependence]) -> Dependence:
+    """A part of a value that is the same in all parts."""
+    (one,) = of
+    return Dependence(PART) if one.over is SAME else OF_THE_BATCH
+
+
 RULES: Rules = {
     model.InputOp: of_input,
     model.ParameterOp: fixed,
@@ -42,4 +58,5 @@ RULES: Rules = {
     padding.ValidSamplesOp: fixed,
     padding.MaskPaddingOp: mask_padding,
     padding.LabelCountOp: label_count,
+    padding.ShareOp: share,
 }

@@ -1,4 +1,4 @@
-"""The batch in a model: how many samples and labels count, and what keeps the others out.
+"""The batch in a model: how many samples and labels count, what keeps others out, and shares.
 
 An incomplete last batch is filled up with rows of padding; they come last.
 """
@@ -11,7 +11,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from csrun.cirh.backward import Backward, Gradients
-from csrun.cirh.ops.base import CirhOp, Properties, Types, axis, integer, number
+from csrun.cirh.ops.base import CirhOp, Properties, Types, UnaryOp, axis, integer, number
 from csrun.cirh.ops.model import LeafOp
 from csrun.cirh.types import Tensor, dtype_of, is_integer, shape_of, tensor_type, text_of
 
@@ -105,4 +105,24 @@ class LabelCountOp(CirhOp):
         return np.asarray(count, dtype.data)
 
 
-OPS = (SampleCountOp, ValidSamplesOp, MaskPaddingOp, LabelCountOp)
+@irdl_op_definition
+class ShareOp(UnaryOp):
+    """x / parts: the share of one of so many parts of a batch in a value that is the same in all.
+
+    The shares of all parts add up to x.
+    """
+
+    name = "cirh.share"
+    LINEAR_IN: ClassVar = (frozenset({0}),)
+    parts = prop_def(IntegerAttr)
+
+    def gradients(self, back: Backward) -> Gradients:
+        """g / parts."""
+        return [back.emit(ShareOp, back.grad, parts=integer(self.properties, "parts"))]
+
+    @staticmethod
+    def formula(x: Any, parts: float) -> Any:
+        return np.multiply(x, 1 / parts)
+
+
+OPS = (SampleCountOp, ValidSamplesOp, MaskPaddingOp, LabelCountOp, ShareOp)

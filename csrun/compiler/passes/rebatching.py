@@ -7,7 +7,7 @@ whole batch, and what it computes of a part must be by sample, or a sum over sam
 of all parts are added up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from csrun.cirh.batch_axes import Dependence, Dependences, Over, dependences_of
+from csrun.cirh.batch_axes import Dependence, Dependences, Over
 from csrun.cirh.ops.base import CirhOp, Plain, attribute, ints
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcOp
@@ -26,8 +26,9 @@ from csrun.cirh.ops.model import FullOp, InputOp, LeafOp, LossOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
 from csrun.cirh.ops.shape import ExpandOp, ViewOp
 from csrun.cirh.types import Tensor, dtype_of, shape_of, tensor_type, type_of
-from csrun.compiler.errors import CompileError, refused
+from csrun.compiler.errors import CompileError, refused, short_name
 from csrun.compiler.passes.rewrite import Done, Pass
+from csrun.compiler.passes.shares import insert_shares, is_zero
 
 #: Properties that are the sizes of the first result.
 _SIZES = frozenset({"shape", "input_sizes", "input_size"})
@@ -38,8 +39,8 @@ class Rebatching(Pass):
     """Before: a module with its backward pass and its updates, without dead operators.
 
     After: the same one of `samples` samples. The sum of the losses, and of the gradients, of such
-    parts of a batch is what the module has given for all of it. how: that this is asked for, in
-    messages.
+    parts of a batch is what the module has given for all of it; a value that is the same in all
+    parts and is added to a sum over samples is shared. how: that this is asked for, in messages.
 
     Raises: CompileError, with the user's line, for what is of the batch as a whole
     """
@@ -51,10 +52,11 @@ class Rebatching(Pass):
 
     def apply(self, module: ModuleOp) -> Done:
         """Make each operator again, in its order."""
+        batch = self._batch_of(module.ops)
+        found = insert_shares(module, batch // self.samples)
         operations = list(module.ops)
-        found = dependences_of(operations)
         self._require_parts(operations, found)
-        parts = _PartBuilder(found, self._batch_of(operations), self.samples)
+        parts = _PartBuilder(found, batch, self.samples)
         for op in operations:
             try:
                 parts.make(op)
@@ -66,7 +68,7 @@ class Rebatching(Pass):
         module.body.block.add_ops(parts.operations)
         return Done(True, (f"samples: {self.samples} of {parts.batch}",))
 
-    def _batch_of(self, operations: Sequence[Operation]) -> int:
+    def _batch_of(self, operations: Iterable[Operation]) -> int:
         inputs = [op for op in operations if isinstance(op, InputOp) and op.of_script is None]
         rows = {shape_of(type_of(op.out))[:1] for op in inputs}
         if len(rows) != 1 or () in rows:
@@ -77,7 +79,7 @@ class Rebatching(Pass):
         for op in operations:
             is_mixed = any(found[result].over is Over.MIXED for result in op.results)
             if is_mixed and not any(found[o].over is Over.MIXED for o in op.operands):
-                raise self._refused(op, f"{op.name} mixes the samples of a batch")
+                raise self._refused(op, f"{short_name(op)} mixes the samples of a batch")
             if isinstance(op, LossOp) and found[op.value].over is not Over.PART:
                 raise self._refused(op, "the loss is not a sum over samples")
             if isinstance(op, UpdatingOp) and not _adds_up(op.grad, found):
@@ -86,14 +88,14 @@ class Rebatching(Pass):
     def _refused(self, op: Operation, why: str) -> CompileError:
         scope = op.properties.get("scope")
         layer = scope.data if isinstance(scope, StringAttr) else "model"
-        return refused(op, f"layer {layer}: {why} and cannot run {self.how}")
+        error = refused(op, f"layer {layer}: {why} and cannot run {self.how}")
+        error.layer = layer
+        return error
 
 
 def _adds_up(gradient: SSAValue, found: Dependences) -> bool:
     """Return whether the gradients of all parts add up to that of the batch, or are zero."""
-    owner = gradient.owner
-    is_zero = isinstance(owner, FullOp) and owner.value.value.data == 0
-    return is_zero or found[gradient].over is Over.PART
+    return is_zero(gradient) or found[gradient].over is Over.PART
 
 
 class _PartBuilder:

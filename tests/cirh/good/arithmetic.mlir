@@ -38,5 +38,6 @@ builtin.module attributes {cirh.precision = "float64", cirh.run_mode = "predict"
   %34 = cirh.gelu_slope %30, %32, %33 {approximate = "none"} : (tensor<4x4xf64>, tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
   %35 = cirh.softshrink %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
   %36 = cirh.softshrink_backward %35, %34 {lambd = 5.000000e-01 : f64} : (tensor<4x4xf64>, tensor<4x4xf64>) -> tensor<4x4xf64>
+  %37 = cirh.share %36 {parts = 3 : i64} : (tensor<4x4xf64>) -> tensor<4x4xf64>
   cirh.output "class" %17 : tensor<4xi64>
 }

@@ -234,7 +234,7 @@ def test_minibatches_are_refused_in_training_alone(tmp_path):
     options = options_of(PIPELINED, RunMode.TRAIN, minibatches_in_flight=2)
     expected = (
         r"^\S*test_batch_norm\.py:\d+: the loss must be .* "
-        r"\(layer first: cirh\.native_batch_norm mixes the samples .*by_mini"
+        r"\(layer first: native_batch_norm mixes the samples .*by_mini"
     )
     with pytest.raises(CompileError, match=expected):
         compile_model(module(RunMode.TRAIN, "float32", B // 2), tmp_path, options)

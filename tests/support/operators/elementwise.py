@@ -104,6 +104,7 @@ FORWARD: Sequence[Case] = (
     case(arithmetic.DivOp, lambda torch, a, b: a / b, X, positive(4, 3)),
     case(arithmetic.DivOp, lambda torch, a, b: a / b, X, positive(3)),
     case(arithmetic.NegOp, lambda torch, x: -x, X),
+    case(padding.ShareOp, lambda torch, x: x / 3, X, parts=3),
     case(arithmetic.ExpOp, lambda torch, x: x.exp(), X),
     case(arithmetic.LogOp, lambda torch, x: x.log(), positive(4, 3)),
     case(arithmetic.SqrtOp, lambda torch, x: x.sqrt(), positive(4, 3)),

@@ -1,0 +1,189 @@
+"""`fit` on arrays, its weights of samples, validation data and what it refuses, beside Keras's."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from support.keras_models import BATCH, CLASSES, STEPS, L, batches, compiled, keras, mlp, seed
+
+from csrun.base.errors import UsageError
+from csrun.base.run_config import CSRunConfig
+from csrun.data import Dataset
+from csrun.keras import KerasModelToCerebrasEstimator
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+X, Y = (np.concatenate(each) for each in zip(*batches("mlp", 4), strict=True))
+WEIGHTS = np.linspace(0, 2, len(X), dtype=np.float32)
+ODD = slice(0, 21)  # no whole batches
+SETTINGS = {"batch_size": BATCH, "epochs": 2, "shuffle": False}
+
+
+def assert_equal_weights(ours, wanted):
+    for found, own in zip(ours.variables, wanted.variables, strict=True):
+        found, own = (v.value.detach().cpu().numpy() for v in (found, own))
+        np.testing.assert_allclose(found, own, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sample_weight": WEIGHTS},
+        {"class_weight": {0: 3.0, 1: 0.5, 2: 0.0}},
+        {"validation_data": (X[ODD], Y[ODD])},
+        {"validation_data": (X[ODD], Y[ODD], WEIGHTS[ODD])},
+    ],
+    ids=["sample_weight", "class_weight", "validation", "weighted validation"],
+)
+def test_fit_takes_the_arguments_of_keras(tmp_path, given):
+    model = mlp()
+    history = model.fit(X, Y, **SETTINGS, **given, verbose=0).history
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    results = estimator.fit(X, Y, **SETTINGS, **given, verbose=2)
+    assert_equal_weights(estimator.keras_model, model)
+    validated = {name: values[-1] for name, values in history.items() if name.startswith("val_")}
+    assert {n: v for n, v in results.items() if n.startswith("val_")} == pytest.approx(
+        validated, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"callbacks": [keras.callbacks.EarlyStopping()]},
+            r"^fit: callback EarlyStopping is not called: call train\(.* in a loop",
+        ),
+        (
+            {"callbacks": keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)},
+            "^fit: callback LearningRateScheduler is not called: give the optimizer a",
+        ),
+        (
+            {"callbacks": [keras.callbacks.ModelCheckpoint("a.keras")]},
+            "^fit: callback ModelCheckpoint is not called: set save_checkpoints_steps",
+        ),
+        (
+            {"callbacks": [keras.callbacks.CSVLogger("a.csv")]},
+            "^fit: callback CSVLogger is not called: .* events of model_dir",
+        ),
+        ({"validation_split": 0.1}, "^fit: validation_split is not supported: give validation"),
+        ({"steps_per_epoch": 2}, r"^fit: steps_per_epoch is not supported: call train\("),
+        ({"class_weight": {}, "sample_weight": WEIGHTS}, "^fit: give one of sample_weight and"),
+        ({"class_weight": {}, "y": (Y, Y)}, "^fit: class_weight needs one array of labels"),
+        ({"class_weight": {}, "y": X[:, :, None]}, "^fit: class_weight needs labels of shape"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, dict) else "",
+)
+def test_fit_refuses_an_argument_by_name(tmp_path, given, message):
+    arguments = {"x": X, "y": Y, **given}
+    with pytest.raises(UsageError, match=message):
+        KerasModelToCerebrasEstimator(mlp, tmp_path).fit(**arguments)
+
+
+def test_validation_data_have_features_and_labels(tmp_path):
+    estimator = KerasModelToCerebrasEstimator(mlp, tmp_path)
+    with pytest.raises(UsageError, match=r"^fit: validation_data must be \(x, y\) or \(x, y, sam"):
+        estimator.fit(X, Y, **SETTINGS, validation_data=X)
+
+
+def adam():
+    return mlp(keras.optimizers.Adam(0.01))
+
+
+def test_an_optimizer_goes_on_from_its_steps_in_keras(tmp_path):
+    """Also in a second run, which begins with the checkpoint of the first one."""
+    sample, model = batches("mlp"), adam()
+    ours = adam()
+    for each in (model, ours):
+        for x, y in sample[:2]:
+            each.train_on_batch(x, y)
+    for last in (2, STEPS - 2):
+        estimator = KerasModelToCerebrasEstimator(ours, tmp_path)
+        estimator.train(lambda params: Dataset.from_batches(sample[2:]), max_steps=last)
+    for x, y in sample[2:]:
+        model.train_on_batch(x, y)
+    assert_equal_weights(ours, model)
+    assert int(ours.optimizer.iterations) == STEPS
+
+
+def test_a_saved_model_is_loaded_with_its_policy(tmp_path):
+    def build():
+        seed(1)
+        options = {"dtype": "mixed_float16"}
+        layers = [L.Dense(32, "relu", **options), L.Dense(CLASSES, **options)]
+        return compiled(keras.Sequential([keras.Input((20,)), *layers]))
+
+    def input_fn(params):
+        return Dataset.from_batches(batches("mlp", 2))
+
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path / "first", CSRunConfig(log_steps=1))
+    estimator.train(input_fn)
+    estimator.keras_model.save(tmp_path / "saved.keras")
+    loaded = keras.models.load_model(tmp_path / "saved.keras")
+    assert loaded.layers[0].dtype_policy.name == "mixed_float16"
+    assert_equal_weights(loaded, estimator.keras_model)
+    again = KerasModelToCerebrasEstimator(loaded, tmp_path / "again")
+    assert again.train(input_fn)["global_step"] == 2
+
+
+def of_metrics(*metrics, of_layer=False):
+    """A model that has these metrics; in a layer, too."""
+
+    class Watched(L.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, x):
+            self.seen.update_state(x)
+            return x
+
+    def build():
+        seed(1)
+        layers = [L.Dense(8, "relu"), *([Watched()] if of_layer else []), L.Dense(1, "sigmoid")]
+        model = keras.Sequential([keras.Input((20,)), *layers])
+        weighted = {"weighted_metrics": ["accuracy"]}
+        model.compile("sgd", "binary_crossentropy", metrics=list(metrics), **weighted)
+        return model
+
+    return build
+
+
+def test_metrics_are_those_of_keras(tmp_path):
+    kinds = keras.metrics
+    metrics = [kinds.AUC(), kinds.Precision(), kinds.F1Score(threshold=0.5), kinds.R2Score()]
+    sample = [(x, (y % 2).astype(np.float32)[:, None]) for x, y in batches("mlp", 3)]
+    weights = np.linspace(0, 2, BATCH, dtype=np.float32)
+    weighted = [(x, y, weights) for x, y in sample]
+    build = of_metrics("mae", *metrics)
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path)
+    estimator.train(lambda params: Dataset.from_batches(weighted))
+    results = estimator.evaluate(lambda params: Dataset.from_batches(weighted))
+    x, y, w = (np.concatenate(each) for each in zip(*weighted, strict=True))
+    model = build()
+    for each, ours in zip(model.variables, estimator.keras_model.variables, strict=True):
+        each.assign(ours)
+    wanted = model.evaluate(x, y, batch_size=BATCH, sample_weight=w, verbose=0, return_dict=True)
+    assert len(wanted) == 7
+    for name, value in wanted.items():
+        assert results[name] == pytest.approx(float(np.ravel(value)[0]), rel=1e-5, abs=1e-6), name
+
+
+def test_a_metric_of_several_numbers_is_refused_and_one_of_a_layer_named(tmp_path, caplog):
+    sample = [(x, np.eye(CLASSES, dtype=np.float32)[y]) for x, y in batches("mlp", 1)]
+
+    def build():
+        model = keras.Sequential([keras.Input((20,)), L.Dense(CLASSES, "softmax")])
+        model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+        return model
+
+    estimator = KerasModelToCerebrasEstimator(build, tmp_path / "several")
+    estimator.train(lambda params: Dataset.from_batches(sample))
+    with pytest.raises(UsageError, match=r"^metric f1_score has 10 numbers, and an evaluation"):
+        estimator.evaluate(lambda params: Dataset.from_batches(sample))
+    one = [(x, y[:, :1]) for x, y in sample]
+    estimator = KerasModelToCerebrasEstimator(of_metrics(of_layer=True), tmp_path / "layer")
+    estimator.train(lambda params: Dataset.from_batches(one))
+    results = estimator.evaluate(lambda params: Dataset.from_batches(one))
+    assert "seen" not in results
+    assert "metric seen of layer sequential/watched is not computed: give it" in caplog.text
