@@ -44,9 +44,10 @@ def value_of(tensor: Any) -> Array | None:
 
 
 def _is_foldable(op: Any) -> bool:
-    """True for an operator whose results follow from its inputs."""
+    """True for an operator whose results are arrays that follow from its inputs."""
     is_source = not op.inputs and op.type != "Const"
-    return not (is_source or op.op_def.is_stateful)
+    has_arrays = not any(tensor.dtype in (tf.variant, tf.resource) for tensor in op.outputs)
+    return has_arrays and not (is_source or op.op_def.is_stateful)
 
 
 def _static_shapes(op: Any) -> dict[str, Array] | None:

@@ -25,6 +25,16 @@ _ZEROS = InitializerAttr.of(
     Distribution.ZEROS
 )  # TensorFlow's first values are written to the store
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_OTHERS = "rewrite the line with other operators"
+_LOOP = "unroll the loop, as tf.compat.v1.nn.static_rnn does"
+#: What there is in the place of an operator, by what its kind begins with.
+_REMEDIES = {
+    "TensorList": _LOOP,
+    "While": _LOOP,
+    "StatelessWhile": _LOOP,
+    "Where": "its shape depends on values; for an embedding or indicator column, use "
+    "tf.nn.embedding_lookup or tf.one_hot",
+}
 
 
 def stored_name(operator: str) -> str:
@@ -147,7 +157,8 @@ class GraphImporter:
             return self._read(op)
         emitter = EMITTERS.get(op.type)
         if emitter is None:
-            raise UnsupportedOperator("it has no CIRH form: rewrite the line with other operators")
+            remedy = next((t for kind, t in _REMEDIES.items() if op.type.startswith(kind)), _OTHERS)
+            raise UnsupportedOperator(f"it has no CIRH form: {remedy}")
         return emitter(self._emission, op, *map(self._value, op.inputs))
 
     def _input(self, op: Any) -> Value:

@@ -111,6 +111,7 @@ class OfAMode(keras.Model):
         return self.always(x) + (self.trained(x) if training else self.evaluated(x))
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist:UserWarning")
 def test_weights_that_a_mode_does_not_read_are_in_checkpoints(tmp_path):
     def build():
         seed(9)

@@ -126,6 +126,19 @@ def averages_of_weights(features, labels, mode, params):
     return CSEstimatorSpec(mode, loss=spec.loss, train_op=averages)
 
 
+def loop_over_steps(features, labels, mode, params):
+    cell = v1.nn.rnn_cell.GRUCell(8)
+    found, _ = v1.nn.dynamic_rnn(cell, tf.reshape(features, [-1, 4, 5]), dtype=tf.float32)
+    return minimized(cross_entropy(dense(found[:, -1]), labels))
+
+
+def column_of_a_category(features, labels, mode, params):
+    kind = tf.feature_column.categorical_column_with_identity("kind", 4)
+    columns = [tf.feature_column.embedding_column(kind, 3)]
+    found = v1.feature_column.input_layer({"kind": labels[:, None] % 4}, columns)
+    return minimized(cross_entropy(dense(found), labels))
+
+
 def average_without_bias(features, labels, mode, params):
     spec = minimized(cross_entropy(dense(features), labels))
     mean = v1.get_variable("mean", [20], trainable=False)
@@ -139,7 +152,9 @@ LINES = range(dense.__code__.co_firstlineno, 1000)  # of the models
 REFUSED = {
     operator_without_form: "TensorFlow operator MatrixDeterminant .*: it has no CIRH form",
     placeholder_of_its_own: "Placeholder .*: the input_fn does not give this placeholder",
-    shapes_by_values: "TensorFlow operator Where ",
+    shapes_by_values: "TensorFlow operator Where .*: its shape depends on values",
+    loop_over_steps: "TensorFlow operator TensorListReserve .*: it has no CIRH form: unroll the",
+    column_of_a_category: r"TensorFlow operator Where .*: .* use tf.nn.embedding_lookup or tf.one",
     two_losses: "gradients are asked of 2 losses",
     another_loss: "the optimizer minimizes Mean:0, and the loss of CSEstimatorSpec is Mean_1:0",
     edited_gradient: "Sign .*: the gradient of dense/kernel is changed in a way",

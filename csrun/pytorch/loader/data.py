@@ -58,8 +58,8 @@ def check(loader: Any, where: str) -> None:
         )
     if length == UNKNOWN:
         log.warning(
-            "%s: %s has no __len__: the loop's own task makes all batches, too, to see where a "
-            "pass ends",
+            "%s: the number of batches of %s is not known: the loop's own task makes all of them, "
+            "too, to see where a pass ends",
             where,
             type(loader.dataset).__name__,
         )

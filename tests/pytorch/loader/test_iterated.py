@@ -75,13 +75,27 @@ class Unsized(IterableDataset):
         self.batches = 3
 
 
+class OfSamples(Unsized):
+    """The same, with the number of its samples as its length."""
+
+    def __len__(self):
+        return 8 * self.batches
+
+
 class OfUnsized(Kit):
+    kind = Unsized
+
     def __init__(self):
         super().__init__()
-        self.train = DataLoader(Unsized(), batch_size=None)
+        self.train = DataLoader(self.kind(), batch_size=None)
 
 
-def test_a_pass_without_a_length_ends_where_its_data_set_does(tmp_path, caplog):
+class OfCountedSamples(OfUnsized):
+    kind = OfSamples
+
+
+@pytest.mark.parametrize("kit", [OfUnsized, OfCountedSamples])
+def test_a_pass_of_ready_batches_ends_where_its_data_set_does(kit, tmp_path, caplog):
     def loop(kit):
         counts, losses = [], []
         for _ in range(2):
@@ -92,13 +106,14 @@ def test_a_pass_without_a_length_ends_where_its_data_set_does(tmp_path, caplog):
         assert counts == [WINDOW + 20, 3]
         return losses
 
-    beside(loop, tmp_path, kit=OfUnsized)
-    assert "Unsized has no __len__" in caplog.text
+    beside(loop, tmp_path, kit=kit)
+    assert f"the number of batches of {kit.kind.__name__} is not known: the loop" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [Unsized, OfSamples])
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 4), (3, 4)])
-def test_a_streamer_reads_to_the_end_of_each_pass(threads, ahead):
-    loader = DataLoader(Unsized(), batch_size=None)
+def test_a_streamer_reads_to_the_end_of_each_pass(kind, threads, ahead):
+    loader = DataLoader(kind(), batch_size=None)
     orders = PassOrders(loader)
     source = dataset_of(loader, orders)._source
     for number, length in enumerate((WINDOW + 20, 3)):
@@ -129,7 +144,7 @@ def test_with_workers_a_pass_is_that_of_pytorchs_only_one():
     batches, found = batches_by_number(loader, orders), []
     for number in range(2):
         orders.begin()
-        found += [batches[n] for n in range(3 * number, 3 * number + 3)]
+        found += [batches[n] for n in range(UNKNOWN * number, UNKNOWN * number + 3)]
     assert torch.equal(torch.stack(found), theirs)
     assert get_worker_info() is None
 
