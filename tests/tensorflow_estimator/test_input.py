@@ -6,6 +6,7 @@ import time
 import numpy as np
 from support.tf_models import ignore_warnings, tf
 
+from csrun.data import Dataset, formats
 from csrun.executable import RunMode
 from csrun.tensorflow.tf_input import input_of
 
@@ -51,6 +52,31 @@ def test_a_script_that_turns_the_order_off_is_overruled():
         return tf.data.Dataset.range(16).map(delayed, 8).with_options(options)
 
     assert read(input_fn) == list(range(16))
+
+
+def test_records_are_those_of_csruns_reader(tmp_path):
+    for number in range(2):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{number}.tfrecord")) as writer:
+            for row in range(12):
+                values = np.arange(3) + 10 * row + number
+                x = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+                y = tf.train.Feature(int64_list=tf.train.Int64List(value=[row % 3]))
+                features = tf.train.Features(feature={"x": x, "y": y})
+                writer.write(tf.train.Example(features=features).SerializeToString())
+    kinds = {"x": tf.io.FixedLenFeature([3], tf.float32), "y": tf.io.FixedLenFeature([], tf.int64)}
+
+    def input_fn(params):
+        files = tf.data.Dataset.list_files(str(tmp_path / "*.tfrecord"), shuffle=False)
+        rows = files.interleave(tf.data.TFRecordDataset, cycle_length=1)
+        return rows.map(lambda row: tf.io.parse_single_example(row, kinds)).batch(8)
+
+    own = formats.TFExample({"x": formats.Fixed("float32", (3,)), "y": formats.Fixed("int64")})
+    ours = list(Dataset.from_files(str(tmp_path / "*.tfrecord"), own).batch(8))
+    theirs = list(input_of(input_fn, RunMode.TRAIN, 1)(None))
+    assert len(ours) == len(theirs) == 3
+    for one, other in zip(ours, theirs, strict=True):
+        for found, wanted in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_shuffled_data_is_that_of_each_other_task():

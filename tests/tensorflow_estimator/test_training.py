@@ -71,6 +71,38 @@ def test_20_steps_are_those_of_a_session(name, tmp_path):
     assert_as_in_session(classifier(OPTIMIZERS[name]), tmp_path, batches())
 
 
+def convolved(features):
+    x = v1.layers.conv2d(tf.reshape(features, [-1, 5, 4, 1]), 4, 3, activation=tf.nn.relu)
+    return v1.layers.flatten(v1.layers.average_pooling2d(x, 2, 1))
+
+
+def looked_up(features):
+    ids = tf.cast(tf.abs(features) * 7, tf.int32) % 11
+    cell = v1.nn.rnn_cell.BasicLSTMCell(8)
+    found = tf.nn.embedding_lookup(v1.get_variable("table", [11, 6]), ids)
+    return v1.nn.static_rnn(cell, tf.unstack(found[:, :5], axis=1), dtype=tf.float32)[0][-1]
+
+
+def of_a_column(features):
+    column = tf.feature_column.numeric_column("x", shape=[20])
+    return v1.feature_column.input_layer({"x": features}, [column])
+
+
+@pytest.mark.parametrize("layers", [convolved, looked_up, of_a_column])
+def test_layers_of_tensorflow_1_train_as_in_a_session(layers, tmp_path):
+    def model_fn(features, labels, mode, params):
+        kernel_regularizer = lambda kernel: 0.01 * tf.nn.l2_loss(kernel)  # noqa: E731
+        options = {"kernel_regularizer": kernel_regularizer, "name": "head"}
+        logits = v1.layers.dense(layers(features), CLASSES, **options)
+        v1.losses.sparse_softmax_cross_entropy(labels, logits)
+        loss = v1.losses.get_total_loss()
+        step = v1.train.get_or_create_global_step()
+        train_op = v1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+        return CSEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    assert_as_in_session(model_fn, tmp_path, batches(6), tolerance=3e-6)
+
+
 @pytest.mark.parametrize("name", CLIPS)
 def test_gradients_are_clipped(name, tmp_path):
     assert_as_in_session(clipped(CLIPS[name]), tmp_path, batches(), tolerance=3e-6)

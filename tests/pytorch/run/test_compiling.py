@@ -51,6 +51,27 @@ def test_losses_and_weights_are_pytorchs(tmp_path, criterion):
     assert plans(tmp_path) == {(8, 4)}
 
 
+@pytest.mark.parametrize("in_loss", [True, False], ids=["loss", "gradients"])
+def test_a_penalty_on_weights_counts_once(tmp_path, in_loss):
+    def loop(kit):
+        losses = []
+        for x, y in kit.train:
+            kit.optimizer.zero_grad()
+            loss = kit.criterion(kit.model(x), y)
+            if in_loss:
+                loss = loss + 0.1 * sum(p.square().sum() for p in kit.model.parameters())
+            loss.backward()
+            if not in_loss:
+                for parameter in kit.model.parameters():
+                    parameter.grad.add_(parameter.detach(), alpha=0.2)
+            kit.optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    beside(loop, tmp_path, settings={"micro_batch_size": 2})
+    assert plans(tmp_path) == {(8, 4)}
+
+
 def plans(folder):
     """Batch and micro-batches of all compiles."""
     found = [json.loads(path.read_text()) for path in folder.glob("tfcs_*/plan.json")]
