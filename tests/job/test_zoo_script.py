@@ -56,23 +56,30 @@ def checkpoint(folder, name, step=16):
     return torch.load(folder / name / f"checkpoint_{step}.mdl")
 
 
+TRAIN = ("--mode", "train", "--model_dir")
+
+
 @pytest.mark.timeout(600)
-def test_a_script_of_the_model_zoos_form_runs_as_in_plain_pytorch(tmp_path, state):
+def test_a_script_of_the_model_zoos_form_trains_as_in_plain_pytorch(tmp_path, state):
     """Two passes of ten batches, whose data set says that they are eighty."""
-    train = ("--mode", "train", "--model_dir")
-    plain, job = run(tmp_path, *train, "cpu"), run(tmp_path, *train, "job", *CS, by=JOB)
+    plain, job = run(tmp_path, *TRAIN, "cpu"), run(tmp_path, *TRAIN, "job", *CS, by=JOB)
     assert list(losses(plain)) == list(range(1, 17))
     assert losses(job) == pytest.approx(losses(plain), rel=1e-5)
     saved, own = checkpoint(tmp_path, "job"), checkpoint(tmp_path, "cpu")
     torch.testing.assert_close(saved["model"], own["model"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_resumes_evaluates_and_compiles(tmp_path, state):
+    run(tmp_path, *TRAIN, "cpu")
     again = ("--checkpoint_path", "cpu/checkpoint_8.mdl")
-    resumed = run(tmp_path, *train, "again", *again, *CS)
+    resumed = run(tmp_path, *TRAIN, "again", *again, *CS)
     assert list(losses(resumed)) == list(range(9, 17))
-    wanted = run(tmp_path, *train, "cpu_again", *again)
+    wanted = run(tmp_path, *TRAIN, "cpu_again", *again)
     assert losses(resumed) == pytest.approx(losses(wanted), rel=1e-5)
-    evaluate = ("--mode", "eval", "--checkpoint_path", "job/checkpoint_16.mdl", "--model_dir", "e")
+    evaluate = ("--mode", "eval", "--checkpoint_path", "cpu/checkpoint_16.mdl", "--model_dir", "e")
     found, wanted = run(tmp_path, *evaluate, *CS), run(tmp_path, *evaluate)
     assert losses(found) == pytest.approx(losses(wanted), rel=1e-5)
     assert found.splitlines()[-1] == wanted.splitlines()[-1]
-    compiled = run(tmp_path, *train, "compiled", "--compile_only")
-    assert "compiled: True" in compiled
+    assert "compiled: True" in run(tmp_path, *TRAIN, "compiled", "--compile_only")
