@@ -3,24 +3,24 @@
 CSRUN_MODELZOO names the checkout; stand-ins for packages of its time are on PYTHONPATH.
 """
 
-import hashlib
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tensorboard", reason="the scripts write events with it")
 
-CHECKOUT = os.environ.get("CSRUN_MODELZOO", "")
-STUBS = Path(__file__).parents[1] / "support" / "modelzoo_stubs"
-LIMIT_S = 280
+from support.modelzoo_scripts import (  # noqa: E402
+    CHECKOUT,
+    JOB,
+    Zoo,
+    contents,
+    losses,
+    tensors,
+)
 
 pytestmark = [
     pytest.mark.skipif(not CHECKOUT, reason="CSRUN_MODELZOO names no checkout of R_1.6.1"),
@@ -94,57 +94,14 @@ T5 = {
     },
     "runconfig": {"max_steps": 16, "log_steps": 1, "checkpoint_steps": 16, "seed": 1},
 }
-JOB = (sys.executable, "-m", "csrun.cli.csrun_wse", "--total-nodes", "3", "python-pt")
-ALONE = (sys.executable,)
 
 
-class Zoo:
-    """A folder in which scripts of the checkout run."""
-
-    def __init__(
-        self, folder: Path, model: str = "fc_mnist/pytorch", params: dict = FC_MNIST
-    ) -> None:
-        self.folder, self.script = folder, f"{CHECKOUT}/modelzoo/{model}/run.py"
-        (folder / "params.yaml").write_text(yaml.safe_dump(params))
-
-    def run(self, *arguments: str, by: tuple[str, ...] = ALONE) -> str:
-        """Run the script; return what it prints."""
-        paths = os.pathsep.join(filter(None, [str(STUBS), os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [*by, "-W", "ignore", self.script, "-p", "params.yaml", *arguments],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def checkpoint(self, run: str, step: int) -> dict:
-        return torch.load(self.folder / run / f"checkpoint_{step}.mdl")
-
-
-def losses(log: str) -> dict[int, str]:
-    """Losses of a script's own lines by step."""
-    lines = (line for line in log.splitlines() if ":csrun:" not in line)
-    found = (re.search(r"\| \w+ Device=.*Step=(\d+),? Loss=([\d.]+)", line) for line in lines)
-    return {int(match[1]): match[2] for match in found if match}
-
-
-def contents() -> str:
-    """Checksum of the checkout's Python files."""
-    files = sorted(Path(CHECKOUT, "modelzoo").rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def tensors(tree: object) -> list[torch.Tensor]:
-    return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+def fc_mnist(folder: Path, params: dict = FC_MNIST) -> Zoo:
+    return Zoo(folder, "fc_mnist/pytorch", params)
 
 
 def test_fc_mnist_trains_and_evaluates_as_in_its_cpu_mode(tmp_path: Path, state: str) -> None:
-    before, zoo = contents(), Zoo(tmp_path)
+    before, zoo = contents(), fc_mnist(tmp_path)
     cpu = zoo.run("-m", "train", "-o", "cpu", "--cpu")
     alone = zoo.run("-m", "train", "-o", "alone", "--cs_ip", "127.0.0.1")
     job = zoo.run("-m", "train", "-o", "job", "--cs_ip", "127.0.0.1", by=JOB)
@@ -163,14 +120,14 @@ def test_fc_mnist_trains_and_evaluates_as_in_its_cpu_mode(tmp_path: Path, state:
 
 
 def test_fc_mnist_evaluates_resumes_and_compiles(tmp_path: Path, state: str) -> None:
-    zoo, cs = Zoo(tmp_path), ("--cs_ip", "127.0.0.1")
+    zoo, cs = fc_mnist(tmp_path), ("--cs_ip", "127.0.0.1")
     zoo.run("-m", "train", "-o", "cpu", "--cpu")
     from_15 = ("-m", "train", "--checkpoint_path", "cpu/checkpoint_15.mdl")
     assert losses(zoo.run(*from_15, "-o", "a", "--cpu")) == losses(
         zoo.run(*from_15, "-o", "b", *cs)
     )
     measured = {**FC_MNIST, "model": {**FC_MNIST["model"], "compute_eval_metrics": True}}
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(measured))
+    zoo.set(measured)
     evaluated = ("-m", "eval", "-o", "eval", "--checkpoint_path", "cpu/checkpoint_30.mdl")
     values = [
         re.findall(r"(?:accuracy': |Avg Eval. Loss = )([\d.]+)", zoo.run(*evaluated, *how))
@@ -189,7 +146,7 @@ def test_mixed_precision_scales_the_loss_and_resumes(tmp_path: Path, state: str)
     scaling = {"loss_scaling_factor": "dynamic", "initial_loss_scale": 2.0**34}
     limits = {"max_loss_scale": 2.0**34, "steps_per_increase": 4}
     optimizer = {**FC_MNIST["optimizer"], **scaling, **limits}
-    zoo, cs = Zoo(tmp_path, params={**FC_MNIST, **mixed, "optimizer": optimizer}), "127.0.0.1"
+    zoo, cs = fc_mnist(tmp_path, {**FC_MNIST, **mixed, "optimizer": optimizer}), "127.0.0.1"
     whole = zoo.run("-m", "train", "-o", "whole", "--cs_ip", cs)
     job = zoo.run("-m", "train", "-o", "job", "--cs_ip", cs, by=JOB)
     assert losses(whole) == losses(job)
