@@ -1,9 +1,10 @@
 """Names of Python and MLIR for what users name freely."""
 
+import keyword
 import re
 
 
 def identifier(text: str) -> str:
-    """The text as a name: every character that no name has is an underscore."""
+    """The text as a name: an underscore in place of other characters, and before a keyword."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return name if name.isidentifier() else f"_{name}"
+    return name if name.isidentifier() and not keyword.iskeyword(name) else f"_{name}"

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from math import isfinite, prod
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from csrun.cirh.ops.arithmetic import DivOp
-from csrun.cirh.ops.base import CirhOp, ints
+from csrun.cirh.ops.base import CirhOp, ElementwiseOp, ints
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.learning import UpdatingOp
 from csrun.cirh.ops.model import FullOp, LeafOp
@@ -129,10 +130,25 @@ def _number_of(op: Operation, known: Numbers, ranges: Ranges) -> str | None:
         return None
     if isinstance(op, DivOp) and texts[1] == _text(0.0):
         return None  # NumPy divides by it, Python does not
+    constants = [number for text in texts if (number := _constant_of(text)) is not None]
     if isinstance(op, SumOp):
         shape = shape_of(type_of(op.x))
-        return f"({texts[0]} * {prod(shape[d] for d in ints(op.properties, 'dims'))})"
-    return op.NUMBER.format(*texts) if isinstance(op, CirhOp) and op.NUMBER else None
+        count = prod(shape[d] for d in ints(op.properties, "dims"))
+        return _text(constants[0] * count) if constants else f"({texts[0]} * {count})"
+    if not isinstance(op, CirhOp) or not op.NUMBER:
+        return None
+    if isinstance(op, ElementwiseOp) and len(constants) == len(texts):
+        with np.errstate(all="ignore"):
+            return _text(float(op.formula(*constants)))
+    return op.NUMBER.format(*texts)
+
+
+def _constant_of(text: str) -> float | None:
+    """The number that a text is, None if it speaks of the step."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _text(number: float) -> str:

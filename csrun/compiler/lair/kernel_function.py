@@ -116,7 +116,7 @@ class ProgramFunction(ABC):
         found: dict[Array, str] = {}
         taken = set(self.taken)
         for array in self.arrays:
-            stem = re.sub(r"(?<=\D)_\d+$", "", identifier(array.name.rpartition("/")[2]))
+            stem = identifier(re.sub(r"(?<=\D)_\d+$", "", array.name.rpartition("/")[2]))
             name, count = stem, 1
             while is_ufunc(name) or {name, f"{name}_rows"} & taken:
                 name, count = f"{stem}_{count}", count + 1

@@ -127,7 +127,10 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
 
 
 class Named(nn.Module):
-    """Layers whose names have other signs than those of the IR, two of them alike there."""
+    """Layers whose names have other signs than those of the IR, two of them alike there.
+
+    Numbers at the end of a name are left out of the program, which leaves a keyword here.
+    """
 
     def __init__(self):
         super().__init__()
@@ -135,10 +138,11 @@ class Named(nn.Module):
         self.layers = nn.ModuleDict({key: nn.Linear(6, 6) for key in keys})
         self.register_parameter("the root=1", nn.Parameter(torch.ones(6)))
         self.register_parameter("the tied", self.get_parameter("the root=1"))
+        self.lambda_1 = nn.Parameter(torch.full((6,), 0.5))
 
     def forward(self, x):
         for layer in self.layers.values():
-            x = torch.tanh(layer(x)) * self.get_parameter("the root=1")
+            x = torch.tanh(layer(x)) * self.get_parameter("the root=1") + self.lambda_1 * x
         return x
 
 
