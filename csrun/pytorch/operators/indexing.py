@@ -12,6 +12,7 @@ from csrun.cirh.ops.arithmetic import AddOp, MulOp
 from csrun.cirh.ops.comparison import GeOp, LtOp, MaximumOp, WhereOp
 from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
+from csrun.cirh.ops.model import FullOp
 from csrun.cirh.ops.reductions import SumOp
 from csrun.cirh.ops.shape import VIEWS, PermuteOp, SliceBackwardOp, SliceOp
 from csrun.pytorch.operators.base import (
@@ -85,6 +86,8 @@ def constant_value(x: SSAValue) -> Any:
     owner: Any = x.owner
     if isinstance(owner, ConstantOp):
         return owner.array()
+    if isinstance(owner, FullOp):
+        return np.full(shape(x), owner.value.value.data, dtype(x))
     if isinstance(owner, VIEWS):
         below = constant_value(owner.x)
         return None if below is None else owner.compute(below)
@@ -166,9 +169,7 @@ def _single_index(e: Emission, x: SSAValue, indices: Any) -> tuple[int, SSAValue
         )
     dim, places = given[0]
     values = constant_value(places)
-    if values is not None and values.min(initial=0) < 0:
-        places = e.constant(np.where(values < 0, values + shape(x)[dim], values))
-    return dim, places
+    return dim, places if values is None else wrap_negative(e, places, shape(x)[dim])
 
 
 def _index_by_several(e: Emission, x: SSAValue, given: dict[int, SSAValue]) -> SSAValue:
