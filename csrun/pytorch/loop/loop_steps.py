@@ -306,8 +306,8 @@ class LoopSteps:
         is_one_of_many = bool(self._variants.cause_of(recorded.key))
         recorded.finish(self._run.stored_names, is_one_of_many=is_one_of_many)
         variant = step.variant = self._revalidations.saw(self._variants.learn(step, recorded, mode))
-        if line := variant.script_tensor_of_forward:
-            self._variants.record_all(recorded, f"{line}: forward uses a tensor of the script")
+        if cause := variant.cause_of_forward:
+            self._variants.record_all(recorded, cause)
         outputs, graph = step.outputs, recorded.graph
         loss, is_numbered_alike = graph.recording.loss, graph.is_numbered_alike
 

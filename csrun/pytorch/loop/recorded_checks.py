@@ -19,7 +19,7 @@ from csrun.pytorch.step.expected_calls import MODEL, Call
 
 @dataclass(frozen=True, eq=False)
 class ForwardCalls:
-    """Calls of the model in a recorded step: only what they return may be used outside of them.
+    """Calls of the model in a recorded step, and what they return.
 
     calls: of the loop. operators: of each call of the model. draws: random numbers that they draw.
     are_repeated: forward runs in each step, so that what it keeps is of that step.
@@ -35,19 +35,23 @@ class ForwardCalls:
         """Results of each call of the model."""
         return [call.results for call in self.calls if call.name == MODEL]
 
-    def require_returned(self, recording: Recording, value: Ref) -> None:
-        """Raises: GoneError for a value made of one that forward has not returned"""
+    def keeps(self, recording: Recording, value: Ref) -> bool:
+        """True for a value made of one that forward has not returned, as of a hook."""
         if self.are_repeated:
-            return
+            return False
         known = {*refs_in(self.results), *recording.written.values()}
         made_of = ancestors(recording, [value], known) - known
         kept = (op for each in self.operators for op in recording.operators[each])
         drawn = any(draw.value in made_of for draw in self.draws)
-        if drawn or any(result in made_of for op in kept for result in op.results):
+        return drawn or any(result in made_of for op in kept for result in op.results)
+
+    def require_returned(self, recording: Recording, value: Ref) -> None:
+        """Raises: GoneError for a value made of one that forward has not returned"""
+        if self.keeps(recording, value):
             raise GoneError(
-                f"{user_line()}: the loop uses a value that forward has kept in a hook or an "
-                "attribute and not returned: forward runs in the first steps only, so the value "
-                "would not change; return it from forward, in a tuple, list, dict or dataclass"
+                f"{user_line()}: a value that forward has kept in a hook or an attribute is read "
+                "after its step, and forward runs in the first steps only: read it before "
+                "optimizer.step(), or return it from forward"
             )
 
 

@@ -124,8 +124,8 @@ class RecordedGraph:
         if recording.script_leaves or batches.is_pushed:
             batches = Batches(batches.loader, batches.number, is_pushed=True)
         variant = StepVariant(recording, self._shape(inputs), batches, mode, self._goals())
-        if recording.loss is not None:
-            self._forward.require_returned(recording, recording.loss)
+        if recording.loss is not None and self._forward.keeps(recording, recording.loss):
+            variant.kept_line = recording.loss_line
         variant.outputs = self._read_of(variant)
         variant.constants = self._constants(variant.shape)
         return variant

@@ -28,7 +28,7 @@ from csrun.pytorch.record.torch_modes import collection_paused
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.step.expected_calls import MODEL, Calls, gradients_of
 from csrun.pytorch.step.tokens import Numbers
-from csrun.pytorch.step.variant import StepVariant
+from csrun.pytorch.step.variant import KEEPS, StepVariant
 
 
 class RecordedStep:
@@ -69,7 +69,8 @@ class RecordedStep:
         recorder.takes_arguments, recorder.repeated.known = takes_arguments, known
         self.calls = Calls(recorder, later)
         made = recorder.draws.made
-        self._forward = ForwardCalls(self.calls.found, [], made, recorder.has_updates)
+        are_repeated = recorder.has_updates or follows
+        self._forward = ForwardCalls(self.calls.found, [], made, are_repeated)
         self._before, self._numbers = before, HostNumbers(before.run, draw)
         self.end_early: Callable[[], None] = _no_end
         numbers = self._numbers
@@ -99,8 +100,8 @@ class RecordedStep:
                 return recorder.reader(traced)
             gradients = self.gradients
             return self._before.number_of(value, lambda: {value: gradients.number(so_far, value)})
-        if not recorder.scopes.is_in_forward:
-            self._forward.require_returned(so_far, value)
+        if not recorder.scopes.is_in_forward and self._forward.keeps(so_far, value):
+            recorder.note_varying(KEEPS)
         return self._before.number_of(value, lambda: self._numbers.compute(so_far, [value]))
 
     def _value_of(self, recording: Recording, value: Ref) -> torch.Tensor:

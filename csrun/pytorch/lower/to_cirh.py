@@ -129,7 +129,7 @@ class _Importer:
         clipping: Clipping,
     ) -> ModuleOp:
         recording = self._recording
-        backward = self.forward()
+        backward = self.forward(outputs)
         self._emit_outputs(outputs)
         if recording.loss is not None:
             with self._located(recording.loss_line, "backward()"):
@@ -150,16 +150,31 @@ class _Importer:
         late = enumerate(recording.operators[end:], end)
         return {number for number, op in late if needed.isdisjoint(op.results)}
 
-    def forward(self) -> set[int]:
-        """Emit all that precedes the backward pass; return the numbers of the other operators."""
+    def forward(self, outputs: Sequence[Ref] = ()) -> set[int]:
+        """Emit all that precedes the backward pass; return the numbers of the other operators.
+
+        Left out are small integers that nothing but the host reads, which are no outputs either.
+        """
         for leaf in (*self._recording.leaves, *self._recording.host_leaves):
             with self._located(user_line(), f"{leaf.source} {leaf.name}"):
                 self._leaf(leaf)
         backward = self._backward_operators()
+        left_out = self._small_of_host(outputs)
         for number, op in enumerate(self._recording.operators):
-            if number not in backward:
+            if number not in backward and number not in left_out:
                 self._emit_operator(number, op)
         return backward
+
+    def _small_of_host(self, outputs: Sequence[Ref]) -> set[int]:
+        """Return the numbers of operators that give small integers which only the host reads."""
+        recording, read, found = self._recording, set(outputs), set[int]()
+        for number, op in reversed([*enumerate(recording.operators)]):
+            made = [ref for ref in op.results if ref is not None]
+            if any(recording.kind(ref).dtype in SMALL for ref in made) and read.isdisjoint(made):
+                found.add(number)
+            elif not op.is_of_host:
+                read.update(op.operands)
+        return found
 
     @property
     def drawn(self) -> Mapping[int, SSAValue]:

@@ -44,9 +44,11 @@ class RecordedUpdates(Optimization):
                 )
             try:
                 create_state(optimizer, params)
-            except RuntimeError as error:  # PyTorch's, such as of SparseAdam
+            except Exception as error:  # of its own code, such as of SparseAdam
                 raise UsageError(
-                    f"{self._line}: {type(optimizer).__name__} cannot take a step: {error}"
+                    f"{self._line}: {type(optimizer).__name__} cannot take a step on gradients of "
+                    f"zero, which creates its state: {type(error).__name__}: {error}: give the "
+                    "Session another optimizer, such as the one that it wraps"
                 ) from error
             for parameter in params:
                 for key, value in optimizer.state.get(parameter, {}).items():

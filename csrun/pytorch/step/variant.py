@@ -33,6 +33,7 @@ from csrun.runtime.chief.step_orders import OrderSplitter
 from csrun.runtime.step.source import are_first_rows
 
 log = logging.getLogger("csrun")
+KEEPS = "the loop uses a value that forward has kept in a hook or an attribute"
 _MADE_LATE = (
     "call cbtorch.dataloader(...) before the first Session's block: the streamers of a csrun_wse "
     "run, which make its batches, do not run the block"
@@ -180,7 +181,8 @@ class StepVariant:
     goals: the values that it is computed for. outputs: values that it returns besides the loss;
     wanted: those that it is to return from its next step on. constants: tensors whose numbers are
     in the program. is_one_of_many: other steps have other graphs, perhaps of other parameters.
-    joined: loss, reads and calls of the latest recorded step whose outputs are wanted.
+    joined: loss, reads and calls of the latest recorded step whose outputs are wanted. kept_line:
+    of a loss that is made of a value which forward has kept in a hook or an attribute.
     """
 
     recording: Recording
@@ -196,6 +198,7 @@ class StepVariant:
     constants: list[Constant] = field(default_factory=list)
     is_one_of_many: bool = False
     seen_writes: int = -1
+    kept_line: str = ""
     joined: tuple[Any, ...] = ()
 
     def changed_constant(self, writes: int) -> str:
@@ -252,14 +255,17 @@ class StepVariant:
         return TracedModel(module, None)
 
     @property
-    def script_tensor_of_forward(self) -> str:
-        """Line of a tensor of the script that is not known in a step whose forward does not run.
+    def cause_of_forward(self) -> str:
+        """Why forward runs in each step, with the line; empty if it need not.
 
-        Empty if there is none: each is given to a call, or drawn by forward.
+        A tensor of the script is neither given to a call nor drawn by forward, or the loss is made
+        of a value that forward has kept.
         """
         known = self.shape.known
-        leaves = self.recording.script_leaves
-        return next((leaf.name for leaf in leaves if leaf.value not in known), "")
+        unknown = (leaf for leaf in self.recording.script_leaves if leaf.value not in known)
+        if (leaf := next(unknown, None)) is not None:
+            return f"{leaf.name}: forward uses a tensor of the script"
+        return f"{self.kept_line}: {KEEPS}" if self.kept_line else ""
 
     def with_lines(self, message: str) -> str:
         """Return a message with the user's lines in the place of names of the script's tensors."""

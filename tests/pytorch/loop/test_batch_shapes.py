@@ -103,6 +103,18 @@ def of_distinct(model, x, y):
     return model(x)[:, classes].pow(2).sum() + repeated.pow(2).sum()
 
 
+def of_pairs(model, x, y):
+    """Pairs of one class and of two, by masks of bytes."""
+    same = (y[:, None] == y).byte()
+    other = same ^ 1
+    one, another = torch.where(same.fill_diagonal_(0))
+    first, second = torch.where(other)
+    out = model(x)
+    near = (out[one] - out[another]).pow(2).sum(1)
+    far = functional.relu(3 - (out[first] - out[second]).pow(2).sum(1))
+    return near.sum() / 8 + far.sum() / 8
+
+
 @pytest.mark.parametrize(
     "loss_of",
     [masked, pytest.param(by_places, marks=slow), pytest.param(by_elements, marks=slow),
@@ -111,6 +123,10 @@ def of_distinct(model, x, y):
 def test_the_loss_takes_what_a_mask_of_the_batch_leaves(tmp_path, loss_of):
     beside(lambda kit: kit.passes(loss_of), tmp_path, kit=Labelled)
     assert not recorded_steps(tmp_path), "each shape has its own program"
+
+
+def test_the_loss_takes_pairs_by_masks_of_bytes(tmp_path):
+    beside(lambda kit: kit.passes(of_pairs, evaluates=False), tmp_path, kit=Labelled)
 
 
 class Masking(nn.Module):

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
+from torch.distributions import Categorical, MixtureSameFamily, Normal  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
@@ -181,22 +182,55 @@ class Keeping(nn.Module):
         return self.outer(self.hidden)
 
 
-def reads_it(kit):
-    kit.train_once()
-    return kit.model[0].hidden.detach().mean().item()
+def test_what_forward_has_kept_is_not_read_after_its_step(tmp_path):
+    kit = Kit(Keeping())
+    said = r"test_recorded_step.py:\d+: .*read it before optimizer.step"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        kit.train_once()
+        _ = kit.model[0].hidden.detach().mean().item()
 
 
 def trains_by_it(kit):
-    kit.criterion = lambda out, y: f.cross_entropy(out, y) + kit.model[0].hidden.square().mean()
-    kit.train_once()
+    """A penalty of features, as hooks give them."""
+
+    def criterion(out, y):
+        return f.cross_entropy(out, y) + kit.model[0].hidden.square().mean()
+
+    kit.criterion = criterion
+    return kit.train_once()
 
 
-@pytest.mark.parametrize("loop", [reads_it, trains_by_it], ids=lambda loop: loop.__name__)
-def test_what_forward_keeps_for_itself_is_refused(tmp_path, loop):
-    kit = Kit(Keeping())
-    said = r"(torch_loops|test_recorded_step).py:\d+: .*return it from forward"
-    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
-        loop(kit)
+def reads_it(kit):
+    found = []
+    for x, y in kit.train:
+        loss = kit.criterion(kit.model(x), y)
+        found += [kit.model[0].hidden.abs().mean().item(), kit.update(loss)]
+    return found
+
+
+@pytest.mark.parametrize("loop", [trains_by_it, reads_it], ids=lambda loop: loop.__name__)
+def test_what_forward_has_kept_is_of_its_step(tmp_path, loop):
+    beside(loop, tmp_path, Keeping())
+
+
+class Mixture(nn.Module):
+    """Returns a distribution, whose tensors are in no container that is known."""
+
+    def __init__(self):
+        super().__init__()
+        self.shares, self.means = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        each = Normal(self.means(x), 0.5)
+        return MixtureSameFamily(Categorical(logits=self.shares(x)), each)
+
+
+def test_forward_returns_a_distribution(tmp_path):
+    def loop(kit):
+        kit.criterion = lambda found, y: -found.log_prob(y.double()).mean()
+        return kit.train_once()
+
+    beside(loop, tmp_path, Mixture())
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(9)])

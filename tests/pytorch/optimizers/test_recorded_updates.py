@@ -116,6 +116,19 @@ def test_the_state_before_the_first_step_is_what_pytorch_creates():
     assert parameter.grad is None
 
 
+class Sharpness(optim.SGD):
+    """Asks for the closure that its `step()` has as an option, as SAM does."""
+
+    def step(self, closure=None):
+        assert closure is not None, "it requires a closure"
+
+
+def test_an_optimizer_whose_first_step_fails_is_refused(tmp_path):
+    said = r"torch_loops.py:\d+: Sharpness cannot take a step .*it requires a closure"
+    with pytest.raises(UsageError, match=said):
+        InLists(optimizer=lambda p: Sharpness(p, 0.1)).session(tmp_path)
+
+
 def test_dampening_is_refused_where_the_update_is_recorded(tmp_path):
     made = {"optimizer": lambda p: optim.SGD(p, 0.1, momentum=0.9, dampening=0.5)}
     with pytest.raises(UsageError, match="dampening of SGD differs in its first step"):
