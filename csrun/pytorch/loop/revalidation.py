@@ -22,7 +22,7 @@ from csrun.pytorch.record.recording import LeafSource, Ref
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import TracedTensor
 from csrun.pytorch.run.script_run import ScriptRun
-from csrun.pytorch.step.expected_calls import MODEL, Expected
+from csrun.pytorch.step.expected_calls import MODEL, Expected, result_of
 from csrun.pytorch.step.loop_shape import LoopShape
 from csrun.pytorch.step.mutation_counters import Modes, ModuleSets
 from csrun.pytorch.step.snapshots import Snapshot
@@ -146,7 +146,7 @@ class Revalidation:
             self._take_arguments(expected, leaves_of(args, kwargs))
             own, options = tree_map(self._value, (args, dict(kwargs)))
             run = self._recorder.call_model if expected.name == MODEL else call_for_user
-            found = run(func, own, options)
+            found = result_of(func, own, run(func, own, options))
         (slots, spec), (values, now) = tree_flatten(expected.results), tree_flatten(found)
         are_traced = [isinstance(value, TracedTensor) for value in values]
         if spec != now or are_traced != [isinstance(slot, Slot) for slot in slots]:

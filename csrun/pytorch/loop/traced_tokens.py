@@ -10,6 +10,7 @@ from csrun.pytorch.loop.host_eval import Computation, Lazy, Result
 from csrun.pytorch.loop.loop_step import MadeCall
 from csrun.pytorch.loop.recorded_step import RecordedStep
 from csrun.pytorch.record.traced import TracedTensor
+from csrun.pytorch.step.expected_calls import result_of
 from csrun.pytorch.step.step_outputs import InStep, Slot, StepOutputs
 from csrun.pytorch.step.tokens import Token
 
@@ -43,7 +44,7 @@ class TracedTokens:
             if made.is_of_model:
                 found = self._recorded.call(made.func, args, kwargs, *self._state())
             else:
-                found = made.func(*args, **kwargs)
+                found = result_of(made.func, args, made.func(*args, **kwargs))
         for slot, traced in zip(
             tree_leaves(made.expected.results), tree_leaves(found), strict=True
         ):

@@ -48,6 +48,11 @@ def is_write(func: Any) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
+def result_of(func: Any, args: tuple[Any, ...], results: Any) -> Any:
+    """Return the results of a call; for `x[i] = y`, which gives none, what it writes into."""
+    return args[0] if results is None and is_write(func) else results
+
+
 def writes_outside(func: Any, args: tuple[Any, ...]) -> bool:
     """True if a function writes into a tensor of the loop's own."""
     return is_write(func) and bool(args) and type(args[0]) is torch.Tensor
@@ -180,7 +185,8 @@ class Calls(TorchFunctionMode):
             how = tuple(kwargs)
             with torch._C.DisableTorchFunction():
                 name, writes = name_of(func), is_write(func)
-                self.note(name, operands, results, how, gradients, writes=writes)
+                made = result_of(func, args, results)
+                self.note(name, operands, made, how, gradients, writes=writes)
         return results
 
     def carried(self, tree: Any) -> Any:

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn, optim  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 
 def test_an_evaluation_writes_into_its_values(tmp_path):
@@ -23,6 +24,45 @@ def test_an_evaluation_writes_into_its_values(tmp_path):
         return found
 
     beside(loop, tmp_path)
+
+
+def smoothed(out, y):
+    """Label smoothing of the Annotated Transformer: a distribution that is written in parts."""
+    found = out.log_softmax(1)
+    truth = found.data.clone().fill_(0.1 / 2)
+    truth.scatter_(1, y[:, None], 0.9)
+    truth[:, 0] = 0
+    truth[y == 0] = 0
+    return functional.kl_div(found, truth, reduction="sum")
+
+
+def of_sorted(out, y):
+    """Loss of Lovász: differences of what follows each other, in place."""
+    errors, order = (1 - out.flatten()).sort(descending=True)
+    truth = functional.one_hot(y, 4).double().flatten()[order]
+    steps = 1 - (truth.sum() - truth.cumsum(0)) / (truth.sum() + (1 - truth).cumsum(0))
+    steps[1:] = steps[1:] - steps[:-1]
+    return torch.dot(functional.relu(errors), steps)
+
+
+def of_view(out, y):
+    """A view that is older than the write."""
+    values = out * 2
+    first = values[:, 0]
+    values[:, :2] = out[:, 2:] ** 2
+    return functional.cross_entropy(values, y) + first.square().mean()
+
+
+@pytest.mark.parametrize("loss_of", [smoothed, of_sorted, of_view])
+def test_the_loss_writes_parts_of_its_values(tmp_path, loss_of, caplog):
+    def loop(kit):
+        kit.criterion = loss_of
+        return kit.train_once() + kit.train_once()
+
+    with caplog.at_level("INFO", "csrun"):
+        beside(loop, tmp_path, settings={"save_checkpoints_steps": 4})
+    is_fast = not any("each step is recorded" in line for line in caplog.messages)
+    assert is_fast == (loss_of is not of_view)
 
 
 class TakesMore(nn.Module):
