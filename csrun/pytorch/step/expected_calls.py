@@ -255,6 +255,11 @@ class Calls(TorchFunctionMode):
         return tuple(map(self._operand, leaves_of(args, kwargs)))
 
     def _operand(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise UsageError(
+                f"{user_line()}: torch.func's grad and vmap in the loop are not supported: call "
+                "them in forward, or use torch.autograd.grad in a Session of lists"
+            )
         is_weight = isinstance(value, torch.nn.Parameter) and self._recorder.is_owned(value)
         if type(value) in PLAIN and not is_weight:
             if name := self._recorder.name_of(value):

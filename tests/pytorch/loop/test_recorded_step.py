@@ -182,6 +182,19 @@ class Keeping(nn.Module):
         return self.outer(self.hidden)
 
 
+def test_transforms_of_functions_are_refused_in_the_loop(tmp_path):
+    kit = Kit()
+
+    def loss_of(weights, x, y):
+        return f.cross_entropy(torch.func.functional_call(kit.model, weights, (x,)), y)
+
+    said = r"test_recorded_step.py:\d+: torch.func's grad and vmap in the loop"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path):
+        for x, y in kit.train:
+            weights = {name: p.detach() for name, p in kit.model.named_parameters()}
+            torch.func.grad(loss_of)(weights, x, y)
+
+
 def test_what_forward_has_kept_is_not_read_after_its_step(tmp_path):
     kit = Kit(Keeping())
     said = r"test_recorded_step.py:\d+: .*read it before optimizer.step"
