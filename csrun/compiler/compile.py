@@ -195,7 +195,8 @@ def _placed(model: MatchedModel, options: CompileOptions, batch: int) -> PlacedL
 
     Raises: TooLargeError
     """
-    laid_out = partial(lay_out, model, _group_bytes(model, options), options.micro_batches)
+    group_bytes, parts = _group_bytes(model, options), options.micro_batches
+    laid_out = partial(lay_out, model, group_bytes, parts, stored=options.stored_layers)
     errors: list[TooLargeError] = []
     if options.is_streaming and not model.measures:
         try:

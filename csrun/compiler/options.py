@@ -23,6 +23,8 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     value of each operator. number_ranges: in mixed precision, steps between two in which it
     measures these values.
     recompute: where activations do not fit, make them again before the backward pass.
+    stored_layers: those of the store that the program uses, in their order there, if it is another
+    program's.
     """
 
     system: System
@@ -32,6 +34,7 @@ class CompileOptions(PlanOptions, frozen=True, forbid_unknown_fields=True, kw_on
     record_steps: tuple[int, int] | None = None
     number_ranges: Positive | None = None
     recompute: bool = False
+    stored_layers: tuple[str, ...] = ()
 
     @property
     def part_bytes(self) -> int | None:

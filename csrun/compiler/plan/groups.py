@@ -8,10 +8,13 @@ is two where MemoryX can update the one next to the other's gradients.
 
 A layer that is used at several places of a pass, as a tied weight is, is a group of its own:
 whatever joined it would travel as often. So is one whose turn differs between forward and backward.
+
+A program over the store of others has its layers in the order that they have there, whatever its
+own order of use is: a group of a training is one piece of the store.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
 
 SMALL_SHARE = 8  # a group of at most an eighth of the next one's bytes joins it
@@ -24,6 +27,7 @@ class _LayerUnit:
     """Layers that no group may part: one, or all that a kernel uses at once.
 
     forward, backward: its turn in each pass, None where it has none; is_revisited: it has several.
+    place: of its first layer in the store, counted in layers.
     """
 
     layers: tuple[str, ...]
@@ -31,6 +35,7 @@ class _LayerUnit:
     forward: int | None
     backward: int | None
     is_revisited: bool
+    place: int = 0
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -38,8 +43,10 @@ class _LayerUnit:
         return tuple(self.layers[0].split("/"))
 
     def joins(self, following: "_LayerUnit") -> bool:
-        """Return whether the two, as one group, have one turn a pass."""
+        """Return whether the two, as one group, have one turn a pass, and are one piece."""
         if self.is_revisited or following.is_revisited:
+            return False
+        if self.place + len(self.layers) != following.place:
             return False
         turns = self.backward, following.backward
         is_in_turn = None in turns or _follows(following.backward, self.backward)
@@ -57,14 +64,16 @@ def group_layers(
     backward: Uses,
     group_bytes: int,
     updates_beside: bool = False,
+    stored: Sequence[str] = (),
 ) -> list[tuple[str, ...]]:
     """The groups in the order of their first turn, each with its layers in theirs.
 
     sizes: the bytes of each layer's weights; group_bytes: of layers in a row that travel together;
     updates_beside: one's update may go beside another's gradients, so there are two where one would
-    be
+    be; stored: layers of the store that the program uses, in their order there: they come first
     """
-    parts = _parts(sizes, list(forward), list(backward))
+    places = {layer: place for place, layer in enumerate(stored)}
+    parts = _parts(sizes, list(forward), list(backward), places)
     groups = _absorbed(_packed(parts, 1, group_bytes), group_bytes)
     if updates_beside and len(groups) == 1:
         groups = _halved(groups[0])
@@ -72,10 +81,18 @@ def group_layers(
 
 
 def _parts(
-    sizes: Mapping[str, int], forward: list[frozenset[str]], backward: list[frozenset[str]]
+    sizes: Mapping[str, int],
+    forward: list[frozenset[str]],
+    backward: list[frozenset[str]],
+    stored: Mapping[str, int],
 ) -> list[_LayerUnit]:
-    """By their first turn forward; those without one after the layer that is declared before."""
-    first_of = _bound_together(sizes, [*forward, *backward])
+    """By their place in the store, then by their first turn forward; those without one after the
+    layer that is declared before."""
+    order = sorted(sizes, key=lambda layer: stored.get(layer, len(stored)))
+    sizes = {layer: sizes[layer] for layer in order}
+    uses = [*forward, *backward]
+    uses += _spans(_bound_together(sizes, uses), stored)
+    first_of = _bound_together(sizes, uses)
     members: dict[str, list[str]] = {}
     for layer in sizes:
         members.setdefault(first_of[layer], []).append(layer)
@@ -90,11 +107,34 @@ def _parts(
         )
         for first, layers in members.items()
     ]
-    places, turn = [], -1
+    keys, turn = [], -1
     for number, part in enumerate(found):
         turn = turn if part.forward is None else part.forward
-        places.append((turn, part.forward is None, number))
-    return [found[number] for *_, number in sorted(places)]
+        known = stored.get(part.layers[0], len(stored))
+        keys.append((known, turn, part.forward is None, number))
+    ordered = [found[number] for *_, number in sorted(keys)]
+    return _placed(ordered, stored)
+
+
+def _placed(parts: Run, stored: Mapping[str, int]) -> Run:
+    """The parts with their places; those that the store lacks come after all that it has."""
+    found, end = [], len(stored)
+    for part in parts:
+        is_stored = part.layers[0] in stored
+        found.append(replace(part, place=stored[part.layers[0]] if is_stored else end))
+        end += 0 if is_stored else len(part.layers)
+    return found
+
+
+def _spans(first_of: Mapping[str, str], stored: Mapping[str, int]) -> list[frozenset[str]]:
+    """For each part the layers that the store has from its first layer to its last."""
+    ends: dict[str, list[str]] = {}
+    for layer in first_of:  # in the order of the store
+        ends.setdefault(first_of[layer], []).append(layer)
+    known = [layer for layer in first_of if layer in stored]
+    spans = [(stored[own[0]], stored[own[-1]]) for own in ends.values() if own[-1] in stored]
+    wide = [(first, last) for first, last in spans if last > first]
+    return [frozenset(x for x in known if a <= stored[x] <= b) for a, b in wide]
 
 
 def _bound_together(sizes: Mapping[str, int], uses: Iterable[frozenset[str]]) -> dict[str, str]:

@@ -59,11 +59,16 @@ class Layout:
 
 
 def lay_out(
-    model: MatchedModel, group_bytes: int, micro_batches: int = 1, updates_beside: bool = False
+    model: MatchedModel,
+    group_bytes: int,
+    micro_batches: int = 1,
+    updates_beside: bool = False,
+    stored: Sequence[str] = (),
 ) -> Layout:
     """Cut the layers into groups of about `group_bytes`, and the kernels into visits of them.
 
-    updates_beside: MemoryX makes updates while the wafer computes, each as its gradients come
+    updates_beside: MemoryX makes updates while the wafer computes, each as its gradients come;
+    stored: layers of the store that the program uses, in their order there
     """
     operations: dict[str, list[StoredOp]] = {}
     for operation in model.parameters:
@@ -75,7 +80,7 @@ def lay_out(
         for phase in Phase
     }
     passes = uses[Phase.FORWARD], uses[Phase.BACKWARD]
-    cut = group_layers(sizes, *passes, group_bytes, updates_beside)
+    cut = group_layers(sizes, *passes, group_bytes, updates_beside, stored)
     groups = _groups(cut, sizes)
     if model.storage is not None:
         groups = tuple(_in_halves(group, operations) for group in groups)

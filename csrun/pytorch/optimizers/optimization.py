@@ -169,7 +169,7 @@ class Optimization:
             raise UsageError(
                 f"{user_line()}: {type(self.optimizer).__name__} counts steps, so the same "
                 f"parameters must be trained in all of them, got others ({names}): freeze them in "
-                "all steps, or continue in a new Session with a new optimizer and model_dir"
+                "all steps, or give the Session lists, as Session([model], [optimizer])"
             )
         self._counted = counted
 

@@ -30,14 +30,15 @@ class Compiling:
     """Compiler of the variants of a script's loops.
 
     accumulates: a training step may take several batches. trained: the first compiled training
-    variant. window_bytes: the most that a compiled training needs for its gradients in the store.
-    seconds: of all compiles.
+    variant. layers: those of compiled trainings, in their order in the store. window_bytes: the
+    most that a compiled training needs for its gradients in the store. seconds: of all compiles.
     """
 
     users: WeightSync
     target: Target
     accumulates: bool = False
     trained: StepVariant | None = None
+    layers: tuple[str, ...] = ()
     window_bytes: int = 0
     seconds: float = 0.0
 
@@ -52,14 +53,16 @@ class Compiling:
                 f"{len(self.target.systems)}: set it to 1, or give the DataLoader a larger "
                 "batch_size"
             )
-        self.accumulates, self.trained, self.window_bytes = True, None, 0
+        self.accumulates, self.trained, self.layers, self.window_bytes = True, None, (), 0
 
     def asked(self, run: EstimatorRun, variant: StepVariant) -> tuple[Tracing, CompileOptions]:
         """Return the tracing and the compile options of a variant."""
         systems = len(self.target.systems)
         tracing = tracing_of(variant, self.users.optimization, run.config, systems)
         accumulates = self.accumulates and variant.trains
-        return tracing, options_of(tracing, variant, self.target, accumulates)
+        options = options_of(tracing, variant, self.target, accumulates)
+        stored = self.layers if variant.trains else ()
+        return tracing, msgspec.structs.replace(options, stored_layers=stored)
 
     def compile(self, run: EstimatorRun, variant: StepVariant, begins: Checkpoint | None) -> None:
         """Compile a variant with the outputs that it is to return.
@@ -84,6 +87,8 @@ class Compiling:
         if variant.trains:
             self.users.note_trained(variant.recording, is_one_of_many=variant.is_one_of_many)
             self.trained = self.trained or variant
+            made = (layer.name for layer in compiled.executable.plan.layers)
+            self.layers = tuple(dict.fromkeys((*self.layers, *made)))
             self.window_bytes = max(self.window_bytes, variant.window_bytes)
 
     def is_current(self, variant: StepVariant) -> bool:

@@ -85,8 +85,8 @@ class ScriptMachine:
 
     def _has_all(self, variant: StepVariant) -> bool:
         owner = self.owner
-        has_names = variant.stored <= owner.stored and variant.updates <= owner.updates
-        return owner.trains and has_names
+        has_state = variant.slots <= owner.slots and variant.numbers <= owner.numbers
+        return owner.trains and variant.stored <= owner.stored and has_state
 
     def next_owner(self, variant: StepVariant) -> StepVariant:
         """Return the variant that lays out the next store, which takes this one's program, too.
@@ -99,11 +99,15 @@ class ScriptMachine:
                 "for gradients: the run gets a larger store, with the weights of this one"
             )
             return self.owner
-        if self.owner.trains and (lost := self.owner.updates - variant.updates):
+        owner = self.owner
+        has_slots = owner.slots <= variant.slots
+        lost = owner.updates - (variant.stored if has_slots else variant.updates)
+        if owner.trains and lost:
+            new = variant.stored - owner.stored or variant.updates - owner.updates
             raise UsageError(
-                f"{variant.recording.loss_line}: {min(variant.updates - self.owner.updates)} is "
-                f"trained in this step, not {min(lost)}, and in earlier ones the reverse: train "
-                "the same parameters in all steps, or all of them in the first one"
+                f"{variant.recording.loss_line}: {min(new)} is trained in this step, not "
+                f"{min(lost)}, and in earlier ones the reverse: train the same parameters in all "
+                "steps, or all of them in the first one"
             )
         return variant
 

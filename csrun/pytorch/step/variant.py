@@ -297,6 +297,18 @@ class StepVariant:
         return window_bytes(self.executable.plan)
 
     @property
+    def slots(self) -> set[str]:
+        """Names of the optimizer's state in the store that its program lays out."""
+        assert self.executable is not None, "compiled before"
+        return {slot.name for slot in self.executable.plan.store.slots}
+
+    @property
+    def numbers(self) -> int:
+        """Count of the numbers that come with each of its steps."""
+        assert self.executable is not None, "compiled before"
+        return self.executable.plan.store.numbers
+
+    @property
     def stored(self) -> set[str]:
         """Names of the parameters and buffers that it reads."""
         return set(self.recording.stored_names)

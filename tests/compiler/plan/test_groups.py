@@ -82,6 +82,32 @@ def test_layers_come_in_the_order_of_their_use():
     assert grouped(sizes, ["body", "head"]) == ["body", "head"]
 
 
+def stored_groups(stored, sizes, forward, backward=None):
+    backward = [*reversed(forward)] if backward is None else backward
+    found = group_layers(sizes, uses(forward), uses(backward), MB, stored=stored.split())
+    return [" ".join(group) for group in found]
+
+
+def test_layers_of_anothers_store_come_in_its_order_and_a_group_is_a_piece_of_it():
+    small = dict.fromkeys("abcd", 100)
+    assert stored_groups("a b c d", small, ["a", "b", "c", "d"]) == ["a b c d"]
+    assert stored_groups("a b c d", small, ["a", "c", "b", "d"]) == ["a", "b", "c", "d"]
+    assert stored_groups("c d a b", small, ["a", "b", "c", "d"]) == ["c d", "a b"]
+    without_b = dict.fromkeys("acd", 100)
+    assert stored_groups("a b c d", without_b, ["a", "c", "d"]) == ["a", "c d"]
+
+
+def test_layers_that_the_store_lacks_come_after_its_own_in_the_order_of_their_use():
+    small = dict.fromkeys("abcd", 100)
+    assert stored_groups("b d", small, ["c", "b", "a", "d"]) == ["b", "d", "c", "a"]
+    assert stored_groups("b d", small, ["b", "d", "a", "c"]) == ["b d a c"]
+
+
+def test_what_one_kernel_uses_is_one_group_with_all_that_the_store_has_between():
+    large = dict.fromkeys("abcde", 2 * MB)
+    assert stored_groups("a b c d e", large, ["a", "b+d", "c", "e"]) == ["a", "b c d", "e"]
+
+
 def test_an_unused_layer_comes_after_the_one_that_is_declared_before_it():
     sizes = dict.fromkeys("abcd", 2 * MB)
     assert grouped(sizes, ["a", "b", "c", "d"]) == ["a", "b", "c", "d"]

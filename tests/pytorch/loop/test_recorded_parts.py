@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 
+import cerebras_torch as cbtorch  # noqa: E402
 from csrun.base.errors import UsageError  # noqa: E402
 from csrun.pytorch.loop import program_limits  # noqa: E402
 
@@ -38,6 +39,35 @@ class MiddleDrop(nn.Module):
     def forward(self, x):
         x = self.first(x)
         return self.last(x if random.random() < 0.4 else self.middle(x).tanh())
+
+
+class Disordered(nn.Module):
+    """Declares its layers in another order than they run in, and skips each by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.second = nn.Linear(6, 4), nn.Linear(6, 6)
+        self.first, self.third = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in (self.second, self.third):
+            x = layer(x).tanh() if random.random() < 0.5 else x
+        return self.last(x)
+
+
+class Shuffled(nn.Module):
+    """Takes some of its layers, in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x):
+        for number in random.sample(range(4), 2):
+            x = self.layers[number](x).tanh()
+        return self.last(x)
 
 
 class Counter(LayerDrop):
@@ -99,11 +129,64 @@ def one_pass(kit):
     return losses
 
 
-@pytest.mark.parametrize("layer", [LayerDrop, MiddleDrop, Counter, OfBatch, OfWeights, Quantized])
+DROPS = [LayerDrop, MiddleDrop, Disordered, Shuffled]
+
+
+@pytest.mark.parametrize("layer", [*DROPS, Counter, OfBatch, OfWeights, Quantized])
 @pytest.mark.parametrize("fast", [True, False])
 def test_forward_may_compute_something_else_in_each_step(tmp_path, layer, fast):
     torch.manual_seed(1)
     beside(one_pass, tmp_path, layer(), settings={"fast": fast})
+
+
+class ListKit(Kit):
+    """Has the optimizer recorded with the step."""
+
+    def session(self, folder, **options):
+        super().session(folder, **options)
+        return cbtorch.Session([self.model], [self.optimizer], mode="train")
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, 0.01)
+
+
+def test_layers_that_are_skipped_count_no_steps_of_adam_in_a_session_of_lists(tmp_path):
+    torch.manual_seed(1)
+    beside(one_pass, tmp_path / "lists", Disordered(), kit=ListKit, optimizer=adam)
+    kit, said = Kit(Disordered(), optimizer=adam), r"or give the Session lists, as Session\(\[model"
+    random.seed(5)
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path / "one"):
+        kit.train_once()
+
+
+class Branches(nn.Module):
+    """Has a branch that the loop chooses between passes."""
+
+    branch = 0
+
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(6, 4) for _ in range(2))
+
+    def forward(self, x):
+        return self.branches[self.branch](x)
+
+
+def branch_by_branch(kit):
+    losses = []
+    for number in (0, 1, 0, 1):
+        kit.model[0].branch = number
+        losses += kit.train_once()
+    return losses
+
+
+def test_other_parameters_in_each_pass_need_recorded_steps(tmp_path):
+    beside(branch_by_branch, tmp_path / "slow", Branches(), settings={"fast": False})
+    kit = Kit(Branches())
+    said = r"0.branches.1.bias is trained in this step, not 0.branches.0.bias, and in earlier ones"
+    with pytest.raises(UsageError, match=said), kit.session(tmp_path / "fast"):
+        branch_by_branch(kit)
 
 
 def test_a_recorded_loop_has_the_bits_of_a_fast_one(tmp_path):
