@@ -10,6 +10,7 @@ from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.constant_arrays import ConstantOp
 from csrun.cirh.ops.ctc import CtcLossBackwardOp, CtcLossOp
 from csrun.cirh.ops.embedding import EmbeddingDenseBackwardOp, EmbeddingOp
+from csrun.cirh.ops.grouped_products import GroupedMmOp, GroupedOuterOp
 from csrun.cirh.ops.normalization import FusedRmsNormBackwardOp, FusedRmsNormOp
 from csrun.cirh.ops.padding import MaskPaddingOp, ValidSamplesOp
 from csrun.cirh.ops.products import MmOp
@@ -22,6 +23,7 @@ from csrun.cirh.ops.shape import (
     TransposeOp,
     ViewOp,
 )
+from csrun.cirh.ops.sorting import ArgsortOp
 from csrun.cirh.types import tensor_type
 from csrun.nn.initializers import zeros
 from csrun.nn.tensor import Tensor
@@ -72,6 +74,20 @@ def result(op, number, *operands, **properties):
     tracer = operands[0].tracer
     values = tracer.builder.emit_all(op, *(o.value for o in operands), **properties)
     return Tensor(tracer, values[number])
+
+
+def ordered(x, dim):
+    return result(ArgsortOp, 0, x, dim=dim, descending=False)
+
+
+def grouped(x, matrix):
+    """Rows by one matrix for all, as the only group's."""
+    ends = nn.argmax(weight(x, 3, 1), 0)
+    return result(GroupedMmOp, 0, x, viewed(matrix, 1, *matrix.shape), ends)
+
+
+def grouped_outer(x):
+    return result(GroupedOuterOp, 0, permuted(x, 1, 0), x, nn.argmax(weight(x, 3, 1), 0))
 
 
 def normalized(number, x, grad=lambda out: out):
@@ -352,6 +368,12 @@ CASES = {
         Dependence(SAMPLES, 0),
     ),
     "argmax of samples": (lambda x: nn.argmax(x, 0), LOST),
+    "order": (lambda x: ordered(masked(rows(x), T), 1), Dependence(SAMPLES, 0, T)),
+    "order of samples": (lambda x: ordered(x, 0), LOST),
+    "order of weights": (lambda x: ordered(weight(x, 3), 0), FIXED),
+    "groups of rows": (lambda x: grouped(rows(x), weight(x, D, 2)), LOST),
+    "groups of weights": (lambda x: grouped(weight(x, 5, D), weight(x, D, 2)), FIXED),
+    "products of groups": (lambda x: grouped_outer(rows(x)), LOST),
 }
 
 

@@ -170,6 +170,78 @@ def test_a_model_with_an_attention_mask_is_pytorchs(tmp_path, make):
     Beside(make().eval(), (tokens, labels), masked_step, tmp_path).check()
 
 
+EXPERTS = {"num_experts_per_tok": 2, "num_key_value_heads": 1}
+
+
+def mixtral():
+    return transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(num_local_experts=4, **EXPERTS, **SMALL)
+    )
+
+
+def qwen2_moe():
+    sizes = {"num_experts": 4, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 16}
+    config = transformers.Qwen2MoeConfig(
+        output_router_logits=True, decoder_sparse_step=1, **sizes, **EXPERTS, **SMALL
+    )
+    return transformers.Qwen2MoeForCausalLM(config)
+
+
+def qwen3_moe():
+    sizes = {"num_experts": 4, "moe_intermediate_size": 8, "head_dim": 8}
+    return transformers.Qwen3MoeForCausalLM(
+        transformers.Qwen3MoeConfig(**sizes, **EXPERTS, **SMALL)
+    )
+
+
+def longformer():
+    sizes = {**SMALL, "max_position_embeddings": 34, "attention_window": 4}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return transformers.LongformerForMaskedLM(transformers.LongformerConfig(**sizes, **dropout))
+
+
+def masks_of(model, x):
+    """Masks of padding, and of tokens that all see, where a model has global attention."""
+    seen = {"attention_mask": (x != 0).long()}
+    is_global = isinstance(model, transformers.LongformerForMaskedLM)
+    return {**seen, "global_attention_mask": (x == 1).long()} if is_global else seen
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "make", [mixtral, qwen2_moe, qwen3_moe, longformer], ids=lambda make: make.__name__
+)
+def test_experts_and_global_attention_are_trained_as_in_pytorch(tmp_path, make):
+    """Experts as the library groups rows by default; a new number of rows is no new program."""
+    torch.manual_seed(0)
+    model = make().train()
+    tokens = torch.randint(2, VOCABULARY, (80, 12))
+    tokens[::3, 9:], tokens[1::4, 3] = 0, 1
+    masks = partial(masks_of, model)
+
+    def trained(model, loader, session):
+        optimizer = torch.optim.AdamW(model.parameters(), 0.005)
+        losses = []
+        with session(model, optimizer):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                labels = torch.where(x == 0, -100, x)
+                loss = model(input_ids=x, labels=labels, **masks(x)).loss
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return [float(loss) for loss in losses]
+
+    loader = DataLoader(TensorDataset(tokens), 4)
+    expected = trained(copy.deepcopy(model), loader, lambda *given: nullcontext())
+    cbtorch.initialize(model_dir=tmp_path)
+    model, loader = cbtorch.module(model), cbtorch.dataloader(loader)
+    found = trained(model, loader, lambda *given: cbtorch.Session(*given, mode="train"))
+    assert len(found) == 20
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 STEPS = 6
 
 

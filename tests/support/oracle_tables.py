@@ -44,7 +44,6 @@ REASONS: Mapping[str, re.Pattern[str]] = {
         "number": "forward reads the value of a traced tensor",
         "draws": "draws random numbers|computes with random numbers that it draws",
         "places": "PyTorch does not define which",
-        "sort": "sort and topk take at most 32 floats",
         "pooling": "max-pooling indices and|avg_pool3d divides by",
         "axes": "a convolution must be 1-D or 2-D",
         "limit": "eps must be >= 0|a batch norm in training must be a call of"

@@ -40,7 +40,7 @@ from csrun.executable.loss_scale import LossScaling
 from csrun.pytorch.errors import CaptureError, note_bug, user_line
 from csrun.pytorch.lower.clipping import clipping_of
 from csrun.pytorch.lower.decomposition import emit_decomposition, has_weights, is_of_parts
-from csrun.pytorch.lower.distinct_indices import writes_once
+from csrun.pytorch.lower.distinct_indices import PUTS, writes_once
 from csrun.pytorch.lower.loss_scaling import require_unedited, rule_of, seed_of
 from csrun.pytorch.operators import EMITTERS, Emission, emit_operator
 from csrun.pytorch.operators.base import SMALL, SMALL_AS, UNUSED, BackwardOnly, Unsupported, name_of
@@ -259,6 +259,7 @@ class _Importer:
                     "indices may repeat, and PyTorch does not define which value is kept: use "
                     "scatter_add"
                 )
+            self._emission.puts_once = op.name in PUTS and writes_once(self._recording, op)
             self._emission.place = number
             self._emission.forward = -1 if op.forward is None else op.forward
             self._emission.kinds = tuple(

@@ -1,9 +1,13 @@
 """Matrix products."""
 
+from typing import Any
+
 from xdsl.ir import SSAValue
 
 from csrun.cirh.ops.arithmetic import AddOp, MulOp
+from csrun.cirh.ops.grouped_products import GroupedMmOp, GroupedOuterOp
 from csrun.cirh.ops.products import AddmmOp, MatmulOp, MmOp
+from csrun.cirh.ops.shape import PermuteOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape
 
 
@@ -48,6 +52,25 @@ def dot(e: Emission, a: SSAValue, b: SSAValue) -> SSAValue:
     return e.view(e.emit(MmOp, e.view(a, (1, n)), e.view(b, (n, 1))), ())
 
 
+def grouped_mm(
+    e: Emission,
+    a: SSAValue,
+    b: SSAValue,
+    ends: SSAValue | None = None,
+    bias: SSAValue | None = None,
+    out_dtype: Any = None,
+) -> SSAValue:
+    """Emit products of groups, of which a matrix with two axes has rows or columns."""
+    if ends is None:
+        return e.emit(MatmulOp, a, b)
+    if rank(a) == rank(b) == 2:
+        return e.emit(GroupedOuterOp, a, b, ends)
+    if rank(a) == 2:
+        return e.emit(GroupedMmOp, a, b, ends)
+    turned = e.emit(PermuteOp, b, dims=(1, 0)), e.emit(PermuteOp, a, dims=(0, 2, 1))
+    return e.emit(PermuteOp, e.emit(GroupedMmOp, *turned, ends), dims=(1, 0))
+
+
 EMITTERS: dict[str, Emitter] = {
     "aten.mm.default": mm,
     "aten.bmm.default": bmm,
@@ -55,4 +78,5 @@ EMITTERS: dict[str, Emitter] = {
     "aten.baddbmm.default": baddbmm,
     "aten.mv.default": mv,
     "aten.dot.default": dot,
+    "aten._grouped_mm.default": grouped_mm,
 }

@@ -13,6 +13,8 @@ from csrun.cirh.ops.concatenation import CatOp
 from csrun.cirh.ops.indexing import GatherOp
 from csrun.cirh.ops.powers import AbsOp, PowOp
 from csrun.cirh.ops.reductions import AmaxOp, AminOp, ArgmaxOp, SumOp
+from csrun.cirh.ops.shape import SliceOp
+from csrun.cirh.ops.sorting import ArgsortOp
 from csrun.pytorch.operators.base import (
     Emission,
     Emitter,
@@ -23,7 +25,6 @@ from csrun.pytorch.operators.base import (
     floats,
     name_of,
     shape,
-    unsupported,
 )
 
 
@@ -107,7 +108,7 @@ def extremum_with_index(largest: bool) -> Emitter:
     return emit
 
 
-MOST_SORTED = 32  # each takes one pass over the axis
+MOST_PASSES = 32  # over the axis, each for one value: more are sorted
 
 
 def largest(
@@ -115,15 +116,14 @@ def largest(
 ) -> tuple[SSAValue, SSAValue]:
     """Emit the k largest or smallest along an axis and their indices, by k argmax passes.
 
-    Of equal values the first comes first, where PyTorch may return any.
+    More than a few, and integers, are sorted. Of equal values the first comes first, where PyTorch
+    may return any.
     """
-    if k > MOST_SORTED or not floats(x):
-        raise unsupported(
-            f"sort and topk take at most {MOST_SORTED} floats along an axis",
-            f"{k} of {dtype(x)}",
-            "use amax or argmax, or sort in the loop",
-        )
     dim, sizes = axis(dim, x), shape(x)
+    if k > MOST_PASSES or not floats(x):
+        values, order = sort(e, x, dim, largest)
+        first = {"dim": dim, "start": 0, "end": k, "step": 1}
+        return e.emit(SliceOp, values, **first), e.emit(SliceOp, order, **first)
     along = tuple(size if n == dim else 1 for n, size in enumerate(sizes))
     of_one = tuple(1 if n == dim else size for n, size in enumerate(sizes))
     numbers = e.expand(e.constant(np.arange(sizes[dim]).reshape(along)), sizes)
@@ -142,7 +142,12 @@ def largest(
 def sort(
     e: Emission, x: SSAValue, dim: int = -1, descending: bool = False
 ) -> tuple[SSAValue, SSAValue]:
-    return largest(e, x, shape(x)[axis(dim, x)], dim, descending)
+    dim = axis(dim, x)
+    if floats(x) and shape(x)[dim] <= MOST_PASSES:
+        return largest(e, x, shape(x)[dim], dim, descending)
+    numbers = e.cast(x, "int32") if dtype(x) == "bool" else x
+    places = e.emit(ArgsortOp, numbers, dim=dim, descending=descending)
+    return e.emit(GatherOp, x, places, dim=dim), places
 
 
 def norm(

@@ -106,11 +106,11 @@ def _put(
     if accumulate:
         return _add(e, x, found)
     counts = _counts(e, places, shape(x)[dim], dtype(x))
-    if not _are_distinct(places):
+    if not e.puts_once and not _are_distinct(places):
         if not _is_one_number(rows):
             raise unsupported(
-                "index_put needs constant and distinct indices, as PyTorch does not define which "
-                "value is kept",
+                "index_put needs indices that are known not to repeat, as PyTorch does not define "
+                "which value is kept",
                 "indices that may repeat",
                 "use accumulate=True",
             )

@@ -1,10 +1,16 @@
-"""Membership and insertion points: each value is compared with each of a set."""
+"""Membership, insertion points, histograms: each value is compared with each of a set."""
 
+from math import prod
+
+import numpy as np
+import torch
 from xdsl.ir import SSAValue
 
+from csrun.cirh.ops.arithmetic import SubOp
 from csrun.cirh.ops.comparison import EqOp, GeOp, GtOp
 from csrun.cirh.ops.indexing import GatherOp
 from csrun.cirh.ops.reductions import SumOp
+from csrun.cirh.ops.shape import SliceOp
 from csrun.pytorch.operators.base import Emission, Emitter, dtype, rank, shape, unsupported
 from csrun.pytorch.operators.elementwise import Operand, as_type, logical_not
 
@@ -78,8 +84,26 @@ def bucketize(
     return search_sorted(e, boundaries, x, out_int32, right)
 
 
+def histogram(
+    e: Emission, x: SSAValue, bins: int = 100, min: float = 0, max: float = 0
+) -> SSAValue:
+    """Counts of the values between edges that have equal distances. Shapes: any -> [bins]"""
+    if min == max:
+        rule, remedy = "histc needs a range", "pass min and max, which differ"
+        raise unsupported(rule, f"min={min} and max={max}", remedy)
+    _require_few("histc", bins)
+    edges = torch.linspace(min, max, bins + 1, dtype=getattr(torch, dtype(x))).numpy()
+    edges[-1] = np.nextafter(edges[-1], np.inf)  # the last bin has its end, too
+    is_above = e.emit(GeOp, e.view(x, (prod(shape(x)), 1)), e.constant(edges))
+    counts = e.emit(SumOp, e.cast(is_above, e.dtype), dims=(0,), keepdim=False)
+    from_edge = e.emit(SliceOp, counts, dim=0, start=0, end=bins, step=1)
+    behind = e.emit(SliceOp, counts, dim=0, start=1, end=bins + 1, step=1)
+    return e.emit(SubOp, from_edge, behind)
+
+
 EMITTERS: dict[str, Emitter] = {
     **{f"aten.isin.{form}": is_in for form in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")},
     **{f"aten.searchsorted.{form}": search_sorted for form in ("Tensor", "Scalar")},
+    "aten.histc.default": histogram,
     **{f"aten.bucketize.{form}": bucketize for form in ("Tensor", "Scalar")},
 }

@@ -25,11 +25,11 @@ def with_places(
 ) -> tuple[Any, ...]:
     """Return the arguments of an index with places for each mask that is a constant.
 
-    Others have those of `places_of`, if there are any. A write that does not add keeps its mask,
-    which has no place twice.
+    Others have those of `places_of`, if there are any. A write of one number that does not add
+    keeps its mask.
     """
-    adds = func is aten.index.Tensor or (len(args) > 3 and args[3])
-    if not adds:
+    is_write_of_one = func is not aten.index.Tensor and args[2].numel() == 1
+    if is_write_of_one and not (len(args) > 3 and args[3]):
         return args
     places: list[Any] = []
     for index in args[1]:

@@ -34,6 +34,7 @@ from csrun.pytorch.record.recording import (
 )
 from csrun.pytorch.record.repeated import RepeatedOperators
 from csrun.pytorch.record.scopes import Scopes
+from csrun.pytorch.record.shape_rules import SHAPE_RULES
 from csrun.pytorch.record.torch_modes import unrecorded
 from csrun.pytorch.record.traced import SharedValue, TracedStorage, TracedTensor, note_bases
 from csrun.pytorch.record.unsupported import NOT_DENSE, NOT_IN_MODEL
@@ -151,7 +152,7 @@ class GraphRecorder:
             return known
         fakes, fake_kwargs = map_arguments(_fake, args, kwargs)
         with unrecorded(), self.fake:
-            found = call_for_user(call, fakes, fake_kwargs)
+            found = call_for_user(SHAPE_RULES.get(call, call), fakes, fake_kwargs)
         if (kept := _KNOWN.keep(key, found)) is not None:
             return kept
         several = isinstance(found, tuple | list)

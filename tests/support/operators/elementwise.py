@@ -22,6 +22,7 @@ from csrun.cirh.ops import (
     comparison,
     concatenation,
     gelu,
+    grouped_products,
     half,
     indexing,
     padding,
@@ -31,6 +32,7 @@ from csrun.cirh.ops import (
     reductions,
     rounding,
     shape,
+    sorting,
     trigonometry,
 )
 from csrun.cirh.ops.loss import IGNORE_INDEX
@@ -349,6 +351,34 @@ WITHOUT_GRADIENT: Sequence[Case] = (
         dim=1,
     ),
     case(reductions.ArgmaxOp, lambda torch, x: x.argmax(1), X, dim=1),
+    case(
+        sorting.ArgsortOp,
+        lambda torch, x: x.argsort(stable=True, dim=1),
+        TIES,
+        dim=1,
+        descending=False,
+    ),
+    case(
+        sorting.ArgsortOp,
+        lambda torch, x: x.argsort(stable=True, dim=0, descending=True),
+        np.array([[3, 1], [0, 1], [3, 4]]),
+        dim=0,
+        descending=True,
+    ),
+    case(
+        grouped_products.GroupedMmOp,
+        lambda torch, x, w, ends: torch.cat([x[:2] @ w[0], x[2:5] @ w[2], 0 * (x[5:] @ w[0])]),
+        normal(6, 3),
+        normal(3, 3, 4),
+        np.array([2, 2, 5]),
+    ),
+    case(
+        grouped_products.GroupedOuterOp,
+        lambda torch, a, b, ends: torch.stack([a[:, :2] @ b[:2], 0 * (a @ b), a[:, 2:5] @ b[2:5]]),
+        normal(3, 6),
+        normal(6, 4),
+        np.array([2, 2, 5]),
+    ),
     case(
         activation.ThresholdBackwardOp,
         lambda torch, g, y: torch.ops.aten.threshold_backward(g, y, 0.5),
