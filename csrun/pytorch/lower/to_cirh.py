@@ -182,11 +182,19 @@ class _Importer:
         return self._emission.drawn
 
     def _precision(self) -> str:
-        """Return the common type of all floats among the leaves."""
-        found = {
-            str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
+        """Return the common type of all floats among the leaves.
+
+        A number of the script may have another, as in PyTorch, where it promotes no tensor.
+        """
+        leaves = [
+            leaf
             for leaf in (*self._recording.leaves, *self._recording.host_leaves)
             if leaf.source is not LeafSource.CONSTANT and leaf.tensor.is_floating_point()
+        ]
+        tensors = [x for x in leaves if x.source is not LeafSource.SCRIPT or x.tensor.dim()]
+        found = {
+            str(leaf.tensor.dtype).removeprefix("torch."): f"{leaf.source} {leaf.name}"
+            for leaf in tensors or leaves
         }
         if len(found) > 1 or not set(found) <= {"float32", "float64"}:
             got = " and ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))

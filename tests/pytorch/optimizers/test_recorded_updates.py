@@ -51,7 +51,9 @@ class OfLists(optim.Optimizer):
 
 CASES = {
     "Rprop": lambda p: optim.Rprop(p, 0.01),
-    "ASGD": lambda p: optim.ASGD(p, 0.05),
+    "ASGD": lambda p: optim.ASGD(p, 0.05, weight_decay=0.1, t0=3),  # averages from step 3 on
+    "ASGD of lists": lambda p: optim.ASGD(p, 0.05, t0=3, foreach=True),
+    "Rprop of lists": lambda p: optim.Rprop(p, 0.01, foreach=True),
     "OfLists": lambda p: OfLists(p, 0.1),
     "Adafactor": lambda p: optim.Adafactor(p, 0.05),
     "Decaying": lambda p: Decaying(p, 0.1),
