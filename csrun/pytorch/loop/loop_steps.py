@@ -337,17 +337,16 @@ class LoopSteps:
         self, step: LoopStep, numbers: tuple[float, ...], work: QueuedWork = QueuedWork.STEP
     ) -> None:
         assert step.variant is not None, "known by now"
-        place = step.place
-        if work is QueuedWork.UPDATE:
-            place += 1
-        else:
+        place = step.place + (work is QueuedWork.UPDATE)
+        given: tuple[Any, ...] = ()
+        if work is not QueuedWork.UPDATE:
             step.status.advance(StepProgress.QUEUED)
             step.numbers = numbers
             if step.recorded is not None:
                 self._run.take_from_step(step.recorded.written_weights, step.recorded.live_counters)
-            self._run.users.count(step.counters)
-        inputs = None if work is QueuedWork.UPDATE else step.inputs
-        queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, inputs)
+            self._run.users.integers.count(step.counters)
+            given = step.inputs, step.counters
+        queued = QueuedStep(step.variant, step.outputs, step.batch, numbers, place, work, *given)
         self._run.queue(queued)
 
     def _begin_gradients(self) -> frozenset[str]:

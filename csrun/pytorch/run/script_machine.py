@@ -163,10 +163,12 @@ class ScriptMachine:
         names: Callable[[], Mapping[str, str]],
         compile_s: float,
         taken: Callable[[int, int], None],
+        beside: Callable[[int], Mapping[str, Array]],
     ) -> Training:
         """Return the training that takes steps from `step` on, while the Session's block runs.
 
-        names: returns names of weights for the checkpoints. taken: as of `Training`
+        names: returns names of weights for the checkpoints. taken: as of `Training`. beside: as of
+        `LoopOptions`
         """
         if self._training is None:
             run = self._run
@@ -185,6 +187,7 @@ class ScriptMachine:
                 first_scale=self.first_scale,
                 estimated_step_s=self._estimated_step_s,
                 number_ranges=run.config.number_ranges,
+                beside=beside,
             )
             run.keep_command()
             self._training = Training(self.machine, options, None, self._show, taken)

@@ -54,6 +54,7 @@ class ScriptRun(StepQueue):
             if not self.is_open:
                 self.run = replace(self.run, folder=self.folder())
             self.is_open = True
+            self.users.integers.begin(self.replay.made)
             for loader in self.loaders:
                 loader.changes.begin()
             self._in_block = opened.pop_all()
@@ -85,7 +86,7 @@ class ScriptRun(StepQueue):
         self.flush()
         if not self.users.are_current:  # an array of weights was made within the step
             return
-        self.users.take_counters()
+        self.users.integers.take(self.replay.made)
         if changed := self.users.changed_weights(self._machine.machine.state):
             if (line := user_line()) not in self._writing:
                 self._writing.add(line)
@@ -102,7 +103,7 @@ class ScriptRun(StepQueue):
         weights: parameters by name; counters: names of integer buffers
         """
         if counters:
-            self.users.take_counters()
+            self.users.integers.take(self.replay.made + 1)
         if not weights or self.replay.is_on:
             return
         self.flush()
@@ -196,7 +197,7 @@ class ScriptRun(StepQueue):
 
     def read_weights(self) -> None:
         """Copy the weights and counters that the next step uses to the user's model."""
-        self.users.write_counters()
+        self.users.integers.write()
         if self.replay.is_on or self.users.are_current:
             return
         if self._machine is not None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from csrun.base.errors import CsrunError, UsageError
-from csrun.base.half_formats import SCALE_KEYS
 from csrun.estimator.run import EstimatorRun
 from csrun.estimator.start import load_weights, scale_in
 from csrun.estimator.target import target_of
 from csrun.executable import MOST_STEPS
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.pytorch.errors import user_line
 from csrun.pytorch.record.recording import Ref
@@ -212,7 +212,7 @@ class StepQueue:
         step, window_bytes = self.replay.step, self._compiling.window_bytes
         machine = ScriptMachine(run, self._target, self.loaders, owner, step, window_bytes)
         state, kept = machine.machine.state, found.manifest.tensors if found else {}
-        is_part = kept.keys() - set(SCALE_KEYS) < state.keys()
+        is_part = found is not None and found.of_store < state.keys()
         is_whole = owner.trains and not (owner.is_one_of_many and is_part)
         plan = machine.machine.plan
         load_weights(run, machine.machine, found if is_whole else None, None, {})
@@ -343,13 +343,21 @@ class StepQueue:
         machine, names = self._machine, partial(names_of, self.users.model)
         assert machine is not None, "begun"
         keep_taken = self._orders.keep_taken
-        training = machine.training(self.replay.step, names, self._compiling.seconds, keep_taken)
+        training = machine.training(
+            self.replay.step, names, self._compiling.seconds, keep_taken, self._integers_after
+        )
         training.record.synchronizations = self.synchronizations
         training.record.recorded_steps = self.recorded_steps
         for name, value in self._summaries:
             training.record.summarize(name, value, training.step)
         self._summaries = []
         return training
+
+    def _integers_after(self, step: int) -> Mapping[str, Array]:
+        """Return the model's integer buffers after a step, for its checkpoint."""
+        ahead = (*self._orders.steps, *self._queued)
+        later = (each.counters for each in ahead if (each.outputs.trained or 0) > step)
+        return self.users.integers.after(step, later)
 
     def summarize(self, name: str, value: float) -> None:
         """Write a number into the events at the training's step, unless it is replayed."""

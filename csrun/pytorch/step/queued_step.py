@@ -1,7 +1,7 @@
 """Entries of a loop's queue: steps, and batches of steps that take several."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
 
@@ -28,7 +28,8 @@ class QueuedStep:
     """Entry of a loop's queue.
 
     batch: its number among the loader's. place: how many batches of the step came before it.
-    inputs: all that its program takes, where some of it is of no loader.
+    inputs: all that its program takes, where some of it is of no loader. counters: increments of
+    integer buffers.
     """
 
     variant: StepVariant
@@ -38,6 +39,7 @@ class QueuedStep:
     place: int = 0
     work: QueuedWork = QueuedWork.STEP
     inputs: Inputs | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ends_step(self) -> bool:

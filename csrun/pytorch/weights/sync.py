@@ -1,7 +1,6 @@
 """Sync of the user's model and optimizer with the run's store."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ from csrun.pytorch.optimizers.watched_state import unwatched_state
 from csrun.pytorch.record.model_group import ModelGroup
 from csrun.pytorch.record.recording import LeafSource, Recording
 from csrun.pytorch.record.torch_modes import unrecorded
+from csrun.pytorch.weights.integer_buffers import IntegerBuffers
 from csrun.pytorch.weights.store_copies import changed_weights, mapped, read_weights
 from csrun.records.checkpoints import Checkpoint
 from csrun.records.torch_names import stored_name
@@ -61,9 +61,7 @@ class WeightSync:
         self._optimizer_was: list[tuple[int, int]] | None = None
         self._trained = frozenset[str]()
         self._written: frozenset[str] | None = None
-        self._first_counts: dict[str, torch.Tensor] = {}  # integer buffers without what is counted
-        self._counted: Counter[str] = Counter()  # by name
-        self._are_counters_current = True
+        self.integers = IntegerBuffers(model)
         self.is_in_file = is_on_meta(model)
         self.before: WeakSet[StepWeights] = WeakSet()
 
@@ -84,31 +82,6 @@ class WeightSync:
                 "another Session after cbtorch.initialize with a new model_dir"
             )
         self._trained |= set(recording.gradients)
-
-    def count(self, increments: Mapping[str, int]) -> None:
-        """Count up integer buffers, by name, as a step that is queued does."""
-        if increments.keys() - self._first_counts.keys():
-            buffers = dict(self.model.named_buffers())
-            for name in increments.keys() - self._first_counts.keys():
-                self._first_counts[name] = buffers[name].clone()
-        self._counted.update(increments)
-        self._are_counters_current &= not increments
-
-    def write_counters(self) -> None:
-        """Set the integer buffers to what was counted."""
-        if self._are_counters_current:
-            return
-        with unrecorded():
-            for name, buffer in self.model.named_buffers():
-                if name in self._first_counts:
-                    buffer.copy_(self._first_counts[name] + self._counted[name])
-        self._are_counters_current = True
-
-    def take_counters(self) -> None:
-        """Count on from the integer buffers as the script or its forward has written them."""
-        for name, buffer in self.model.named_buffers():
-            if name in self._first_counts:
-                self._first_counts[name] = buffer - self._counted[name]
 
     def copy_weights(self, state: Mapping[str, Array]) -> None:
         """Copy the store's weights into the model; values of earlier steps keep the old ones."""
@@ -132,8 +105,7 @@ class WeightSync:
 
     def _write_optimizer(self, state: Mapping[str, Array], step: int) -> None:
         """Set integer buffers and the optimizer's state, after so many steps."""
-        self._are_counters_current = False  # a script that is replayed may have written them
-        self.write_counters()
+        self.integers.write(is_replayed=True)
         if self.optimization is not None and self._has_room(state):
             self.optimization.give_back(state, step, self._trained)
             self._optimizer_was = self._optimizer_state()

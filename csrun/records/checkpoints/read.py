@@ -64,6 +64,14 @@ class Checkpoint:
         """The names of its tensors but for the optimizer's state."""
         return tuple(name for name in self.manifest.tensors if name not in self.optimizer_state)
 
+    @property
+    def of_store(self) -> frozenset[str]:
+        """The names of its tensors that were in a store: not the loss's scale, nor integers."""
+        floats = (
+            n for n, entry in self.manifest.tensors.items() if entry.dtype.startswith("float")
+        )
+        return frozenset(floats) - set(SCALE_KEYS)
+
     @cached_property
     def optimizer_state(self) -> frozenset[str]:
         """The names of its tensors that are the optimizer's."""
@@ -159,7 +167,7 @@ class Checkpoint:
                 if model != entry:
                     both = f"the checkpoint has {entry.kind}, the model {model.kind}"
                     lines.append(f"tensor {name}: {both}")
-            elif name not in unused and name not in SCALE_KEYS:
+            elif name not in unused and name in self.of_store:
                 lines.append(f"tensor {name}: not in the model")
         return lines
 

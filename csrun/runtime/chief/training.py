@@ -335,7 +335,7 @@ class Training:
         step = self.step
         self.record.mark(Row.CHIEF)
         began_ns = perf_counter_ns()
-        more = {} if self._scale is None else self._scale.tensors
+        more = {**self._options.beside(step), **(self._scale.tensors if self._scale else {})}
         with self._as_it_was():
             state = {**self._machine.state, **more}
             self._saving.begin(step, state, self._machine.hold_updates, more)

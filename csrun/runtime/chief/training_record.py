@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from time import perf_counter
 from csrun.base.errors import CsrunError
 from csrun.base.run_config import RunSettings
 from csrun.context import Progress
+from csrun.executable.arrays import Array
 from csrun.executable.loss_scale import ScaleState
 from csrun.records import events, ledger, log_lines, performance
 from csrun.records.ledger import LedgerRow, Row, StepTimes
@@ -36,7 +37,8 @@ class LoopOptions:
     its own, whose end is the run's. saves_initial: whether a checkpoint is written at step 0.
     grace_s: how long the run may go on once it must end; None for as long as it takes. first_scale:
     the loss's, of the checkpoint that the run continues. number_ranges: steps between two reports
-    on the numbers' ranges. of_updates: numbers of the updates for the events.
+    on the numbers' ranges. of_updates: numbers of the updates for the events. beside: returns
+    tensors of a checkpoint after a step that the store does not have.
     """
 
     model_dir: Path
@@ -56,6 +58,7 @@ class LoopOptions:
     estimated_step_s: float | None = None
     number_ranges: int | None = None
     of_updates: UpdateSummaries = NO_SUMMARIES
+    beside: Callable[[int], Mapping[str, Array]] = lambda step: {}
 
 
 class TrainingRecord:

@@ -6,12 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the front end is PyTorch's")
 
+from safetensors.torch import load_file  # noqa: E402
 from support.torch_loops import Kit, beside  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from csrun.base.errors import UsageError  # noqa: E402
+from csrun.records import checkpoints  # noqa: E402
+from csrun.records.state_dict import write_file  # noqa: E402
+from csrun.records.torch_names import stored_name  # noqa: E402
 
 
 class ActNorm(nn.Module):
@@ -265,6 +269,63 @@ def test_a_resumed_run_has_the_buffers_of_one_that_was_never_killed(tmp_path, la
 
     run(tmp_path / "a", 1)
     assert run(tmp_path / "a", 2) == run(tmp_path / "b", 2)
+
+
+class Masked(nn.Module):
+    """Has a mask that no step writes, and a buffer that no state_dict has."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 4)
+        self.register_buffer("mask", torch.tensor([True, False] * 3))
+        self.register_buffer("places", torch.arange(6), persistent=False)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)) * self.mask + self.places)
+
+
+@pytest.mark.parametrize(
+    "layer", [ActNorm, Codebook, ReadBefore, Usage, CumulativeNorm, SkippedNorm, Masked]
+)
+@pytest.mark.parametrize("fast", [True, False])
+def test_checkpoints_have_the_integer_buffers_of_their_step(tmp_path, layer, fast):
+    """Though the loop is ahead of the wafer, and sets one between two steps itself."""
+
+    def run(kit, states):
+        random.seed(5)
+        for step, (x, y) in enumerate(kit.train):
+            kit.update(kit.criterion(kit.model(x), y))
+            if states is not None:
+                states.append({k: v.clone() for k, v in kit.model.state_dict().items()})
+            if step == 3 and layer is Masked:
+                kit.model[0].mask.logical_not_()
+
+    torch.manual_seed(1)
+    ours, theirs, expected = Kit(layer()), Kit(layer()), []
+    theirs.model.load_state_dict(ours.model.state_dict())
+    run(theirs, expected)
+    every = {"save_checkpoints_steps": 1, "keep_checkpoint_max": 9}
+    with ours.session(tmp_path, fast=fast, **every):
+        run(ours, None)
+    for step, state in enumerate(expected, 1):
+        found = checkpoints.open_checkpoint(tmp_path / checkpoints.name_of(step))
+        weights = {stored_name(name): value for name, value in state.items()}
+        assert set(found.weights) == weights.keys()
+        for name, value in weights.items():
+            ours = torch.from_numpy(found.tensor(name))
+            torch.testing.assert_close(ours, value, rtol=1e-9, atol=1e-12, msg=f"{name} {step}")
+
+
+def test_a_checkpoint_is_a_state_dict_that_pytorch_loads(tmp_path):
+    kit = Kit(SkippedNorm())
+    random.seed(5)
+    with kit.session(tmp_path):
+        kit.train_once()
+    write_file(tmp_path / "model.safetensors", checkpoints.latest(tmp_path))
+    other = Kit(SkippedNorm()).model
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))  # strict
+    for name, value in other.state_dict().items():
+        torch.testing.assert_close(value, kit.model.state_dict()[name], rtol=0, atol=0)
 
 
 def test_the_mean_of_all_batches_takes_two_programs(tmp_path, caplog):
