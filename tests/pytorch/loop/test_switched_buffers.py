@@ -151,6 +151,16 @@ class Annealed(Counting):
         return self.last(self.first(x) * torch.clamp(self.steps.to(x.dtype) / 4, max=1.0))
 
 
+class LateGate(Counting):
+    """Opens a gate in a step of another branch: what is compared there is two constants."""
+
+    def forward(self, x):
+        h = self.first(x)
+        h = h.tanh() if random.random() < 0.75 else h
+        self.steps += 1
+        return self.last(h * (self.steps > 2))
+
+
 class Usage(Counting):
     """Counts what the step computes, in place and not."""
 
@@ -213,6 +223,7 @@ ALL = [
     WarmMean,
     ReadBefore,
     Annealed,
+    LateGate,
     Usage,
     CumulativeNorm,
     SkippedNorm,

@@ -289,7 +289,8 @@ class FunctionWriter:
         lanes: int,
     ) -> list[LaneValue]:
         ins = [values[id(each)] if isinstance(each, Member) else load(each) for each in member.ins]
-        kind = next((v.kind for v in ins if v.kind.dtype != "bool"), Kind(member.out_dtype, lanes))
+        of_numbers = member.out_dtype if ins or member.out_dtype != "bool" else "float64"
+        kind = next((v.kind for v in ins if v.kind.dtype != "bool"), Kind(of_numbers, lanes))
         return [ins[a] if isinstance(a, int) else self._number(a, kind) for a in member.args]
 
     def _number(self, text: str, kind: Kind) -> LaneValue:
