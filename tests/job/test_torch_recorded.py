@@ -233,7 +233,57 @@ with cbtorch.Session(model, optimizer, None, mode="train"):
         model.train()
         print("pass", json.dumps([*map(float, losses), mean]))
 """
+FORMS = """
+class Forms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.middle = nn.Linear(6, 4), nn.Linear(6, 6)
+        self.first, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.shift = nn.Parameter(torch.zeros(1, 6))
+        self.register_buffer("is_set", torch.tensor(False))
+        self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("codes", torch.zeros(5, 6))
+
+    def forward(self, x):
+        x = self.norm(self.first(x))
+        if self.training and not self.is_set:
+            with torch.no_grad():
+                self.shift.copy_(-x.mean(0, keepdim=True))
+                self.codes.copy_(x[:5])
+            self.is_set.fill_(True)
+        x = x + self.shift
+        if self.training and random.random() < 0.6:
+            x = self.middle(x).tanh()
+        near = (x[:, None] - self.codes).square().sum(2).argmin(1)
+        if self.training:
+            self.steps += 1
+            hits = nn.functional.one_hot(near, 5).to(x.dtype)
+            with torch.no_grad():
+                self.codes.lerp_(hits.t() @ x / hits.sum(0).clamp(min=1)[:, None], 0.1)
+        return self.last(x + (self.codes[near] - x).detach() * (self.steps > 3))
+
+cbtorch.initialize(model_dir="model_dir/forms")
+torch.manual_seed(0)
+random.seed(1)
+data = TensorDataset(torch.randn(36, 6).double(), torch.randint(0, 4, (36,)))
+model = cbtorch.module(Forms().double())
+loader = cbtorch.dataloader(DataLoader(data, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+with cbtorch.Session(model, optimizer, mode="train"):
+    for epoch in range(4):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            known = [cross_entropy(model(x), y).item() for x, y in loader]
+        model.train()
+        print("pass", json.dumps([loss.item(), *known]), flush=True)
+"""
 PARTS = {
+    "forms": FORMS,  # a flag and a counter among the buffers, weights that forward sets, LayerDrop
     "graphs": GRAPHS,
     "tensors": TENSORS,
     "writes": WRITES,
@@ -244,8 +294,8 @@ PARTS = {
 PASSES = 4  # of each
 #: Ways of running, and the parts of each: one part in all ways, the others in one or two.
 JOBS = (
-    ((*TWO_STREAMERS, "python-ws"), ("graphs", "masks", "adversarial", "changing")),
-    ((*TWO_STREAMERS, "python-pt"), ("graphs", "tensors", "adversarial")),
+    ((*TWO_STREAMERS, "python-ws"), ("graphs", "forms", "masks", "adversarial", "changing")),
+    ((*TWO_STREAMERS, "python-pt"), ("graphs", "forms", "tensors", "adversarial")),
     (("python-pt",), ("graphs", "writes", "changing")),
 )
 Losses = list[list[float]]
