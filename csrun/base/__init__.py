@@ -1,1 +1,1 @@
-"""Below all packages: errors, modes, framing, whole-file I/O, YAML, HTML, version."""
+"""Modules that all packages may import: errors, modes, framing, files, YAML, HTML, version."""

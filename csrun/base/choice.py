@@ -1,4 +1,4 @@
-"""An option of the command line that is one of a few words."""
+"""Click type of an option whose value is one of a fixed set of words."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,7 +9,8 @@ from click.shell_completion import CompletionItem
 
 def refusal(got: object, known: Collection[str]) -> str:
     """Message about an unknown word, with the nearest known one."""
-    from csrun.base.typed_yaml import suggestion  # msgspec, which no --help needs
+    # msgspec is slow to import, and --help does not need it
+    from csrun.base.typed_yaml import suggestion
 
     return f"must be one of {', '.join(known)}, got {got!r}{suggestion(got, known)}"
 
@@ -23,7 +24,7 @@ class Choice(click.Choice[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words as they are documented, or in lower case where it is typed."""
+        """Return the completions: the words as documented, or in lower case if the input is."""
         words = [str(each) for each in self.choices]
         if not self.case_sensitive and incomplete.islower():
             words = [word.lower() for word in words]

@@ -1,4 +1,4 @@
-"""The errors that a user sees as one clear line; all else is a bug and keeps its traceback."""
+"""Errors that are shown to the user as one line; any other exception is a bug, with a traceback."""
 
 import re
 import signal
@@ -7,12 +7,13 @@ EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 def shell_code(exit_code: int) -> int:
-    """An exit code as a shell has it: 128 + signal for a killed process, Python's -signal."""
+    """Convert an exit code to the shell's: Python's -signal becomes 128 + signal."""
     return 128 - exit_code if exit_code < 0 else exit_code
 
 
-LONGEST_MESSAGE = 4000  # characters: a few paths, each as long as Linux lets it be, are not hurt
-_HEAD, _TAIL = 3000, 900  # of one that is longer; a cause is often its last line
+LONGEST_MESSAGE = 4000  # characters: enough for several paths of the maximum length of Linux
+# characters of the end that remain, since the cause is often in the last line
+_HEAD, _TAIL = 3000, 900
 _LONGEST_WORD = 1000
 _KEPT = 200
 _ENDLESS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
@@ -20,10 +21,10 @@ _CUT = re.compile(r"… \(([\d,]+) characters more\)(?: …)?")
 
 
 def brief(message: str) -> str:
-    """A message that a person can read: of a word without end, as a damaged file has it, the start.
+    """Shorten a message for display, for example one that quotes a damaged file.
 
-    Of all that is longer than LONGEST_MESSAGE the middle is cut out. A message that was made of one
-    that is cut already says how much is missing in all.
+    If it is longer than LONGEST_MESSAGE, the middle is replaced by a note with the number of
+    characters removed. A message that was already shortened gets one note with the total.
     """
     text = _ENDLESS.sub(lambda word: _start_of(word[0]), message)
     if len(text) <= LONGEST_MESSAGE:
@@ -42,7 +43,7 @@ def _cut(text: str) -> str:
 
 
 class CsrunError(Exception):
-    """A failure with a cause the user can act on: where, rule, got, remedy.
+    """Failure with a cause that the user can act on. The message has where, rule, got and remedy.
 
     A command prints it as one line, without a traceback, and exits with `exit_code`.
     """
@@ -54,15 +55,15 @@ class CsrunError(Exception):
 
 
 class UsageError(CsrunError):
-    """A user's mistake found before anything ran."""
+    """User's mistake that is found before anything runs."""
 
     exit_code = 2
 
 
 class OutputError(CsrunError):
-    """An output takes no more: a full disk, or a pipe that nobody reads any more.
+    """Failed write to an output: a full disk, or a pipe without a reader.
 
-    An unread one is no news to the user: the exit code is that of a program that SIGPIPE ends.
+    A closed pipe is not reported; the exit code is that of a process ended by SIGPIPE.
     """
 
     def __init__(self, error: OSError, output: str = "standard output") -> None:
@@ -73,13 +74,13 @@ class OutputError(CsrunError):
 
 
 class PeerLost(CsrunError):  # noqa: N818  an event, not an error
-    """A task lost another task of its job; never the first cause of a failure.
+    """Loss of another task of the job; a consequence, never the first cause of a failure.
 
-    `peer` is the lost one's name among the roles of the run, where it is known: it may be the first
-    cause though it ended with exit code 0.
+    peer: role name of the lost task, if known. That task may be the first cause even if its exit
+        code was 0.
     """
 
     def __init__(self, message: str, peer: str = "") -> None:
         super().__init__(message)
         self.peer = peer
-        self.step: int | None = None  # of the training that lost it, where that is known
+        self.step: int | None = None  # step of the training that lost the peer, if known

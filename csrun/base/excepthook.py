@@ -9,7 +9,7 @@ from csrun.base.errors import CsrunError
 def install_excepthook() -> None:
     """Install an excepthook that prints csrun's errors in one line and exits with their code.
 
-    All other errors keep their traceback. An interactive interpreter goes on after the line.
+    Other errors keep their traceback. An interactive interpreter continues after the line.
     """
     usual = sys.excepthook
 

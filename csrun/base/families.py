@@ -1,4 +1,4 @@
-"""Packages whose files each have a table of their own: no list of them stands anywhere."""
+"""Discovery of the modules of a package that define a table, instead of a central list."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -6,9 +6,9 @@ from types import ModuleType
 
 
 def families_of(package: str, table: str) -> tuple[ModuleType, ...]:
-    """The modules of a package that have a table of this name, in the order of their names.
+    """Return the package's modules that define a table of this name, sorted by module name.
 
-    The package may ask while it is imported itself.
+    A package may call it during its own import.
     """
     names = sorted(found.name for found in iter_modules(import_module(package).__path__))
     modules = [import_module(f"{package}.{name}") for name in names]

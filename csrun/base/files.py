@@ -1,7 +1,8 @@
-"""Small files: read whole, within bounds, and written so that they are there whole or not at all.
+"""Small files, read whole within a size limit and written atomically.
 
-Everything csrun keeps goes through here. What another account may have put in the way is not
-followed: a temporary file is made anew, and what is read back must be a regular file.
+csrun reads and writes all of its files through this module. Links and special files that another
+account may have placed in a folder are not followed: a temporary file is always created new, and
+only a regular file is read.
 """
 
 import errno
@@ -17,7 +18,7 @@ from typing import BinaryIO
 
 from csrun.base.errors import CsrunError, UsageError
 
-SMALL_FILE_BYTES = 16 << 20  # what csrun writes as one file of plain values has a hundredth of it
+SMALL_FILE_BYTES = 16 << 20  # a hundred times the largest file of plain values that csrun writes
 _PIECE_BYTES = 1 << 20
 _TEMPORARY = re.compile(r"\.csrun-[0-9a-f]{8}\.tmp")
 
@@ -32,12 +33,14 @@ class FileContent:
 
 
 def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True) -> FileContent:
-    """A small file that csrun wrote; without `follow`, no link to one.
+    """Read a small file written by csrun, with its owner and mode.
 
-    Raises: FileNotFoundError; another OSError when it cannot be read, is no regular file (a FIFO
-    is not waited for), or has more than `limit_bytes`
+    follow: follow a symbolic link.
+
+    Raises: FileNotFoundError; another OSError if the file cannot be read, is not a regular file
+    (opening a FIFO does not block), or has more than `limit_bytes`
     """
-    # Without O_NONBLOCK the open of a FIFO would wait for its writer, for ever.
+    # Without O_NONBLOCK the open of a FIFO would block until a writer opens it.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     with open(open_regular(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
@@ -45,7 +48,9 @@ def find(path: Path, limit_bytes: int = SMALL_FILE_BYTES, *, follow: bool = True
 
 
 def read_whole(path: Path, limit_bytes: int = SMALL_FILE_BYTES) -> bytes:
-    """The bytes of a small file that csrun wrote; links are followed. Raises: OSError as `find`."""
+    """Return the bytes of a small file written by csrun; links are followed. Raises: OSError as
+    `find`.
+    """
     return find(path, limit_bytes).data
 
 
@@ -59,7 +64,7 @@ def read_given(path: Path, limit_bytes: int) -> bytes:
 
 
 def read_start(path: Path, count: int) -> str:
-    """The first bytes of a file as text, for people; empty when there are none to be read."""
+    """Return the first bytes of a file as text for display; empty if the file cannot be read."""
     try:
         with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             return file.read(count).decode(errors="replace")
@@ -68,7 +73,7 @@ def read_start(path: Path, count: int) -> str:
 
 
 def read_end(path: Path, count: int) -> str:
-    """The last bytes of a file as text, for people, from the begin of a line on."""
+    """Return the last bytes of a file as text for display, starting at a line's beginning."""
     try:
         with open(open_regular(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             left_out = max(0, os.fstat(file.fileno()).st_size - count)
@@ -81,11 +86,11 @@ def read_end(path: Path, count: int) -> str:
 
 
 def read_up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
-    """All bytes of a file, taken in pieces: one read of the limit would reserve that much."""
+    """Read a file in chunks: a single read of `limit` bytes would allocate all of them."""
     too_large = OSError(errno.EFBIG, f"more than {limit_bytes:,} bytes", str(path))
     if os.fstat(file.fileno()).st_size > limit_bytes:
         raise too_large
-    # st_size of a pipe, or of a file in /proc, is 0: what is read is counted, too.
+    # st_size of a pipe, or of a file in /proc, is 0, so the bytes that were read are counted, too.
     pieces: list[bytes] = []
     left = limit_bytes + 1
     while left and (piece := file.read(min(left, _PIECE_BYTES))):
@@ -97,9 +102,9 @@ def read_up_to(file: BinaryIO, limit_bytes: int, path: Path) -> bytes:
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
-    """A descriptor of a regular file, made with this mode where `flags` say so.
+    """Open a regular file and return its descriptor; `mode` applies if `flags` create the file.
 
-    Raises: OSError for anything else that lies there, too
+    Raises: OSError, also for anything but a regular file
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOCTTY, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -111,15 +116,15 @@ def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
-    """Write a small file through a temporary one next to it; with this mode, whatever the umask.
+    """Write a small file atomically, through a temporary file next to it; `mode` ignores the umask.
 
-    durable: on disk, with its folder's entry, when this returns. Without it the file does not
-    outlast a crash of the machine, and costs no wait for the disk.
+    durable: flush the file and its folder's entry to disk before returning. Without it the call
+        does not wait for the disk, and a crash of the machine may lose the file.
     """
     try:
         _write_beside(path, data, durable, mode)
     except FileNotFoundError:
-        # A training that begins in this folder may have swept our temporary file: once more.
+        # A training that starts in this folder may have swept the temporary file: try again.
         _write_beside(path, data, durable, mode)
     if durable:
         sync_folder(path.parent)
@@ -133,7 +138,7 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
                 os.fchmod(file.fileno(), mode)
             file.write(data)
             if durable:
-                # fsync knows nothing of what is in Python's buffer.
+                # fsync does not flush Python's buffer.
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
@@ -143,7 +148,7 @@ def _write_beside(path: Path, data: bytes, durable: bool, mode: int | None) -> N
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A name in the same folder for a large file, which takes the place of `path` in the end."""
+    """Temporary name in the same folder for a large file, which replaces `path` at the end."""
     temporary = temporary_beside(path)
     try:
         yield temporary
@@ -153,16 +158,16 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that nobody can know beforehand, for what will take its place."""
+    """Return an unpredictable name in the same folder, for a file that will replace `path`."""
     return path.with_name(f".csrun-{os.urandom(4).hex()}.tmp")
 
 
 def create_new(path: Path) -> int:
-    """A descriptor of a file that was not there: never what a link points to.
+    """Create a file and return its descriptor; an existing file or link of the name is an error.
 
-    Its owner may read and write it, whatever the umask.
+    The owner may read and write the file, whatever the umask.
 
-    Raises: FileExistsError when there is anything of this name
+    Raises: FileExistsError if the name exists
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
@@ -171,23 +176,25 @@ def create_new(path: Path) -> int:
 
 
 def allow_owner(descriptor: int) -> None:
-    """Give its owner the right to read and write a file, which a umask may have taken."""
+    """Give the owner read and write permission, which the umask may have removed."""
     found = os.fstat(descriptor)
     if found.st_mode & 0o600 != 0o600 and found.st_uid == os.geteuid():
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) | 0o600)
 
 
 def discard(temporary: Path) -> None:
-    """Remove a temporary file, if it is there and the disk lets us; else it is swept later.
+    """Remove a temporary file if possible; otherwise it is swept later.
 
-    The first error must be reported, and not that a broken disk refuses this, too.
+    Errors are ignored, so that the caller reports the first error instead of this one.
     """
     with suppress(OSError):
         temporary.unlink()
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove our own leftovers of writers that were killed; for the only writer in the folder."""
+    """Remove temporary files of this account's killed writers; only for the folder's single writer.
+    writer.
+    """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
@@ -197,7 +204,7 @@ def sweep_temporaries(folder: Path) -> None:
 
 
 def replace_link(link: Path, target: Path) -> None:
-    """Make a symbolic link in the place of whatever file or link is there, in one go."""
+    """Replace the file or link at a path by a symbolic link, atomically."""
     temporary = temporary_beside(link)
     try:
         temporary.symlink_to(target)
@@ -216,11 +223,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those that are missing above it, which their owner may enter and write.
+    """Create a folder and its missing parents, which their owner may enter and write.
 
-    Nobody else gets a right that the umask takes. A folder that is there is left as it is.
+    The umask applies to the group and others. An existing folder is left as it is.
 
-    Raises: FileExistsError where anything else lies there; another OSError
+    Raises: FileExistsError if the path is not a folder; another OSError
     """
     try:
         _make_entered(folder, 0o777)
@@ -231,13 +238,13 @@ def make_folder(folder: Path) -> None:
         if folder.parent == folder:
             raise
         make_folder(folder.parent)
-        with suppress(FileExistsError):  # made just now by another process, as we would
+        with suppress(FileExistsError):  # created meanwhile by another process
             _make_entered(folder, 0o777)
 
 
 def make_temporary_folder(parent: Path, prefix: str) -> Path:
-    """Make a folder of a name that was not there, which is this account's alone."""
-    import tempfile  # takes milliseconds, which no --help should wait for
+    """Create a folder with a new name that only this account can access."""
+    import tempfile  # slow import, not needed by --help
 
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     _let_owner_enter(folder)
@@ -245,10 +252,10 @@ def make_temporary_folder(parent: Path, prefix: str) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that is this account's alone, and those that are missing above it.
+    """Create a folder that only this account can access, and its missing parents.
 
-    Made private, not made so later, whatever the umask: mkdir(2) heeds its mode under an ACL, too.
-    What is there already is taken when nobody else can put anything in it.
+    It is created with its final mode, whatever the umask: mkdir(2) applies its mode under an ACL,
+    too. An existing folder is accepted if no other account can write to it.
 
     Raises: UsageError for a folder of another account, or one that others may write; OSError
     """
@@ -258,7 +265,7 @@ def make_private(folder: Path) -> None:
         require_own(folder)
     except FileNotFoundError:
         make_private(folder.parent)
-        with suppress(FileExistsError):  # made just now by another process, as we would
+        with suppress(FileExistsError):  # created meanwhile by another process
             _make_entered(folder, 0o700)
 
 
@@ -268,8 +275,9 @@ def _make_entered(folder: Path, mode: int) -> None:
 
 
 def _let_owner_enter(folder: Path) -> None:
-    """Give its owner the rights to a folder made just now, which a umask may have taken."""
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)  # needs no right to it
+    """Give the owner permission to enter a new folder, which the umask may have removed."""
+    # needs no permission on it
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         mode = os.fstat(descriptor).st_mode
         if mode & 0o700 != 0o700:
@@ -278,15 +286,15 @@ def _let_owner_enter(folder: Path) -> None:
         os.close(descriptor)
 
 
-SHARED = 0o2770  # a folder where a group may make and remove files; they are the group's, too
-SHARED_STICKY = 0o3770  # one where it may make entries, and each account remove its own alone
-SHOWN = 0o2750  # one that its owner alone writes, and the group reads
+SHARED = 0o2770  # members of a group create and remove files in it; new entries belong to the group
+SHARED_STICKY = 0o3770  # members create entries, and each account can only remove its own
+SHOWN = 0o2750  # the owner writes, the group reads
 
 
 def make_for_group(folder: Path, mode: int) -> None:
-    """Make a folder with this mode, whatever the umask; one that is there is left as it is.
+    """Create a folder with this mode, whatever the umask; an existing one is left as it is.
 
-    Raises: UsageError for another account's link to one, or anything else in its place; OSError
+    Raises: UsageError for another account's link, or anything that is not a folder; OSError
     """
     try:
         _make_entered(folder, 0o700)
@@ -305,11 +313,11 @@ def make_for_group(folder: Path, mode: int) -> None:
 
 
 def refuse_foreign_link(path: Path) -> None:
-    """Refuse a symbolic link of another account: it leads to what we may write, and they may not.
+    """Refuse a symbolic link of another account, which could point to any folder that we may write.
 
-    Raises: UsageError; OSError when nothing is there
+    Raises: UsageError; OSError if the path does not exist
     """
-    # lstat: the link's own account counts, not that of what it leads to.
+    # lstat: the owner of the link counts, not that of its target.
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.getuid()):
         raise UsageError(
@@ -327,7 +335,7 @@ def require_own(folder: Path) -> None:
             f"{folder}: owned by {account_name(found.st_uid)}, who could modify it; set"
             " CSRUN_STATE_DIR to a folder of your own, or 'shared: true' in the site file"
         )
-    # In a sticky folder, as /tmp, each account may rename and remove its own entries alone.
+    # In a sticky folder such as /tmp an account can only rename and remove its own entries.
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
         raise UsageError(
             f"{folder}: writable by others (mode {stat.S_IMODE(found.st_mode):04o}); run 'chmod"
@@ -345,9 +353,9 @@ def account_name(uid: int) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Writing below `path`; works as a decorator, too.
+    """Context manager, also a decorator, for writes below `path`.
 
-    Raises: CsrunError for an OSError, a full disk for example
+    Raises: CsrunError for an OSError such as a full disk
     """
     try:
         yield

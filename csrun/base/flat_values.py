@@ -1,4 +1,4 @@
-"""Nested plain values as a flat mapping by path, and how two of them differ."""
+"""Nested plain values flattened to a mapping by path, and their differences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,10 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def flattened(value: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of mappings and lists by path: `model.hidden_sizes[0]`; an empty one is a leaf."""
+    """Flatten mappings and lists to their leaves by path, e.g. `model.hidden_sizes[0]`.
+
+    An empty mapping or list is a leaf.
+    """
     if isinstance(value, dict) and value:
         items = [(f"{path}.{key}" if path else str(key), each) for key, each in value.items()]
     elif isinstance(value, list | tuple) and value:
@@ -31,7 +34,9 @@ def flattened(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Keys whose values differ, in the order of the first mapping, then of the second."""
+    """Return the keys whose values differ, in the order of the first mapping, then of the second.
+    second.
+    """
     keys = dict.fromkeys([*first, *second])
     return [
         Difference(key, _text(first, key), _text(second, key))
@@ -41,7 +46,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Dif
 
 
 def equal_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
-    """Texts of the values that both mappings have, by key."""
+    """Return the values that are equal in both mappings, as text by key."""
     return {
         key: str(value)
         for key, value in first.items()
@@ -50,7 +55,7 @@ def equal_values(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[st
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    # 1, 1.0 and True are equal in Python, and different in a file
+    # 1, 1.0 and True are equal in Python, but are different text in a file
     return bool(first == second) and isinstance(first, bool) is isinstance(second, bool)
 
 

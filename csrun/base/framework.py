@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Framework:
-    """Package with the versions that csrun supports: from `first` on, below `end`, both as major
-    and minor number. versions: the same in words.
+    """Package with the versions that csrun supports.
+
+    first, end: major and minor number of the first supported version, and of the first one after.
+    versions: the same range as text.
     """
 
     package: str

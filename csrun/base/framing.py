@@ -1,24 +1,26 @@
-"""Frames: the encoding of messages in a stream of bytes, on every wire and in every file.
+"""Frames: the encoding of messages in a byte stream, on every connection and in every file.
 
-A frame is the length of its body in four bytes, the most significant first, and the body. A body
-is never empty, and never longer than its reader's cap: so a stranger's four bytes make nobody
-wait for gigabytes, and a stream that has lost its beat is noticed at the next frame.
+A frame is the length of its body as a big-endian 32-bit number, then the body. A body is not empty
+and not longer than the reader's limit. A foreign sender's four bytes therefore never make a reader
+wait for gigabytes, and a stream that lost synchronization fails at the next frame.
 """
 
 import struct
 
 HEAD = struct.Struct(">I")
-MAX_BODY_BYTES = 16 << 20  # where nothing smaller is asked for: a job of thousands of tasks is 1 MB
+MAX_BODY_BYTES = 16 << 20  # default limit: 1 MB suffices for a job of thousands of tasks
 
 
 class FrameError(OSError):
-    """Bytes that are no frame. An OSError: to its reader a connection that has come to its end."""
+    """Bytes that are not a valid frame. An OSError, so a reader treats it as a closed connection.
+    connection.
+    """
 
 
 def encode(body: bytes) -> bytes:
-    """The frame of a body.
+    """Encode a body as a frame.
 
-    Raises: ValueError for a body that no reader would take
+    Raises: ValueError for a body that is empty or above the limit
     """
     if not 0 < len(body) <= MAX_BODY_BYTES:
         raise ValueError(f"a frame has 1 to {MAX_BODY_BYTES} bytes, got {len(body)}")
@@ -26,9 +28,9 @@ def encode(body: bytes) -> bytes:
 
 
 def decode(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> tuple[list[bytes], int]:
-    """The bodies of all frames that are whole in a buffer, and how many bytes these take up.
+    """Decode the complete frames of a buffer; return their bodies and the number of bytes consumed.
 
-    The bytes after them are the beginning of an incomplete frame.
+    The remaining bytes are the beginning of an incomplete frame.
 
     Raises: FrameError
     """
@@ -43,9 +45,9 @@ def decode(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> tuple[list[b
 
 
 def missing_bytes(buffer: bytes | bytearray, cap: int = MAX_BODY_BYTES) -> int:
-    """Bytes that the first frame of a buffer lacks, as far as known; 0 when it is complete.
+    """Return how many bytes the first frame of a buffer lacks, as far as known; 0 if complete.
 
-    Who reads no more than that never takes bytes of what follows the frame.
+    A reader that reads at most this number never consumes bytes after the frame.
 
     Raises: FrameError
     """

@@ -1,7 +1,8 @@
-"""16-bit floating-point formats, as words of memory: float16, bfloat16 and CB16.
+"""16-bit floating-point formats stored as uint16 words: float16, bfloat16 and CB16.
 
-CB16 has 1 sign, 6 exponent and 9 mantissa bits. Its vendor publishes no exponent bias; 31 is ours.
-All three have subnormals, infinities and NaN as in IEEE 754, and round to nearest, ties to even.
+CB16 has 1 sign, 6 exponent and 9 mantissa bits. The vendor publishes no exponent bias; 31 is
+csrun's default. All three have subnormals, infinities and NaN as in IEEE 754, and round to nearest,
+ties to even.
 """
 
 import threading
@@ -34,7 +35,7 @@ class HalfFormat:
 
     @property
     def text(self) -> str:
-        """The name; of CB16, whose bias is set, with it."""
+        """Name of the format; for CB16 with a bias other than the default, including the bias."""
         return f"{self.name}, exponent bias {self.bias}" if self.name == CB16 else self.name
 
     @property
@@ -43,7 +44,7 @@ class HalfFormat:
 
     @property
     def dropped_bits(self) -> int:
-        """Bits of float32's mantissa that a word has no room for."""
+        """Number of mantissa bits of float32 that a word drops."""
         return _FLOAT32_BITS - self.mantissa_bits
 
     @property
@@ -73,7 +74,7 @@ class HalfFormat:
 
     @property
     def overflows_from(self) -> float:
-        """Smallest number that is rounded to infinity."""
+        """Smallest number that rounds to infinity."""
         exponent = (1 << self.exponent_bits) - 2 - self.bias
         return (2.0 - 2.0 ** -(self.mantissa_bits + 1)) * 2.0**exponent
 
@@ -93,7 +94,7 @@ class HalfFormat:
 
     @property
     def rebias(self) -> int:
-        """Difference of the biases, at the place of float32's exponent."""
+        """Difference of the exponent biases, shifted to float32's exponent field."""
         return (_FLOAT32_BIAS - self.bias) << _FLOAT32_BITS
 
     @property
@@ -164,11 +165,11 @@ class HalfFormat:
         np.copyto(words, nan.astype(np.uint16), where=np.isnan(x))
 
     def widen(self, words: Words, out: Floats) -> None:
-        """Words to float32, exactly, any shape."""
+        """Convert words to float32, exactly, any shape."""
         if self.has_range_of_float32:
             np.left_shift(words, 16, out=out.view(np.uint32), dtype=np.uint32)
             return
-        np.take(_table(self), words, out=out, mode="clip")  # no word is out of range
+        np.take(_table(self), words, out=out, mode="clip")  # every word is a valid index
 
     def round(self, x: Floats, out: Floats) -> None:
         """Round float32 to the nearest number of the format, any shape; out may be x."""
@@ -263,13 +264,13 @@ def cbfloat16(bias: int = CB16_EXPONENT_BIAS) -> HalfFormat:
     return HalfFormat(CB16, 9, bias)
 
 
-#: Tensors of a checkpoint that hold the state of the loss's scale.
+#: Names of the checkpoint tensors that hold the state of loss scaling.
 SCALE_KEYS = "loss_scale", "steps_since_rescale", "overflows_since_rescale"
 
 
 def storage_format(
     precision: str, cb16_exponent_bias: int = CB16_EXPONENT_BIAS
 ) -> HalfFormat | None:
-    """The 16-bit format of a run's precision; None where nothing is 16 bits wide."""
+    """Return the 16-bit format of a run's precision; None for float32 and float64."""
     kinds = {each.name: each for each in (FLOAT16, BFLOAT16, cbfloat16(cb16_exponent_bias))}
     return kinds[precision.removeprefix(MIXED)] if precision.startswith(MIXED) else None

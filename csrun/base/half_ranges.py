@@ -13,10 +13,12 @@ AnyArray = npt.NDArray[Any]
 
 
 class RangeCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Counts of `count` numbers.
+    """Range statistics of `count` numbers.
 
-    zeros: exact ones. flushed: others that are rounded to zero. overflows: what is rounded to
-    infinity, and what is no finite number already. powers: finite numbers by their binary exponent.
+    zeros: exact zeros.
+    flushed: other numbers that round to zero.
+    overflows: numbers that round to infinity, or are not finite already.
+    powers: counts of the finite numbers by binary exponent.
     """
 
     count: int
@@ -38,7 +40,7 @@ class RangeCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def range_counts(values: AnyArray, half: HalfFormat) -> RangeCounts:
-    """Count the numbers of a tensor, any shape; float32, or words of the format."""
+    """Count the ranges of a tensor of any shape, float32 or words of the format."""
     magnitude = np.abs(widened(values, half).reshape(-1))
     is_small = magnitude < half.overflows_from  # false for NaN
     finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
@@ -59,9 +61,9 @@ def range_counts(values: AnyArray, half: HalfFormat) -> RangeCounts:
 
 
 def widened(values: AnyArray, half: HalfFormat) -> AnyArray:
-    """Words of the format as float32; other numbers as they are, in float32."""
+    """Convert words of the format, or other numbers, to float32."""
     if values.dtype != np.dtype(WORD):
         return np.asarray(values, np.float32)
     found = np.empty(values.shape, np.float32)
-    half.widen(np.asarray(values, order="C"), found)  # stays 0-d
+    half.widen(np.asarray(values, order="C"), found)  # keeps a 0-d array 0-d
     return found

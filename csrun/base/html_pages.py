@@ -1,4 +1,4 @@
-"""HTML pages of reports, each self-contained in one file."""
+"""HTML reports, each a single self-contained file."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -17,14 +17,15 @@ Filter = Callable[..., str]
 
 
 def page(folder: Path, filters: Mapping[str, Filter], **values: Any) -> str:
-    """The text of the page whose template, with its style, lies in a folder."""
+    """Render a page from the template and style sheet in a folder."""
     text: str = _template(folder, tuple(filters.items())).render(**values)
     return text
 
 
-@cache  # to compile a template takes longer than the rest of a small model's compile
+@cache  # compiling a template takes longer than the rest of a small model's compile
 def _template(folder: Path, filters: tuple[tuple[str, Filter], ...]) -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only who wants a page pays
+    # slow import, only needed for a page
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(folder),
@@ -39,12 +40,13 @@ def _template(folder: Path, filters: tuple[tuple[str, Filter], ...]) -> Any:
 
 
 def _bytecode_cache(folder: Path) -> "BytecodeCache":
-    """Bytecode of templates, where Python keeps that of modules beside them, if it may."""
+    """Bytecode cache of templates in Python's `__pycache__`, if it is writable."""
     from jinja2.bccache import Bucket, BytecodeCache
 
     class Cache(BytecodeCache):
         def load_bytecode(self, bucket: Bucket) -> None:
-            with suppress(Exception):  # a damaged one may raise anything: compiled again
+            # a damaged entry may raise any exception; the template is compiled again
+            with suppress(Exception):
                 bucket.bytecode_from_string(find(self._path(bucket)).data)
 
         def dump_bytecode(self, bucket: Bucket) -> None:

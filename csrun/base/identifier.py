@@ -1,4 +1,4 @@
-"""Names of Python and MLIR for what users name freely."""
+"""Conversion of user-defined names to identifiers of Python and MLIR."""
 
 import keyword
 import re

@@ -1,10 +1,12 @@
-"""Execution modes of a run: enums that all packages share."""
+"""Enums of execution modes and run modes, shared by all packages."""
 
 from enum import StrEnum
 
 
 class ExecutionMode(StrEnum):
-    """Execution mode of a CS system: all layers at once, or one after the other."""
+    """Execution mode of a CS system: all layers are resident, or weights are streamed layer by
+    layer.
+    """
 
     PIPELINED = "PIPELINED"
     WEIGHT_STREAMING = "WEIGHT_STREAMING"
@@ -30,5 +32,6 @@ class Mode(StrEnum):
     VALIDATE_ONLY = "validate_only"
 
 
-GRACE_S = 30.0  # from the word to end to the kill, where a site says nothing else
-BURST_S = 0.2  # in which a signal that comes again is the same: `timeout` signals child and group
+GRACE_S = 30.0  # from the signal to end until the kill, unless the site sets it
+# `timeout` signals both the child and its group: a repeated signal within this time counts once
+BURST_S = 0.2

@@ -1,4 +1,4 @@
-"""Open namespace for settings of the original's compiler, which csrun's does not have."""
+"""Open namespace for settings of the original's compiler that csrun does not have."""
 
 import logging
 from typing import Any
@@ -7,9 +7,9 @@ log = logging.getLogger("csrun")
 
 
 class OpenConfig:
-    """A namespace in which any attribute path may be read and set.
+    """Namespace in which any attribute path can be read and set.
 
-    Each setting is kept, and logged once as one without effect, unless a class declares it.
+    Settings are stored. Each is logged once as having no effect, unless a subclass declares it.
     """
 
     def __init__(self, path: str = "full_config") -> None:
@@ -22,7 +22,7 @@ class OpenConfig:
         return made
 
     def __call__(self, *values: Any) -> None:
-        """Take values that are appended to a setting, which has no effect either."""
+        """Accept values appended to a setting, which has no effect either."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.__dict__ and not hasattr(type(self), name):

@@ -1,8 +1,8 @@
 """Limit of open files (RLIMIT_NOFILE), raised where a run needs it.
 
-What a shell gives is often 1,024, and far more may be asked for: the soft limit is for programs
-that use select(), which counts to 1,024. csrun's own parts raise it for as long as they need it,
-and whatever runs a user's code starts with the limit that the launcher was given.
+The soft limit of a shell is often 1,024, because select() cannot handle larger descriptors; the
+hard limit is much higher. csrun raises the soft limit while it needs more files. User code starts
+with the limit that the launcher had.
 """
 
 import os
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from csrun.base.errors import CsrunError, UsageError
 
 PER_STREAMER = 2  # in the wafer: the two counters of a ring; in the chief: a connection
-SPARE = 64  # an interpreter's own, its modules', a log, a checkpoint
+SPARE = 64  # opened by the interpreter, its modules, a log, a checkpoint
 _FOUND = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def require(streamers: int, command: str) -> None:
-    """Refuse a job with a process that may not open as many files as it will have to.
+    """Refuse a job if one of its processes needs more open files than it may have.
 
     Raises: UsageError
     """
@@ -32,16 +32,16 @@ def require(streamers: int, command: str) -> None:
 
 
 def lacks(needed: int) -> bool:
-    """True if not even the hard limit allows so many open files."""
+    """True if the hard limit is below this number of open files."""
     hard = _hard()
     return hard != resource.RLIM_INFINITY and hard < needed
 
 
 @contextmanager
 def room_for(more: int) -> Iterator[None]:
-    """Let this process open `more` files in addition to those open; restore it afterwards.
+    """Context manager that lets this process open `more` additional files, and restores the limit.
 
-    Raises: CsrunError when the hard limit does not allow it
+    Raises: CsrunError if the hard limit does not allow it
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = before
@@ -62,7 +62,7 @@ def room_for(more: int) -> Iterator[None]:
 
 
 def restore(pid: int) -> None:
-    """Give a process that was started meanwhile the limit that this one was started with."""
+    """Reset the limit of a process started meanwhile to the limit before it was raised."""
     resource.prlimit(pid, resource.RLIMIT_NOFILE, _FOUND)
 
 

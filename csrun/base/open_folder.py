@@ -1,8 +1,8 @@
-"""Folders held open while files are written into them.
+"""Folders that are held open while files are written into them.
 
-Whoever may write a model_dir may put a link in the place of a folder in it, before we look or
-after. So such a folder is opened without following links, and files are written through its
-descriptor: nothing outside of it can be reached. Whose folder it is does not matter then.
+An account that may write to a model_dir can replace a folder in it by a link at any time. Such a
+folder is therefore opened without following links, and its files are accessed through the
+descriptor, so nothing outside of it can be reached, whoever owns it.
 """
 
 import errno
@@ -20,15 +20,15 @@ _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)  # open(2): the second of a link in so
 
 @contextmanager
 def open_folder(folder: Path, *, make: bool = True) -> Iterator[Path]:
-    """A folder, made where there is none, as a path that leads through its descriptor.
+    """Open a folder, creating it if missing, and return a path through its descriptor.
 
-    Errors that name a file by that path name it by the folder's.
+    Errors on that path are reported with the folder's own path.
 
-    Raises: UsageError for a link, or anything else in its place; OSError
+    Raises: UsageError for a link, or anything else that is not a folder; OSError
     Source: proc(5), /proc/pid/fd
     """
     descriptor = _opened(folder, make)
-    # By the descriptor: a link that is put in the folder's place from here on changes nothing.
+    # Through the descriptor: replacing the folder by a link from here on has no effect.
     place = Path(f"/proc/self/fd/{descriptor}")
     try:
         yield place
@@ -44,7 +44,7 @@ def open_folder(folder: Path, *, make: bool = True) -> Iterator[Path]:
 def _opened(folder: Path, make: bool) -> int:
     if make:
         make_folder(folder.parent)
-        with suppress(FileExistsError):  # what lies there is looked at below
+        with suppress(FileExistsError):  # checked below
             make_folder(folder)
     try:
         return os.open(folder, _FLAGS)

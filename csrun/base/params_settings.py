@@ -21,9 +21,9 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def split(word: str) -> tuple[str, str]:
-    """Key and text of the value of `KEY=VALUE`.
+    """Split `KEY=VALUE` into the key and the text of the value.
 
-    Raises: UsageError for a word of another form
+    Raises: UsageError for text of another form
     """
     if (found := _WORD.fullmatch(word)) is None:
         raise UsageError(f"--set: must be KEY=VALUE, as optimizer.learning_rate=0.1, got {word!r}")
@@ -31,16 +31,16 @@ def split(word: str) -> tuple[str, str]:
 
 
 def parse(word: str) -> Setting:
-    """A setting; its value is read as YAML, so `0.1` is a number and `[64, 64]` a list.
+    """Parse a setting. The value is YAML: `0.1` is a number and `[64, 64]` a list.
 
-    Raises: UsageError for a word of another form
+    Raises: UsageError for text of another form
     """
     key, text = split(word)
     return Setting(key, plain_yaml.parse(text.encode(errors="surrogateescape"), f"--set {key}"))
 
 
 def split_values(text: str) -> list[str]:
-    """Values that commas separate, except those within brackets or quotes."""
+    """Split text at commas outside of brackets and quotes."""
     values, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -57,9 +57,9 @@ def split_values(text: str) -> list[str]:
 
 
 def apply(params: dict[str, Any], settings: Iterable[Setting]) -> None:
-    """Set keys of nested params; sections that are missing are added.
+    """Set keys of nested params; missing sections are added.
 
-    Raises: UsageError where part of a key is a value, not a section
+    Raises: UsageError if a part of a key is a value instead of a section
     """
     for setting in settings:
         *sections, last = setting.key.split(".")

@@ -1,8 +1,8 @@
 """YAML files as plain values; errors name the line and a remedy.
 
-Values are those of YAML 1.2's core schema. What YAML 1.1 took for a number of base 8 or 60 is
-refused, rather than read as something else than its author meant; so is a text that would cost
-memory or time out of proportion to its length.
+Scalars follow YAML 1.2's core schema. Numbers of base 8 or 60, which only YAML 1.1 has, are
+refused, because their meaning would be ambiguous. Text that would take memory or time out of
+proportion to its length is refused, too.
 """
 
 import re
@@ -18,14 +18,14 @@ from yaml.reader import ReaderError
 from csrun.base.errors import UsageError
 from csrun.base.files import read_given
 
-MAX_BYTES = 1 << 20  # the largest params file seen in the field has 12 KB
-MAX_DEPTH = 64  # levels; the parser takes a few frames of Python's stack for each
-MAX_VALUES = 100_000  # after each alias and merge is written out
-_MAX_DIGITS = 400  # more than any float has before its point
+MAX_BYTES = 1 << 20  # the largest params file found in public repositories has 12 KB
+MAX_DEPTH = 64  # nesting levels; the parser uses several Python stack frames per level
+MAX_VALUES = 100_000  # values after expansion of aliases and merges
+_MAX_DIGITS = 400  # more digits than any float has before its point
 _SHOWN = 40  # characters of a value in a message
 
 _TAG = "tag:yaml.org,2002:"
-# Each type's pattern, and the characters that its values begin with; int is tried before float.
+# Pattern of each type, and the first characters of its values; int is tried before float.
 # Source: YAML 1.2.2, section 10.3.2, the tag resolution of the core schema
 _CORE = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -52,7 +52,7 @@ _HINTS = {
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML's safe loader with the core schema, limits, and no key given twice."""
+    """YAML's safe loader with the core schema, size limits, and an error for duplicate keys."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  PyYAML's name and type
     yaml_constructors = {
@@ -65,7 +65,9 @@ class _PlainLoader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """One more level: a text nested too deeply would end in Python's own recursion limit."""
+        """Compose a node and count the nesting depth, before Python's recursion limit is reached.
+        reached.
+        """
         if self._depth > MAX_DEPTH:
             problem = f"nested more than {MAX_DEPTH} levels deep: is a bracket not closed?"
             raise ComposerError(None, None, problem, self._next().start_mark)
@@ -75,7 +77,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping. Source: YAML 1.2.2, section 3.2.1.3: no two keys of it are equal."""
+        """Compose a mapping. Source: YAML 1.2.2, section 3.2.1.3: keys of a mapping are unique."""
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -89,7 +91,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        """A value; one that YAML 1.1 took for a number of another base is refused."""
+        """Compose a scalar; refuse a number that YAML 1.1 reads in another base."""
         plain = self._next().style is None and self._next().implicit[0]
         node = super().compose_scalar_node(anchor)
         if plain and _LEADING_ZERO.fullmatch(node.value):
@@ -107,7 +109,7 @@ class _PlainLoader(yaml.SafeLoader):
         return self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs lack it
 
     def get_single_node(self) -> yaml.Node | None:
-        """The document, when writing it out stays within bounds."""
+        """Compose the document; refuse one that is too large after expansion of its aliases."""
         node: yaml.Node | None = super().get_single_node()
         if node is not None and self._values_in(node, {}) > MAX_VALUES:
             problem = f"more than {MAX_VALUES:,} values once its aliases are expanded"
@@ -115,7 +117,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def _values_in(self, node: yaml.Node, known: dict[int, int | None]) -> int:
-        """Values below a node, those of an alias counted at each of its places."""
+        """Count the values below a node, with those of an alias at each of its places."""
         if id(node) in known:
             count = known[id(node)]
             if count is None:
@@ -146,7 +148,9 @@ _MAKERS: dict[str, Callable[[str], Any]] = {"bool": _bool, "int": _int, "float":
 
 
 def _construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
-    """A scalar of a tag, written or resolved: what does not look like one is refused."""
+    """Construct a scalar of an explicit or resolved tag; refuse text that does not match the tag.
+    tag.
+    """
     name, text = node.tag.removeprefix(_TAG), str(loader.construct_scalar(node))
     if len(text) > _MAX_DIGITS or not re.fullmatch(_CORE[name][0], text):
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
@@ -168,9 +172,9 @@ _install()
 
 
 def read(path: Path) -> Any:
-    """The plain values of a YAML file; a pipe is read once.
+    """Return the plain values of a YAML file; a pipe is read once.
 
-    Raises: UsageError when it cannot be read, is not YAML, is too large, or gives a key twice
+    Raises: UsageError if the file cannot be read, is not YAML, is too large, or has a duplicate key
     """
     try:
         content = read_given(path, MAX_BYTES)
@@ -180,7 +184,7 @@ def read(path: Path) -> Any:
 
 
 def parse(content: bytes, where: str) -> Any:
-    """The plain values of a text, which messages call `where`.
+    """Parse YAML text; `where` names it in messages.
 
     Raises: UsageError as `read`
     """
@@ -197,7 +201,7 @@ def parse(content: bytes, where: str) -> Any:
 
 
 def _explain(error: yaml.YAMLError | ValueError) -> str:
-    """Why a text is not YAML, and where."""
+    """Return the reason and position of a YAML error."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"not YAML: {' '.join(str(error).split())}"
     mark, problem = error.problem_mark, str(error.problem)

@@ -1,12 +1,12 @@
-"""Options of the Python interpreter, before the script on its command line."""
+"""Options of the Python interpreter that precede the script on its command line."""
 
 _WITH_ARGUMENT = "WX"
 _LONG_WITH_ARGUMENT = "--check-hash-based-pycs"
-_PROGRAM = "cm"  # `-c code` and `-m module` end the options
+_PROGRAM = "cm"  # no option follows `-c code` or `-m module`
 
 
 def split_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the words after `python` into its options, and the script, `-m` or `-c` with the rest.
+    """Split the arguments of `python` into its options, and the script, `-m` or `-c` with the rest.
 
     Source: Python's manual, "Command line and environment"
     """
@@ -17,7 +17,7 @@ def split_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _length(word: str) -> int:
-    """Number of words of the option that begins with this one; 0 where it is no option."""
+    """Return the number of arguments of the option that starts here; 0 if it is not an option."""
     if word == _LONG_WITH_ARGUMENT:
         return 2
     if word.startswith("--"):

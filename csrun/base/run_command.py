@@ -1,10 +1,10 @@
-"""A run's command line, as a task knows it and as model_dir keeps it."""
+"""Command line of a run, as stored in model_dir and known to each task."""
 
 import msgspec
 
 
 class RunCommand(msgspec.Struct, frozen=True):
-    """A command line, and the working directory that it was given in."""
+    """Command line, and the working directory in which it was started."""
 
     words: tuple[str, ...]
     directory: str

@@ -1,6 +1,6 @@
 """The section `runconfig` of a params file: configuration of a run.
 
-The launcher knows its keys, too, and must not import the estimator for them.
+The launcher checks this section before it queues a job, without importing the estimator.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from csrun.base.precision_names import CB16_EXPONENT_BIAS, MIXED, MOST_CB16_BIAS
 from csrun.base.sizes import BYTES_WORDS, SIZE_PATTERN, SIZE_WORDS
 from csrun.base.typed_yaml import NOT_THERE_YET, WORDS
 
-MOST = 2**63 - 1  # of a number in a message
+MOST = 2**63 - 1  # largest number that a message can hold
 _StepNumber = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 TraceSteps = tuple[_StepNumber, _StepNumber]
 
@@ -33,17 +33,20 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Part of `runconfig` that the tasks of a run need, sent whole by the chief.
+    """The part of `runconfig` that every task of a run needs; the chief sends it to the others.
 
-    seed: keys initial weights and every random draw; equal seeds give equal bits.
-    check_numerics: refuse a batch in which a value is NaN or Inf, before a step computes with it.
-
-    In weight streaming, of MemoryX's store: weight_store: where it lies, None for what fits.
-    weight_store_dir: the folder of one on disk. weight_store_memory: the most that it takes of
-    memory, in bytes or as 8GiB.
-
-    trace_steps: the first and the last global step whose times are written to model_dir's `trace`.
-    threads: the most that compute a step's products; None allows every CPU of the wafer's task.
+    seed: seed of the initial weights and of all random draws. Equal seeds give bitwise equal
+        results.
+    check_numerics: refuse a batch with NaN or Inf before a step computes with it.
+    weight_store: location of MemoryX's store in weight streaming. None selects memory if the store
+        fits, else disk.
+    weight_store_dir: folder of a store on disk; None selects the folder for temporary files.
+    weight_store_memory: limit of the memory that a store on disk uses, in bytes or as text such as
+        8GiB; None selects half of the free memory.
+    trace_steps: first and last global step whose times are written to the folder `trace` of
+        model_dir.
+    threads: maximum number of threads that compute a step; None allows one per CPU of the wafer's
+        task.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 1
@@ -56,10 +59,13 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class WarmStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Source of some initial weights of a new training.
+    """Initial weights of a new training, read from the checkpoint of another training.
 
-    tensors: regular expressions; every parameter in whose name one is found is taken, all of them
-    when none is given. The optimizer's state starts from zero, and the steps are counted from 0.
+    The optimizer state starts from zero, and steps are counted from 0.
+
+    checkpoint_path: checkpoint to read.
+    tensors: regular expressions. A parameter is read if one of them matches anywhere in its name;
+        the default matches all parameters.
     """
 
     checkpoint_path: str
@@ -144,7 +150,8 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
             )
         if self.trace_layers and self.trace_steps is None:
             raise UsageError("runconfig.trace_layers: set runconfig.trace_steps, too")
-        if self.precision in HALF_PRECISIONS:  # from Python: a file never gets here
+        # only from Python: the reader of a file has refused it
+        if self.precision in HALF_PRECISIONS:
             raise UsageError(
                 f"precision must be float32, got {self.precision}: {_NOT_THERE[self.precision]}"
             )
@@ -156,11 +163,15 @@ class CSRunConfig(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Configuration of the estimator, with the steps of the run.
+    """Configuration of the estimator, including the length of the run.
 
-    max_steps: the global step to train up to, whatever was trained before; steps: how many to train
-    from where the model_dir stands; only one of the two is given. eval_steps: batches to evaluate,
-    all of the data when absent.
+    At most one of max_steps and steps is set.
+
+    model_dir: folder of checkpoints, log files and compiles.
+    max_steps: global step at which the training ends, including the steps of earlier runs.
+    steps: number of steps to train from the newest checkpoint in model_dir.
+    eval_steps: number of batches to evaluate; None evaluates the whole data set.
+    checkpoint_path: checkpoint to start from; None selects the newest one in model_dir.
     """
 
     model_dir: str = "model_dir"
@@ -171,6 +182,6 @@ class RunConfig(CSRunConfig, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The params of a script that has none of its own."""
+    """Params file of a script that defines no keys besides `runconfig`."""
 
     runconfig: RunConfig = RunConfig()

@@ -1,6 +1,6 @@
-"""Options of a run.py that csrun.params runs, as in Cerebras Model Zoo.
+"""Options of a run.py that `csrun.params` runs, as in Cerebras Model Zoo.
 
-The tasks parse them, and the launcher before it starts any.
+The launcher parses them before it starts tasks, and each task parses them again.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,7 +81,8 @@ def _overrides(mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
     """Return the command line's values for the `runconfig` section."""
     overrides = {key: value for key, value in values.items() if value is not None}
     _check(mode, overrides)
-    if any(limit in overrides for limit in LIMITS):  # or the file's other limit would apply as well
+    # otherwise the file's other limit would apply, too
+    if any(limit in overrides for limit in LIMITS):
         overrides = {**dict.fromkeys(LIMITS), **overrides}
     return overrides
 

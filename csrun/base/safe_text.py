@@ -1,13 +1,13 @@
-"""Text of unknown origin, made safe to show on a terminal."""
+"""Escaping of untrusted text for display on a terminal."""
 
 _KEPT = "\n\t"
 
 
 def printable(text: str) -> str:
-    r"""The text with all that a terminal would obey or hide shown as escapes, e.g. ``\x1b``.
+    r"""Escape the control and invisible characters of a text, e.g. ``\x1b``.
 
-    Line ends and tabs stay. Names of scripts, modules and keys, and what other accounts wrote, may
-    hold escape sequences: they would change the reader's screen, title or clipboard.
+    Line ends and tabs stay. Names of scripts, modules and keys, and text written by other accounts,
+    may contain escape sequences that change the reader's screen, title or clipboard.
     """
     if text.isprintable():
         return text
@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    r"""The same for one cell of a table, or one line: line ends and tabs are escaped as well."""
+    r"""Escape a text for one line or table cell: line ends and tabs are escaped, too."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them."""
+"""Sizes in bytes, parsed from and formatted as text."""
 
 import re
 
@@ -9,7 +9,7 @@ BYTES_WORDS, SIZE_WORDS = "a number of bytes", "a size such as 8GiB or 1.5 GB"
 
 
 def bytes_in(size: int | str) -> int:
-    """Bytes, from a number of them or a text such as 8GiB or 1.5 GB.
+    """Convert a number of bytes, or text such as 8GiB or 1.5 GB, to bytes.
 
     Raises: ValueError for any other text
     """
@@ -22,7 +22,7 @@ def bytes_in(size: int | str) -> int:
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes in the unit that leaves a number below a thousand."""
+    """Format bytes in the unit that leaves a number below a thousand."""
     for unit in ("TB", "GB", "MB", "KB"):
         if nbytes >= _UNITS[unit]:
             return f"{nbytes / _UNITS[unit]:.1f} {unit}"

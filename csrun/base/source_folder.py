@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-# Not csrun.__path__: in an editable install a folder `csrun` next to the user's script, such as a
-# clone of the repository, makes it a namespace package whose path begins with that folder.
+# Not csrun.__path__: in an editable install, a folder `csrun` next to the user's script (such as a
+# clone of the repository) makes csrun a namespace package whose path begins with that folder.
 SOURCE_FOLDER = Path(__file__).parents[1]

@@ -1,8 +1,8 @@
-"""Values that csrun keeps in small files and reads back: JSON, whole, with a checksum.
+"""Values stored in small files: JSON with a checksum.
 
-The one way out and in. A file is what was written, to the last bit, or it is damaged: nothing is
-ever read as something else. The checksum stands in the file as its first key, so that it is plain
-JSON for everybody else; it covers what follows it.
+All of csrun's JSON files are written and read here. The first key is a checksum over the rest of
+the file, which remains plain JSON for other readers. A file that differs in any bit from what was
+written is reported as damaged.
 """
 
 import re
@@ -19,7 +19,7 @@ from csrun.base.files import find, write_whole
 
 T = TypeVar("T")
 
-#: What msgspec raises for bytes that are no message: anybody may send any.
+#: Exceptions of msgspec for bytes that are not a valid message.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _HEAD = re.compile(rb'\{\s*"crc32":\s*"([0-9a-f]{8})",')
 
@@ -29,9 +29,9 @@ class DamagedError(CsrunError):
 
 
 def text_of(value: msgspec.Struct | Mapping[str, Any]) -> bytes:
-    """Encode a value for a file: JSON of its fields, after their checksum.
+    """Encode a value as JSON, with the checksum as first key.
 
-    Raises: UsageError for a name or an argument that is no text, as the shell hands on any bytes
+    Raises: UsageError for a string with bytes that are not valid Unicode, as a shell may pass them
     """
     try:
         plain = msgspec.json.format(msgspec.json.encode(value), indent=1)
@@ -42,9 +42,9 @@ def text_of(value: msgspec.Struct | Mapping[str, Any]) -> bytes:
 
 
 def value_of(text: bytes, kind: type[T]) -> T:
-    """The value that a file holds.
+    """Decode the value of a file.
 
-    Raises: DamagedError, with what is wrong
+    Raises: DamagedError, with the reason
     """
     head = _HEAD.match(text)
     if head is None:
@@ -61,23 +61,23 @@ def value_of(text: bytes, kind: type[T]) -> T:
 def write(
     path: Path, value: msgspec.Struct, *, durable: bool = True, mode: int | None = None
 ) -> None:
-    """Write a value's file, whole or not at all, as `csrun.base.files.write_whole`."""
+    """Write a value's file atomically, as `csrun.base.files.write_whole`."""
     write_whole(path, text_of(value), durable=durable, mode=mode)
 
 
 @dataclass(frozen=True)
 class OwnedValue(Generic[T]):
-    """A value, and the account whose file holds it: what is written in it proves nothing."""
+    """Value with the account that owns its file; another account's content is not trusted."""
 
     value: T
     uid: int
 
 
 def read(path: Path, kind: type[T], what: str, remedy: str = "remove the file") -> T:
-    """The value of a file that `write` has written; messages call it `what`. Links are followed.
+    """Read the value of a file written by `write`; `what` names it in messages. Links are followed.
 
-    Raises: FileNotFoundError; DamagedError for what is not what was written; CsrunError when it
-    cannot be read, or is no regular file
+    Raises: FileNotFoundError; DamagedError if the content was changed; CsrunError if the file
+    cannot be read, or is not a regular file
     """
     return _read(path, kind, what, remedy, follow=True).value
 
@@ -85,7 +85,7 @@ def read(path: Path, kind: type[T], what: str, remedy: str = "remove the file") 
 def read_owned(
     path: Path, kind: type[T], what: str, remedy: str = "remove the file"
 ) -> OwnedValue[T]:
-    """The same of a file in its own place: a link is not followed."""
+    """Read a value and its owner as `read`, without following a link."""
     return _read(path, kind, what, remedy, follow=False)
 
 

@@ -11,7 +11,7 @@ from csrun.base.errors import OutputError
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output; its failure is an error of its own kind, once, then it takes anything."""
+    """Standard output. The first failed write raises OutputError; later writes are dropped."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -22,7 +22,7 @@ class _StandardOutput(io.FileIO):
 
 
 class _StandardError(io.FileIO):
-    """Standard error; once nobody reads it, what is written goes to the fallback file."""
+    """Standard error; after its reader is gone, output goes to the fallback file."""
 
     fallback = Path(os.devnull)
 
@@ -35,9 +35,9 @@ class _StandardError(io.FileIO):
 
 
 def prepare() -> None:
-    """Put something into the place of closed streams, and wrap those that are open.
+    """Wrap the standard streams, and open a replacement for closed ones.
 
-    The next file to be opened would get a closed stream's descriptor, and the output with it.
+    Otherwise the next opened file would get a closed stream's descriptor, and the output with it.
     """
     if sys.stdout is not None:
         sys.stdout = _wrapped(sys.stdout, _StandardOutput)
@@ -49,9 +49,9 @@ def prepare() -> None:
 
 
 def flush_output() -> None:
-    """Write what standard output has buffered: at the interpreter's exit a failure is lost.
+    """Flush standard output. A failure at the interpreter's exit would be lost.
 
-    Raises: OutputError when it takes no more; it takes anything from then on
+    Raises: OutputError if the write fails; later writes are dropped
     """
     try:
         if sys.stdout is not None:
@@ -62,9 +62,9 @@ def flush_output() -> None:
 
 
 def failed_output(error: BaseException) -> OutputError | None:
-    """The error of a standard output that takes no more, as far as that can be found.
+    """Return the error of a standard output that failed, as far as it can be determined.
 
-    `error` is what has ended the script: the buffer may hold nothing of what could not be written.
+    error: exception that ended the script; the buffer may no longer hold the text that failed.
     """
     try:
         flush_output()
@@ -76,19 +76,19 @@ def failed_output(error: BaseException) -> OutputError | None:
 
 
 def _is_unread() -> bool:
-    """True if standard output is a pipe that nobody reads any more."""
+    """True if standard output is a pipe without a reader."""
     pipe = select.poll()
     pipe.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & select.POLLERR for _, events in pipe.poll(0))
 
 
 def keep_errors_in(path: Path) -> None:
-    """From now on, what standard error does not take any more is appended to this file."""
+    """From now on, append output that standard error does not accept to this file."""
     _StandardError.fallback = path
 
 
 def _wrapped(stream: TextIO, kind: type[io.FileIO]) -> TextIO:
-    """The stream as one of this kind; what its encoding lacks becomes a `?`."""
+    """Wrap a stream in this class; characters that its encoding lacks become `?`."""
     raw = kind(stream.fileno(), "w", closefd=False)
     errors = "replace" if stream.errors == "strict" else stream.errors
     is_by_line = stream.isatty() or kind is _StandardError
@@ -98,7 +98,7 @@ def _wrapped(stream: TextIO, kind: type[io.FileIO]) -> TextIO:
 
 
 def _redirect(descriptor: int, path: Path) -> None:
-    """Let a descriptor be that of a file; the null device where it cannot be opened."""
+    """Redirect a descriptor to a file, or to the null device if it cannot be opened."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
         target = os.open(path, flags, 0o600)

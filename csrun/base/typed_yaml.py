@@ -1,4 +1,4 @@
-"""Plain values as typed structs; errors name the key's path, rule and value."""
+"""Conversion of plain values to typed structs; errors name the key's path, rule and value."""
 
 import difflib
 import re
@@ -16,17 +16,18 @@ from csrun.base.errors import UsageError
 S = TypeVar("S", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<rule>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-NOT_THERE_YET = "not_there_yet"  # in msgspec.Meta(extra=…): words for each such value
-WORDS = "words"  # in msgspec.Meta(extra=…): what such a value is, for people
-_ANY_KEY = "[...]"  # how msgspec names a value of a mapping whose keys are free
+# in msgspec.Meta(extra=…): message for each value that is not supported yet
+NOT_THERE_YET = "not_there_yet"
+WORDS = "words"  # in msgspec.Meta(extra=…): description of a valid value
+_ANY_KEY = "[...]"  # msgspec's name of a value in a mapping with free keys
 _LONGEST_VALUE = 80
 
 
 def convert(raw: Any, kind: type[S], path: Path | str) -> S:
-    """Plain values as a struct; `path`: of their file, or who has given them.
+    """Convert plain values to a struct; `path` names their file or source in messages.
 
     Raises: UsageError with the file, the path of the key, the rule and the value; for an unknown
-    key or choice with a guess at what was meant
+    key or choice with a suggestion
     """
     if endless := _not_finite(raw, ""):
         raise UsageError(f"{path}: {endless}")
@@ -39,7 +40,7 @@ def convert(raw: Any, kind: type[S], path: Path | str) -> S:
 
 
 def check_keys(raw: Any, kind: type[S], path: Path | str) -> None:
-    """Plain values whose keys are those of a struct's fields, whatever their values.
+    """Check that the keys of plain values are fields of a struct; the values are not checked.
 
     Raises: UsageError as `convert`
     """
@@ -48,7 +49,7 @@ def check_keys(raw: Any, kind: type[S], path: Path | str) -> None:
 
 
 def _not_finite(value: Any, path: str) -> str | None:
-    """The first number in `value` that is none to compute with, as a sentence."""
+    """Return a message about the first number that is NaN or infinite, or None."""
     if isinstance(value, float) and not isfinite(value):
         return f"{path}: must be a finite number, got {value}"
     if not isinstance(value, dict | list):
@@ -58,7 +59,7 @@ def _not_finite(value: Any, path: str) -> str | None:
 
 
 def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
-    """The first key in `value` that `kind` has no field for, as a sentence; None: all are known."""
+    """Return a message about the first key that is not a field of `kind`, or None."""
     if kind is None or not isinstance(value, dict | list):
         return None
     if isinstance(value, dict) and (structs := _structs(kind)):
@@ -75,7 +76,7 @@ def _unknown_in(value: Any, kind: Type | None, path: str) -> str | None:
 
 
 def _unknown_choice(value: dict[Any, Any], structs: list[StructType], path: str) -> str:
-    """Message about a mapping whose tag field is missing or unknown."""
+    """Return a message about a mapping whose tag field is missing or unknown."""
     tag_field, known = structs[0].tag_field, [str(struct.tag) for struct in structs]
     if tag_field not in value:
         return f"{path}: missing required field {tag_field}, one of {', '.join(known)}"
@@ -85,7 +86,7 @@ def _unknown_choice(value: dict[Any, Any], structs: list[StructType], path: str)
 
 
 def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
-    """A validation error as `path: rule, got value`."""
+    """Format a validation error as `path: rule, got value`."""
     match = _AT.match(str(error))
     rule, path = (match["rule"], match["path"] or "") if match else (str(error), "")
     path = path.partition(_ANY_KEY)[0]
@@ -93,16 +94,17 @@ def _explain(error: msgspec.ValidationError, raw: Any, root: Type) -> str:
     if "missing required field" in rule:
         return where + rule.removeprefix("Object ").replace("`", "")
     value, kind = _at(raw, root, path)
-    if error.__cause__ is None:  # msgspec's own rule
+    if error.__cause__ is None:  # msgspec's rule
         choices = [str(choice) for part in union_members(kind) for choice in _choices(part)]
         guess = _not_there_yet(kind, value) or suggestion(value, choices)
         return f"{where}must be {_wanted(kind)}, got {_shorten(value)}{guess}"
-    got = "" if isinstance(value, dict) else f", got {_shorten(value)}"  # the rule names its keys
+    # the rule names the keys already
+    got = "" if isinstance(value, dict) else f", got {_shorten(value)}"
     return f"{where}{rule[0].lower()}{rule[1:]}{got}"
 
 
 def _at(raw: Any, root: Type, path: str) -> tuple[Any, Type]:
-    """The value at a path, and the type that it should have."""
+    """Return the value at a path, and its expected type."""
     value, kind = raw, root
     for token in re.findall(r"[^.\[\]]+", path):
         key = int(token) if isinstance(value, list) else token
@@ -111,7 +113,7 @@ def _at(raw: Any, root: Type, path: str) -> tuple[Any, Type]:
 
 
 def _below(kind: Type, value: Any, key: Any) -> Type | None:
-    """The type that `value[key]` should have, where `value` should be of `kind`; None: any."""
+    """Return the expected type of `value[key]`, where `value` should be of `kind`; None for any."""
     for part in union_members(kind):
         match part:
             case inspect.ListType() | inspect.VarTupleType() if isinstance(value, list):
@@ -172,7 +174,7 @@ def _choices(part: Type) -> list[Any]:
 
 
 def union_members(kind: Type) -> Iterator[Type]:
-    """The types of which a value may have any, None aside: a key that may be absent."""
+    """Return the types of a union without None, which stands for a missing key."""
     if isinstance(kind, inspect.Metadata):
         kind = kind.type
     parts = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
@@ -184,7 +186,7 @@ def _structs(kind: Type) -> list[StructType]:
 
 
 def _struct_of(structs: list[StructType], value: dict[Any, Any]) -> StructType | None:
-    """The struct that a mapping is meant to be: the only one, or the one that its tag names."""
+    """Return the struct type of a mapping: the only one, or the one that its tag selects."""
     if len(structs) == 1:
         return structs[0]
     return next((s for s in structs if s.tag_field and value.get(s.tag_field) == s.tag), None)
@@ -201,7 +203,7 @@ def _join(path: str, key: object) -> str:
 
 
 def _not_there_yet(kind: Type, value: Any) -> str:
-    """Message of a type about a value that is planned but not supported: no guess at another."""
+    """Return a type's message about a value that is not supported yet, which gets no suggestion."""
     words = (kind.extra or {}).get(NOT_THERE_YET, {}) if isinstance(kind, inspect.Metadata) else {}
     return f": {words[value]}" if isinstance(value, str) and value in words else ""
 
@@ -212,7 +214,7 @@ def unknown_key(key: object, known: Collection[str], path: str = "") -> str:
 
 
 def suggestion(got: object, known: Collection[str], *, and_all: bool = False) -> str:
-    """A guess at what was meant, as the end of a message; empty when nothing is like it."""
+    """Return the suggestion of a similar word as the end of a message; empty without one."""
     close = difflib.get_close_matches(str(got), known, n=1)
     if close:
         return f"; did you mean {close[0]}?"

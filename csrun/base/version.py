@@ -1,18 +1,21 @@
-"""The version of csrun, a part of every compile's checksum; those of what a run computes with."""
+"""Versions of csrun and of the packages that a run computes with.
+
+csrun's version is part of each compile's checksum.
+"""
 
 import platform
 from collections.abc import Iterable
 
 VERSION = "0.1.0"
-COMPARED = ("numpy", "torch")  # their arithmetic is a run's
+COMPARED = ("numpy", "torch")  # packages whose arithmetic a run uses
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions of csrun, of Python and of `COMPARED` here, by name; of these, those installed.
+    """Return the versions of csrun, Python and the installed packages of `COMPARED`, by name.
 
-    Nothing is imported for it.
+    Nothing is imported.
     """
-    from importlib import metadata  # slow, and of use only here
+    from importlib import metadata  # slow import, only needed here
 
     found = {"csrun": VERSION, "Python": platform.python_version()}
     for name in COMPARED:
@@ -24,9 +27,9 @@ def installed_versions() -> dict[str, str]:
 
 
 def differing(versions_of: Iterable[tuple[str, dict[str, str]]]) -> dict[str, dict[str, list[str]]]:
-    """The names whose versions differ between places: each with its versions, and who has them.
+    """Return the names whose versions differ between places, with each version and its places.
 
-    A place that lacks a name has the version `none`.
+    A place without the package has the version `none`.
     """
     places = list(versions_of)
     names = dict.fromkeys(name for _, versions in places for name in versions)

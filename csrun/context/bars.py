@@ -16,11 +16,11 @@ from rich.text import Text
 
 from csrun.context.link import Progress
 
-BAR_WIDTH = 20  # narrower than rich's, so that a loss and a wait fit beside it in 100 columns
+BAR_WIDTH = 20  # narrower than rich's default: a loss and a wait time fit next to it in 100 columns
 
 
 class RateColumn(ProgressColumn):
-    """Units done a second, for operations that name their unit."""
+    """Column with units per second, for operations that name their unit."""
 
     def render(self, task: Task) -> Text:
         unit, speed = task.fields["unit"], task.finished_speed or task.speed
@@ -30,7 +30,7 @@ class RateColumn(ProgressColumn):
 
 
 class Bars:
-    """One bar for each unfinished operation; lines printed meanwhile stay above them."""
+    """Progress bars, one for each unfinished operation; printed lines stay above them."""
 
     def __init__(self) -> None:
         self._progress = RichProgress(
@@ -47,11 +47,11 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def write(self, text: str) -> None:
-        """Print above the bars."""
+        """Print a line above the bars."""
         self._progress.console.out(text, end="", highlight=False)
 
     def update(self, progress: Progress) -> None:
-        """Show how far an operation is; without a total until one is known."""
+        """Update the progress of an operation; its total may be unknown at first."""
         self._progress.start()
         total = progress.total or None
         if progress.what not in self._tasks:

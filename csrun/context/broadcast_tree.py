@@ -1,8 +1,8 @@
-"""The tree of SwarmX tasks between the wafers of several CS systems and MemoryX on other machines.
+"""Tree of SwarmX tasks between the wafers of several CS systems and MemoryX on other machines.
 
-Of the FAN_OUT children of a task the first is the task below it, whose wafers come before its own.
-So a sum of its children's, in their order, is the chain of additions that one machine makes, to the
-last bit; and no tree of this fan-out has fewer tasks.
+A task has at most FAN_OUT children. Its first child is the SwarmX task below it, whose wafers
+precede its own. Adding the gradients of the children in order is therefore the same sequence of
+additions as on one machine, with the same bits. No tree of this fan-out has fewer tasks.
 """
 
 from itertools import pairwise
@@ -11,9 +11,10 @@ FAN_OUT = 4
 
 
 def wafers_below(systems: int) -> list[range]:
-    """The wafers right below each task, by the numbers of their systems; MemoryX's own child first.
+    """Return the indices of the systems whose wafers are children of each task, MemoryX's child
+    first.
 
-    One system needs no task.
+    One system needs no SwarmX task.
     """
     if systems == 1:
         return []
@@ -22,5 +23,5 @@ def wafers_below(systems: int) -> list[range]:
 
 
 def swarmx_tasks(systems: int) -> int:
-    """Number of tasks of the tree for so many systems."""
+    """Return the number of SwarmX tasks for this many systems."""
     return len(wafers_below(systems))

@@ -1,16 +1,16 @@
 """Termination of a task: at once, or at the next step boundary of its training.
 
-All tasks of a job get SIGTERM at the same time (SIGINT comes from a terminal), from the launcher or
-from Slurm itself. A task outside of a run ends at once: the wrapper of a task raises Terminated
-wherever it is. In a run of the estimator:
+All tasks of a job get SIGTERM at the same time (SIGINT if it comes from a terminal), from the
+launcher or from Slurm. Outside of a run, the task wrapper raises Terminated in the main thread at
+once. In a run of the estimator:
 
-- the chief of a training goes on to the next step boundary, writes a checkpoint, and ends; it ends
-  at once when a peer is lost, when the job's grace is nearly over, and by a second SIGINT, after
-  BURST_S;
-- MemoryX, the wafer and the streamers go on until the chief is gone: weights are where they are
-  until it has read them. The launcher signals them again when the chief's process has ended, for a
-  task that does not look at its connection to the chief just then;
-- before the training begins, in a compile for instance, and in an evaluation there is nothing to
+- The chief of a training continues to the next step boundary, writes a checkpoint, and ends. It
+  ends at once when a peer is lost, when the job's grace period is nearly over, and on a second
+  SIGINT that arrives after BURST_S.
+- MemoryX, the wafer and the streamers continue until the chief has ended, because the chief still
+  reads the weights from them. The launcher signals them again when the chief's process has ended,
+  for a task that does not check its connection to the chief at that moment.
+- Before the training begins, for instance in a compile, and in an evaluation there is nothing to
   save: the chief ends at once, and its peers with it.
 """
 
@@ -28,8 +28,8 @@ from csrun.context.job import REASON_FILE
 from csrun.context.task import current
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-DISCARD_S = 2.0  # of a grace, for what is begun to be discarded
-DISCARD_SHARE = 0.2  # the same of a short one
+DISCARD_S = 2.0  # part of the grace period that is reserved for cleaning up
+DISCARD_SHARE = 0.2  # the same for a short grace period
 REASON_BYTES = 200
 REASON_S = 2.0  # for a launcher to write it
 REASON_SHARE = 0.1  # the same of a short grace
@@ -44,7 +44,7 @@ def describe_signal(signum: int) -> str:
 
 
 def reason_to_end(asked: signal.Signals) -> str:
-    """Event that this process is asked to end by, as its job's launcher says it, else the signal.
+    """Return the event that the launcher gave as reason for ending this process, else the signal.
 
     Tasks get SIGTERM whatever the event was: Ctrl-C, a time limit. Slurm signals them before their
     launcher, which is waited for.
@@ -61,16 +61,16 @@ def reason_to_end(asked: signal.Signals) -> str:
 
 
 def never() -> bool:
-    """Nothing makes the end come at once."""
+    """Return False: nothing ends the block early."""
     return False
 
 
 class DeferredEnding:
-    """A signal that asks to end is kept in here, and delivered when the block is left.
+    """Context manager that defers a signal to end until the block is left.
 
-    It is delivered at once when `is_over` says so as it comes, when `grace_s` is nearly over, and
-    when it is a second Ctrl-C. Outside of the main thread, which alone gets signals, this does
-    nothing.
+    The signal is delivered at once if `is_over` returns True when it arrives, when `grace_s` is
+    nearly over, and when it is a second Ctrl-C. Outside of the main thread, which alone receives
+    signals, this has no effect.
 
     Units: asked_at_s of CLOCK_MONOTONIC
     """
@@ -87,7 +87,7 @@ class DeferredEnding:
 
     @property
     def left_s(self) -> float | None:
-        """Grace that is left for an operation that starts now; None when it has no end."""
+        """Remaining grace period of an operation that starts now, in seconds; None if unlimited."""
         if self.grace_s is None:
             return None
         return self.asked_at_s + _last_moment_s(self.grace_s) - monotonic()
@@ -95,7 +95,7 @@ class DeferredEnding:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for signum in ENDING_SIGNALS:
-                # A signal that is ignored, as by nohup, stays so.
+                # A signal that is ignored, as under nohup, stays ignored.
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):
                     self._old[signum] = signal.signal(signum, self._take)
         return self
@@ -110,7 +110,8 @@ class DeferredEnding:
         came = signal.Signals(signum)
         is_second_key = self.asked is signal.SIGINT and came is signal.SIGINT
         is_second_key &= monotonic() - self.asked_at_s >= BURST_S
-        is_worker = os.getpid() != self._pid  # forked by the user's code, which wants it to end
+        # in a process that the user's code forked, which has to end
+        is_worker = os.getpid() != self._pid
         if is_worker or self.is_late or is_second_key or self._is_over():
             _deliver(came, self._restore()[came], frame)
         elif self.asked is None:
@@ -124,16 +125,15 @@ class DeferredEnding:
             self._timer.start()
 
     def _be_late(self) -> None:
-        """In the timer's thread: have the main thread take a signal, whatever it waits for."""
+        """Called in the timer's thread: interrupt the main thread, whatever it waits for."""
         self.is_late = True
         main = threading.main_thread().ident
         if main is not None and self._old:
-            # A signal interrupts the system call that the main thread waits in, as a flag would
-            # not.
+            # A signal interrupts the system call in which the main thread waits; a flag would not.
             signal.pthread_kill(main, signal.SIGTERM)
 
     def _restore(self) -> dict[signal.Signals, Any]:
-        """The signals as they were; what their handlers were."""
+        """Restore the previous signal handlers."""
         old, self._old = self._old, {}
         if self._timer is not None:
             self._timer.cancel()
@@ -148,6 +148,6 @@ def _last_moment_s(grace_s: float) -> float:
 
 def _deliver(signum: signal.Signals, handler: Any, frame: FrameType | None) -> None:
     if callable(handler):
-        handler(signum, frame)  # not raised anew: the system call that we are in would go on
+        handler(signum, frame)  # not raised again: the interrupted system call would be resumed
     else:
         signal.raise_signal(signum)

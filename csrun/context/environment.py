@@ -1,4 +1,7 @@
-"""Environment variables: read, passed on as a whole, replaced in a forked task."""
+"""Environment variables of this process, for other programs, and of a forked task.
+
+All other packages but `site` access the environment through this module.
+"""
 
 import os
 import re
@@ -16,30 +19,31 @@ JOB_DIR = "CSRUN_JOB_DIR"
 SITE = "CSRUN_SITE"
 WAFER = "CSRUN_WAFER"
 RANK = "SLURM_PROCID"
-ALLOCATION = "CSRUN_ALLOCATION"  # in a batch script of csrun's: the systems that its job was given
+# set in csrun's batch scripts: names of the systems allocated to the job
+ALLOCATION = "CSRUN_ALLOCATION"
 _NO_SYSTEM = "-"
-ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # of cs_input_analyzer: where to leave what was measured
-PREPARATION = "CSRUN_PREPARATION"  # what the command's words ask for in place of a run
-#: For a process that forks: the threads of a BLAS do not survive it.
+ANALYSIS_DIR = "CSRUN_ANALYSIS_DIR"  # set by cs_input_analyzer: folder for its measurements
+PREPARATION = "CSRUN_PREPARATION"  # preparation that the command requests instead of a run
+#: Threads of a BLAS library do not survive a fork.
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
 class SlurmPlace:
-    """Slurm's variables of a process that srun has started; all else is in the job's plan.
+    """Slurm's variables of a process started by srun; other data are in the job's plan.
 
-    Of a heterogeneous job some of Slurm's variables are those of another component.
+    In a heterogeneous job some of Slurm's variables describe another component.
     """
 
     node_id: int
     node: str
     job_id: int
-    launch_address: str  # of the node that srun was started on
-    account: str = ""  # that the job is charged to; empty where the cluster has no accounts
+    launch_address: str  # of the node on which srun was started
+    account: str = ""  # account that the job is charged to; empty if the cluster has no accounts
 
 
 def slurm_place() -> SlurmPlace:
-    """The place of this process, one of those that srun has started on each node."""
+    """Return the place of this process among those that srun started on each node."""
     variables = os.environ
     return SlurmPlace(
         int(variables[RANK]),
@@ -52,10 +56,10 @@ def slurm_place() -> SlurmPlace:
 
 @dataclass(frozen=True)
 class SlurmAllocation:
-    """Resources of the Slurm job that this process runs in; its nodes are those of the job.
+    """Resources of the Slurm job around this process; its nodes are those of the job.
 
-    is_whole: the job is one piece, without components. is_users: it was not csrun that asked for
-    it, nor is it csrun's to end.
+    is_whole: the job has no separate components.
+    is_users: the user requested the allocation, and csrun must not end it.
     """
 
     systems: tuple[str, ...]
@@ -64,15 +68,15 @@ class SlurmAllocation:
 
 
 def users_job() -> int | None:
-    """The job of Slurm's that this process runs in, if it is not csrun's own."""
+    """Return the id of the Slurm job around this process, unless csrun submitted that job."""
     number = os.environ.get("SLURM_JOB_ID", "")
     return int(number) if number.isdigit() and ALLOCATION not in os.environ else None
 
 
 def leave_users_job() -> None:
-    """Forget the job around this process: srun and sbatch then ask for a new one.
+    """Remove the variables of the surrounding job, so that srun and sbatch request a new one.
 
-    Source: srun(1), INPUT ENVIRONMENT VARIABLES, for those that a user may have set
+    Source: srun(1), INPUT ENVIRONMENT VARIABLES, for the variables that a user may have set
     """
     names = ("ACCOUNT", "CLUSTERS", "CONF", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION")
     kept = {f"SLURM_{name}" for name in (*names, "WCKEY")}
@@ -81,7 +85,7 @@ def leave_users_job() -> None:
 
 
 def allocation() -> SlurmAllocation | None:
-    """The allocation that this process runs in, if it is the script of a batch job of csrun's."""
+    """Return the allocation of this process if it is the script of one of csrun's batch jobs."""
     given = os.environ.get(ALLOCATION)
     if given is None:
         return None
@@ -89,12 +93,12 @@ def allocation() -> SlurmAllocation | None:
 
 
 def allocation_words(systems: Iterable[str]) -> tuple[str, str]:
-    """Shell words that start a program in an allocation with these systems."""
+    """Return the start of a command that runs a program in an allocation with these systems."""
     return "env", f"{ALLOCATION}={','.join(systems) or _NO_SYSTEM}"
 
 
 def restarted_job() -> int | None:
-    """The number of the batch job that this process runs in, when Slurm has started it again.
+    """Return the id of the batch job of this process if Slurm has restarted it.
 
     Source: sbatch(1), SLURM_RESTART_COUNT
     """
@@ -103,30 +107,30 @@ def restarted_job() -> int | None:
 
 
 def analysis_dir() -> Path | None:
-    """The folder of the analysis that this process is run for, if it is."""
+    """Return the folder for measurements if this process runs for cs_input_analyzer."""
     given = os.environ.get(ANALYSIS_DIR)
     return Path(given) if given else None
 
 
 class Preparation(StrEnum):
-    """Requests that replace a run: no CS system is needed, and no step taken."""
+    """Preparations that replace a run: they need no CS system and compute no step."""
 
     COMPILE_ONLY = "compile_only"
     VALIDATE_ONLY = "validate_only"
 
 
 def preparation() -> Preparation | None:
-    """Request of the command that a launcher of csrun's runs in this process; None for a run.
+    """Return the preparation that the launcher's command requests; None for a run.
 
-    A script need not read its own command line for these words to hold.
+    It applies even if the script does not parse its own command line.
     """
     given = os.environ.get(PREPARATION)
     return Preparation(given) if given else None
 
 
 def for_srun() -> dict[str, str]:
-    """The environment that srun and the tasks under it get: what a batch job's script gets of
-    its own step is not for them.
+    """Return the environment of srun and its tasks, without variables of the batch script's step.
+    step.
     """
     of_the_step = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK")
     dropped = {
@@ -140,15 +144,17 @@ def for_srun() -> dict[str, str]:
 
 
 def for_sbatch() -> dict[str, str]:
-    """The environment that sbatch gets: its variables would win against what a script asks for."""
+    """Return the environment of sbatch, without variables that would override the script's options.
+    options.
+    """
     dropped = {"SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", *_said_by_csrun("SBATCH")}
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 def partition(named: str | None, *, batch: bool) -> str | None:
-    """The partition that sbatch, or srun, takes; None for the default one.
+    """Return the partition that sbatch or srun would use; None for the default.
 
-    A variable of sbatch's wins against what the script asks for, one of srun's does not.
+    sbatch's variable overrides the script's option; srun's does not.
 
     Source: sbatch(1) and srun(1), INPUT ENVIRONMENT VARIABLES
     """
@@ -158,25 +164,27 @@ def partition(named: str | None, *, batch: bool) -> str | None:
 
 
 def _said_by_csrun(prefix: str) -> list[str]:
-    """Input variables of Slurm's commands for what a job's layout and options decide."""
+    """Return whether csrun sets this input variable of Slurm's commands from the layout and
+    options.
+    """
     names = ("DISTRIBUTION", "EXCLUSIVE", "EXPORT", "EXPORT_ENV", "GRES", "HINT", "LABELIO",
              "OUTPUT", "SIGNAL", "STDERRMODE", "STDOUTMODE", "TIMELIMIT")  # fmt: skip
     return [f"{prefix}_{name}" for name in names]
 
 
 def inherited() -> dict[str, str]:
-    """A copy of this process's environment, to start another program with."""
+    """Return a copy of this process's environment, for another program."""
     return dict(os.environ)
 
 
 def adopt(variables: Mapping[str, str]) -> None:
-    """Set these variables in this process: for a task that was forked, not started."""
+    """Set variables in this process; for a forked task, whose environment cannot be passed."""
     os.environ.update(variables)
 
 
 @contextmanager
 def adopted(name: str, value: str) -> Iterator[None]:
-    """A variable that this process and what it starts have for a while."""
+    """Context manager that sets a variable for this process and its children."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -189,7 +197,7 @@ def adopted(name: str, value: str) -> Iterator[None]:
 
 
 def adopt_array(array_id: int, index: int, indices: Iterable[int]) -> None:
-    """Be the launcher of an array's element, as its tasks will see.
+    """Set the variables of an array element's launcher, for its tasks.
 
     Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES
     """
@@ -211,17 +219,17 @@ DEBUG = "CSRUN_DEBUG"
 
 
 class DebugLevel(IntEnum):
-    """Debug output on the console besides a run's own lines."""
+    """Debug output on the console in addition to a run's log lines."""
 
     NOTHING = 0
-    PASSES = 1  # the compiler's passes: how long each took, what it did
-    STAGES = 2  # the module's text after each of them, too
+    PASSES = 1  # each compiler pass: its time and its changes
+    STAGES = 2  # also the module's text after each pass
 
 
 def debug_level() -> DebugLevel:
-    """The level that the user asks for.
+    """Return the requested debug level.
 
-    Raises: UsageError for a value that is none
+    Raises: UsageError for an invalid value
     """
     text = os.environ.get(DEBUG, "0")
     try:
@@ -232,16 +240,18 @@ def debug_level() -> DebugLevel:
 
 
 def state_dir() -> Path:
-    """The folder of csrun's durable state: `CSRUN_STATE_DIR`, or the user's state folder."""
+    """Return the folder of durable state: `CSRUN_STATE_DIR`, or the user's state folder."""
     if override := os.environ.get("CSRUN_STATE_DIR"):
         return Path(override)
-    import platformdirs  # not needed where a site sets the folder
+    import platformdirs  # not needed where the site sets the folder
 
     return Path(platformdirs.user_state_dir("csrun"))
 
 
 def cache_dir() -> Path:
-    """The folder of what csrun can make again: `CSRUN_CACHE_DIR`, or the user's cache folder."""
+    """Return the folder of data that can be regenerated: `CSRUN_CACHE_DIR`, or the user's cache
+    folder.
+    """
     if override := os.environ.get("CSRUN_CACHE_DIR"):
         return Path(override)
     import platformdirs
@@ -250,24 +260,24 @@ def cache_dir() -> Path:
 
 
 def site_state_dir(site_name: str) -> Path:
-    """The part of the state that belongs to one site: its systems, nodes and jobs."""
+    """Return the state folder of a site: its systems, nodes and jobs."""
     return state_dir() / site_name
 
 
 def account_state_dir(site_name: str, shared: bool = False) -> Path:
-    """The part of a site's state that is this account's: its jobs and their records."""
+    """Return this account's part of a site's state folder: its jobs and their records."""
     if not shared:
         return site_state_dir(site_name)
     return site_state_dir(site_name) / "accounts" / str(os.getuid())
 
 
-_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars has it
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # the syntax of os.path.expandvars
 
 
 def jobs_dir_of(site_name: str, configured: str | None = None, shared: bool = False) -> Path:
-    """The folder of this account's job folders: what the site file says, else in csrun's state.
+    """Return the folder of this account's job folders, from the site file or in the state folder.
 
-    Raises: UsageError for a variable in it that is not set
+    Raises: UsageError if it contains a variable that is not set
     """
     if configured is None:
         return account_state_dir(site_name, shared) / "jobs"
@@ -283,8 +293,10 @@ def jobs_dir_of(site_name: str, configured: str | None = None, shared: bool = Fa
 def every_jobs_dir(
     site_name: str, configured: str | None = None, shared: bool = False
 ) -> list[Path]:
-    """The folders of job folders of all accounts that this account can find: with `$USER` in
-    jobs_dir, or on a shared site, those of others next to its own.
+    """Return the folders with job folders of all accounts, as far as this account can find them.
+
+    These are the folders that jobs_dir gives for other values of `$USER`, or the state folders of
+    other accounts on a shared site.
     """
     if configured is None:
         if not shared:
@@ -302,26 +314,26 @@ ORIGINAL_COMMAND = "SSH_ORIGINAL_COMMAND"
 
 
 class LoginRole(StrEnum):
-    """Permission of a key: change the systems, or look at them."""
+    """Permission of an SSH key: administer the systems, or view them."""
 
     ADMIN = "admin"
     USER = "user"
 
 
 class SshLogin(msgspec.Struct, frozen=True):
-    """One connection; without a command it wants the prompt."""
+    """One SSH connection; without a command it opens the `cs>` prompt."""
 
     role: LoginRole
     command: str | None
 
 
 def ssh_login() -> SshLogin:
-    """The log-in that this process is for. A key that names no role may look only.
+    """Return the SSH login that this process serves. A key without a role may only view.
 
     Source: sshd(8), AUTHORIZED_KEYS FILE FORMAT, environment="NAME=value"; sshd_config(5),
     ForceCommand, for SSH_ORIGINAL_COMMAND
 
-    Raises: UsageError for a role that there is not
+    Raises: UsageError for an unknown role
     """
     role = os.environ.get(ROLE, LoginRole.USER)
     try:
@@ -332,11 +344,11 @@ def ssh_login() -> SshLogin:
 
 
 def use_torch_for_keras() -> None:
-    """Have Keras take its PyTorch backend when it is imported, unless the user has set another."""
+    """Select Keras's PyTorch backend, unless the user has set another; call before the import."""
     os.environ.setdefault("KERAS_BACKEND", "torch")
 
 
 def use_keras_2_for_tensorflow() -> None:
-    """Have tf.keras be Keras 2, as models of TensorFlow 1 need, and TensorFlow log errors only."""
+    """Make tf.keras Keras 2, which TensorFlow 1 models need, and let TensorFlow log only errors."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

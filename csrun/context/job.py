@@ -1,5 +1,7 @@
-"""The job as its tasks see it, in files of its folder: the plan, written before any task starts,
-the progress of the run, and the CS systems that it has had.
+"""The job as its tasks see it, in files of the job folder.
+
+These are the plan, written before any task starts, the progress of the run, and the leases of CS
+systems.
 """
 
 import os
@@ -22,21 +24,22 @@ SECRET_BYTES = 32
 ENDED_DIR = "ended"
 REASON_FILE = "reason_to_end"
 RUNS_DIR = "runs"
-LIVE_LOCK = "live.lock"  # held by the launcher, and named after it
+LIVE_LOCK = "live.lock"  # held by the launcher, named after its process
 TELEMETRY_FILE = "telemetry.json"
-SHOWN_MODE = 0o640  # whatever the umask: on a board the group reads it, a job's folder is private
+# whatever the umask: in a board folder the group reads the file; a job folder is private
+SHOWN_MODE = 0o640
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret of a job, from its file.
+    """Read the secret of a job from its file.
 
-    Raises: CsrunError for one that another account can have written, or read, and for none
+    Raises: CsrunError if the file is missing, or if another account could have written or read it
     """
     try:
         found = find(path, SECRET_BYTES, follow=False)
     except OSError as error:
         raise CsrunError(f"{path}: job secret cannot be read: {error.strerror}") from error
-    # Whoever could have written it could join the job as one of its tasks.
+    # Whoever could write the file could join the job as one of its tasks.
     if found.uid == os.geteuid() and not found.mode & 0o077 and len(found.data) == SECRET_BYTES:
         return found.data
     raise CsrunError(
@@ -47,7 +50,10 @@ def read_secret(path: Path) -> bytes:
 
 
 def ended_file(job_dir: Path, rank: int) -> Path:
-    """The file that the launcher makes when a task has ended well: nobody need wait for it."""
+    """Return the file that the launcher creates when a task has ended without error.
+
+    Other tasks need not wait for that task.
+    """
     return job_dir / ENDED_DIR / str(rank)
 
 
@@ -59,13 +65,14 @@ class Role(StrEnum):
     MEMORYX = "memoryx"
     SWARMX = "swarmx"
     WAFER = "wafer"
-    TASK = "task"  # a command that is not one of csrun's interpreters: no role in a training
+    # task of a command that is not one of csrun's interpreters: no role in a training
+    TASK = "task"
 
 
 def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
-    """Names of the peers of a run: there are many streamers, and a wafer a system.
+    """Return the name of a peer of the run: its role, with a number if there are several.
 
-    MemoryX is mostly one task, of rank 1; further ones, and SwarmX, have their rank after the name.
+    MemoryX of rank 1 is named without its rank; further MemoryX tasks, and SwarmX, with it.
     """
     match role:
         case Role.MEMORYX if rank > 1:
@@ -78,24 +85,24 @@ def peer_name(role: Role, rank: int = 0, system: str | None = None) -> str:
 
 
 class Hosts(StrEnum):
-    """Machines of a job's tasks, and so the wires between them."""
+    """Machines of a job's tasks, which determine how tasks connect."""
 
-    SHARED = "shared"  # one machine, whatever its nodes are called: Unix sockets, shared memory
-    SEPARATE = "separate"  # every node is a machine of its own: TCP from one to another
+    SHARED = "shared"  # all nodes are one machine: Unix sockets, shared memory
+    SEPARATE = "separate"  # each node is a separate machine: TCP between them
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The machine of a task: its name, equal for tasks that share it, and its IP address."""
+    """Machine of a task: its name, equal for tasks on the same machine, and its IP address."""
 
     name: str
     address: str
 
 
 class TaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One planned task: its rank, its role, and where it runs.
+    """One planned task: its rank, its role, and its node.
 
-    `address` is the IP address under which tasks of other nodes reach this one; of use only in a
-    job whose hosts are separate.
+    address: IP address at which tasks on other nodes reach this one; only used if hosts are
+        separate.
     """
 
     rank: int
@@ -108,16 +115,18 @@ class TaskEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`job.json`: what every task of the job may know.
+    """`job.json`: data that all tasks of a job share.
 
-    `mode` is the execution mode that the interpreter of the command needs, None for a command
-    that is not one of csrun's interpreters. `site` is the site's name or the path of its file.
-    `systems` are the CS systems that a cluster's scheduler has given the job, if it has.
-    `grace_s` is the time from the word to end until a task is killed, `max_restarts` how often its
-    tasks may start again after a failure, `time_limit_s` the time that the job has from their first
-    start. `board` is the folder where other accounts of a shared site read how far the job is;
-    without it that lies in the job's own folder.
-    With `hosts` separate, two tasks share a machine exactly when their entries name the same node.
+    mode: execution mode of the command's interpreter; None if the command is not one of csrun's
+        interpreters.
+    site: name of the site, or path of its file.
+    systems: CS systems that a cluster's scheduler allocated to the job.
+    grace_s: time between the signal to end and the kill of a task.
+    max_restarts: maximum number of restarts of the tasks after a failure.
+    time_limit_s: time limit of the job from the first start of its tasks.
+    board: folder in which other accounts of a shared site read the job's progress; None: the job
+        folder.
+    hosts: if separate, two tasks share a machine exactly if their entries name the same node.
     """
 
     job_id: int
@@ -136,18 +145,18 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     board: str | None = None
 
     def telemetry_dir(self, job_dir: Path) -> Path:
-        """The folder of the job's telemetry and its uses of systems."""
+        """Folder of the job's telemetry and of its leases."""
         return job_dir if self.board is None else Path(self.board)
 
     def write(self, job_dir: Path) -> None:
-        """Write the file into `job_dir`, whole or not at all."""
+        """Write the file into `job_dir` atomically."""
         stored.write(job_dir / JOB_FILE, self, durable=False)
 
     @staticmethod
     def read(job_dir: Path) -> "JobFile":
-        """Read the file of a job's folder.
+        """Read the file of a job folder.
 
-        Raises: CsrunError for one that a crash of the machine has damaged, and for none
+        Raises: CsrunError if it is missing, or was damaged by a crash of the machine
         """
         path = job_dir / JOB_FILE
         try:
@@ -159,11 +168,14 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Telemetry(msgspec.Struct, frozen=True):
-    """`telemetry.json`: how far the run on its CS systems is, said by its chief now and then.
+    """`telemetry.json`: progress of the run, published by its chief at intervals.
 
-    systems: those that share each batch; arena_bytes: of each. run: e.g. `training`; last_step,
-    step_rate_per_s: None when unknown; detail: e.g. its loss. loss, input_share, straggler: as in
-    Progress.
+    systems: CS systems that share each batch.
+    arena_bytes: memory used on each system.
+    run: kind of the run, e.g. `training`.
+    last_step, step_rate_per_s: None when unknown.
+    detail: text such as the loss.
+    loss, input_share, straggler: as in Progress.
 
     Units: updated_s in seconds since the epoch
     """
@@ -181,12 +193,12 @@ class Telemetry(msgspec.Struct, frozen=True):
     straggler: str = ""
 
     def write(self, job_dir: Path) -> None:
-        """Write the file into `job_dir`, whole or not at all."""
+        """Write the file into `job_dir` atomically."""
         stored.write(job_dir / TELEMETRY_FILE, self, durable=False, mode=SHOWN_MODE)
 
     @staticmethod
     def read(job_dir: Path) -> "Telemetry | None":
-        """Read the file of a job's folder; None when there is none, or not one like this."""
+        """Read the file of a job folder; None if it is missing or invalid."""
         with suppress(FileNotFoundError, CsrunError):
             return stored.read_owned(job_dir / TELEMETRY_FILE, Telemetry, "the telemetry").value
         return None
@@ -196,7 +208,7 @@ USES_FILE = "systems.json"
 
 
 class SystemUse(msgspec.Struct, frozen=True):
-    """One lease of a system; None for what has not come, or that nobody lived to tell."""
+    """One lease of a system; None for events that have not happened, or were not recorded."""
 
     system: str
     asked: datetime
@@ -205,13 +217,13 @@ class SystemUse(msgspec.Struct, frozen=True):
 
 
 class SystemUses(msgspec.Struct, frozen=True):
-    """`systems.json`: the leases of a job, in their order."""
+    """`systems.json`: the leases of a job, in order."""
 
     uses: tuple[SystemUse, ...]
 
 
 class UseLog:
-    """The leases of a job, in its folder. A disk that is full loses them, and ends no run."""
+    """Log of a job's leases, in its folder. On a full disk entries are lost; the run continues."""
 
     def __init__(self, job_dir: Path) -> None:
         self._path = job_dir / USES_FILE
@@ -219,14 +231,14 @@ class UseLog:
         self._asked = 0
 
     def ask(self, *systems: str) -> None:
-        """Systems are wanted from now on, all of them or none."""
+        """Record that the job requests these systems; it gets all of them or none."""
         asked, self._asked = now(), len(systems)
         self._uses += [SystemUse(system, asked) for system in systems]
         self._write()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Record the leases of the last request while inside."""
+        """Context manager that records the leases of the last request."""
         self._change(taken=now())
         try:
             yield
@@ -245,12 +257,12 @@ class UseLog:
 
 
 def read_uses(job_dir: Path) -> tuple[SystemUse, ...]:
-    """Telemetry of a job's chief so far; none when a crash of the machine has damaged it."""
+    """Return the leases of a job so far; none if a crash of the machine has damaged the file."""
     with suppress(FileNotFoundError, CsrunError):
         return stored.read_owned(job_dir / USES_FILE, SystemUses, "the leases").value.uses
     return ()
 
 
 def now() -> datetime:
-    """This moment, as a record keeps it."""
+    """Return the current time in the format of records."""
     return datetime.now(UTC)

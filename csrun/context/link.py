@@ -1,7 +1,8 @@
-"""Link of a task to its launcher: failure reports (files), progress and spawn requests (socket).
+"""Connection of a task to its launcher: failure reports (files), progress and spawn requests
+(socket).
 
-A failure is a file, because it must survive both ends: the task that writes it is about to die,
-and under Slurm no launcher process may be listening.
+A failure report is a file because it must outlive both processes: the task that writes it is
+ending, and under Slurm the launcher may not be listening.
 """
 
 import os
@@ -21,26 +22,28 @@ REPORT_DIR = "reports"
 
 
 def link_name(node_id: int) -> str:
-    """The name of the socket of a node that has one of its own, as on a cluster."""
+    """Return the socket's name for a node with a separate socket, as on a cluster."""
     return f"link-{node_id}.sock"
 
 
 class TaskReportKind(StrEnum):
     """Kind of a task's failure."""
 
-    ERROR = "error"  # an exception that is a bug: traceback shown
-    USER_ERROR = "user_error"  # a CsrunError: one clear line
-    EXIT = "exit"  # sys.exit(n) by the user's code
-    PEER_LOST = "peer_lost"  # a consequence, never the first cause
+    ERROR = "error"  # exception that is a bug; the traceback is shown
+    USER_ERROR = "user_error"  # CsrunError; one line is shown
+    EXIT = "exit"  # sys.exit(n) in the user's code
+    PEER_LOST = "peer_lost"  # consequence of another failure, never the first cause
 
 
 class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A task's own word on why it ends. `time_s` is CLOCK_MONOTONIC, comparable on one machine.
+    """A task's report on the reason why it ends.
 
-    `log_bytes` is the length of the task's log before the traceback was written to it, so that the
-    launcher forwards what came before and shows the traceback once, at the end; None while the task
-    still runs and may write more. `lost` is the name
-    of the peer that a PEER_LOST is about, `step` that of the training that lost it.
+    time_s: time of CLOCK_MONOTONIC, comparable on one machine.
+    log_bytes: length of the task's log before the traceback; the launcher forwards the log up to
+        there and prints the traceback once, at the end. None while the task still runs and may
+        write more.
+    lost: name of the lost peer, for PEER_LOST.
+    step: step of the training that lost the peer.
     """
 
     rank: int
@@ -54,7 +57,7 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int | None = None
 
     def write(self, job_dir: Path, name: str | None = None) -> None:
-        """Write the report into the job's folder, whole or not at all."""
+        """Write the report into the job folder atomically."""
         folder = job_dir / REPORT_DIR
         folder.mkdir(0o700, exist_ok=True)
         path = folder / f"{name or self.rank}.json"
@@ -62,19 +65,21 @@ class TaskReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def read(job_dir: Path, name: str) -> "TaskReport | None":
-        """Report of a task in the job's folder; None when it cannot be read."""
+        """Read the report of a task in the job folder; None if it cannot be read."""
         with suppress(FileNotFoundError, CsrunError):
             return stored.read(job_dir / REPORT_DIR / f"{name}.json", TaskReport, "the report")
         return None
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """Progress of a long operation; `total` 0 when unknown, `text` e.g. 'loss 0.41'.
+    """Progress of a long operation.
 
-    unit: what is counted, e.g. 'steps', for an operation whose rate is shown.
-
-    Of a training, `loss` is the last step's, `input_share` the part of its time that the wafer has
-    waited for batches, `straggler` the one streamer that delays it, if there is one.
+    total: 0 when unknown.
+    text: details such as 'loss 0.41'.
+    unit: unit of the count, e.g. 'steps', for operations whose rate is shown.
+    loss: loss of a training's last step.
+    input_share: share of the training's time in which the wafer waited for batches, 0 to 1.
+    straggler: rank of the only streamer that delays the training, if there is one.
     """
 
     what: str
@@ -88,11 +93,11 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class SpawnWafer(msgspec.Struct, frozen=True, tag="spawn_wafer"):
-    """Ask the launcher to start the wafer process of one CS system, as a task of the job.
+    """Request to the launcher to start the wafer process of one CS system, as a task of the job.
 
-    It runs under the fork server, so that its death is seen, named and reaped like any other
-    task's. What is run is for the receiver to say: a message names a system of the site and the
-    number of a run, and no command.
+    The fork server starts it, so that its end is noticed, reported and reaped as for any other
+    task. For security the message names a system of the site and the number of a run, not a
+    command.
     """
 
     system: str
@@ -103,10 +108,10 @@ Message = Progress | SpawnWafer
 
 
 class JobLink:
-    """A task's connection to its launcher: a Unix datagram socket in the job's folder.
+    """Connection of a task to its launcher: a Unix datagram socket in the job folder.
 
-    Datagrams are msgpack of one `Message`. A launcher that is gone is a PeerLost for `spawn_wafer`,
-    and nothing for `progress`.
+    A datagram is one `Message`, encoded as msgpack. If the launcher has ended, `spawn_wafer` raises
+    PeerLost and `progress` does nothing.
     """
 
     def __init__(self, job_dir: Path, rank: int, node_id: int = 0) -> None:
@@ -118,9 +123,9 @@ class JobLink:
         self._encoder = msgspec.msgpack.Encoder()
 
     def progress(self, progress: Progress) -> None:
-        """Show how far the job is; losing one is no harm."""
+        """Send the progress of the job; a lost message does no harm."""
         try:
-            # A launcher that is stopped must not hold up a training.
+            # A stopped launcher must not block a training.
             self._send(progress, socket.MSG_DONTWAIT)
         except OSError:
             return
@@ -128,7 +133,7 @@ class JobLink:
     def spawn_wafer(self, request: SpawnWafer) -> None:
         """Start a wafer process.
 
-        Raises: PeerLost when the launcher is gone.
+        Raises: PeerLost if the launcher has ended
         """
         try:
             self._send(request, 0)
@@ -136,7 +141,7 @@ class JobLink:
             raise PeerLost(f"rank {self._rank} lost its launcher: {error}") from error
 
     def _send(self, message: Message, flags: int) -> None:
-        # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+        # Socket paths are limited to 108 bytes, job folders are not: use the folder's descriptor.
         folder = os.open(self._job_dir, os.O_RDONLY | os.O_DIRECTORY)
         try:
             address = f"/proc/self/fd/{folder}/{self._name}"
@@ -151,7 +156,7 @@ class JobLink:
 def report_of(
     rank: int, error: BaseException, traceback_text: str, log_bytes: int | None = None
 ) -> TaskReport:
-    """The report of a task that ends by `error`."""
+    """Return the report of a task that ends with `error`."""
     kind, code, message = TaskReportKind.ERROR, 1, f"{type(error).__name__}: {error}"
     if isinstance(error, PeerLost):
         kind, message = TaskReportKind.PEER_LOST, str(error)
@@ -166,12 +171,12 @@ def report_of(
 
 
 def _with_notes(error: CsrunError) -> str:
-    """One line: the error's own, and what was noted on its way here."""
+    """Return the error and its notes in one line."""
     return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def exit_code_of(error: SystemExit) -> int:
-    """The exit code that Python gives to a SystemExit."""
+    """Return the exit code that Python would use for a SystemExit."""
     if error.code is None:
         return 0
     return error.code & 0xFF if isinstance(error.code, int) else 1

@@ -1,4 +1,4 @@
-"""A run's command, and a second run of it in another model_dir, in which values are recorded."""
+"""Command of a run, and its second run with recorded values in another model_dir."""
 
 import os
 import sys
@@ -11,17 +11,18 @@ import msgspec
 from csrun.base.run_command import RunCommand
 from csrun.context.environment import adopt
 
-_COMMAND = "CSRUN_COMMAND"  # of a launcher: its own command line
+_COMMAND = "CSRUN_COMMAND"  # command line of the launcher
 _RERUN = "CSRUN_RERUN"
-_BEFORE_ARGUMENTS = 3  # words of a launcher's command: python -m MODULE
+_BEFORE_ARGUMENTS = 3  # start of a launcher's command: python -m MODULE
 
 
 class Rerun(msgspec.Struct, frozen=True):
-    """Second run of a script, in which this differs from what the script says.
+    """Second run of a script, with these changes to what the script sets.
 
-    model_dir: a folder of its own. record_steps: the first and the last step in which values are
-    recorded. resumes: whether it starts from a checkpoint in model_dir. against_torch: PyTorch
-    computes the recorded steps, too.
+    model_dir: separate folder.
+    record_steps: first and last step whose values are recorded.
+    resumes: start from a checkpoint in model_dir.
+    against_torch: PyTorch also computes the recorded steps.
     """
 
     model_dir: str
@@ -30,28 +31,28 @@ class Rerun(msgspec.Struct, frozen=True):
     against_torch: bool = False
 
     def checkpoint_path(self, asked: Path | None) -> Path | None:
-        """The checkpoint that a training is to start from, None for the newest in model_dir."""
+        """Checkpoint from which a training starts, None for the newest in model_dir."""
         return None if self.resumes else asked
 
     def variables(self) -> dict[str, str]:
-        """Environment variables of the process that runs it."""
+        """Environment variables of the second run's process."""
         return {_RERUN: msgspec.json.encode(self).decode()}
 
 
 def rerun() -> Rerun | None:
-    """Return what differs in this process, if it runs something again."""
+    """Return the changes if this process is a second run."""
     text = os.environ.get(_RERUN)
     return msgspec.json.decode(text, type=Rerun) if text else None
 
 
 def keep_command(module: str) -> None:
-    """Have the tasks of this launcher know its command; module: that runs it."""
-    with suppress(FileNotFoundError):  # the folder is gone, of which the launcher tells
+    """Pass this launcher's command to its tasks; module: Python module of the launcher."""
+    with suppress(FileNotFoundError):  # the folder does not exist any more; the launcher reports it
         _keep(RunCommand((sys.executable, "-m", module, *sys.argv[1:]), str(Path.cwd())))
 
 
 def keep_arguments(arguments: Sequence[str]) -> None:
-    """Have the tasks know the launcher's command with other arguments, if they know it."""
+    """Pass the launcher's command with other arguments to the tasks, if it is known."""
     if (command := own_command(is_task=True)) is not None:
         _keep(RunCommand((*command.words[:_BEFORE_ARGUMENTS], *arguments), command.directory))
 
@@ -61,7 +62,9 @@ def _keep(command: RunCommand) -> None:
 
 
 def own_command(is_task: bool) -> RunCommand | None:
-    """Return the command of the run in this process: of a job's task its launcher's, if known."""
+    """Return the command of the run in this process: of a job's task that of its launcher, if
+    known.
+    """
     if text := os.environ.get(_COMMAND):
         return msgspec.json.decode(text, type=RunCommand)
     if is_task:

@@ -6,14 +6,16 @@ _checks: list[Callable[[], None]] = []
 
 
 def at_script_end(check: Callable[[], None]) -> None:
-    """Have the task's end call `check`, whose CsrunError is the task's."""
+    """Register `check` for the end of the task; a CsrunError that it raises becomes the task's
+    error.
+    """
     _checks.append(check)
 
 
 def check_script_end() -> None:
-    """Run the checks, in the order in which they were added.
+    """Run the checks in the order of registration.
 
-    Raises: CsrunError of the first that fails
+    Raises: CsrunError of the first check that fails
     """
     for check in _checks:
         check()

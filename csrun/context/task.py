@@ -1,4 +1,4 @@
-"""The context of this process: which task of which job it is, if any."""
+"""Context of this process: its job and task, if it is one."""
 
 import os
 import sys
@@ -17,17 +17,19 @@ from csrun.context.link import JobLink, report_of
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived: stop in order, as for a KeyboardInterrupt.
+    """SIGTERM arrived: clean up and end, as for a KeyboardInterrupt.
 
-    The launcher's task wrapper raises it, once, in the main thread of every Python task. Code that
-    has something to finish or to discard does so in `finally` or on this exception, within the
-    launcher's grace period, and lets it pass; the task then ends with exit code 143.
+    The launcher's task wrapper raises it once, in the main thread of every Python task. Code with
+    something to finish or discard does so in `finally`, or on this exception, within the grace
+    period, and lets the exception propagate. The task then ends with exit code 143.
     """
 
 
 class TaskContext(msgspec.Struct, frozen=True):
-    """One task's view of its job. `wafer` names the CS system whose wafer this process is, if any;
-    a wafer has the rank of the chief that asked for it.
+    """One task's view of its job.
+
+    wafer: name of the CS system if this process is its wafer; a wafer has the rank of the chief
+        that requested it.
     """
 
     job_dir: Path
@@ -46,18 +48,18 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def mode(self) -> ExecutionMode | None:
-        """The execution mode that the job's interpreter needs."""
+        """Execution mode of the job's interpreter."""
         return self.job.mode
 
     @property
     def streamers(self) -> tuple[int, ...]:
-        """Ranks of the streamers, in order; a single pipelined task streams to itself."""
+        """Ranks of the streamers, in order; a pipelined task without streamers is its own."""
         ranks = tuple(t.rank for t in self.job.tasks if t.role is Role.STREAMER)
         return ranks or (0,)
 
     @property
     def memoryx(self) -> int:
-        """Number of MemoryX tasks of the job: of weight streaming one or more."""
+        """Number of MemoryX tasks of the job; at least 1 in weight streaming."""
         return sum(task.role is Role.MEMORYX for task in self.job.tasks)
 
     @property
@@ -67,8 +69,9 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def streaming_cpus(self) -> tuple[int, ...]:
-        """CPUs that this streamer may use: its own, or, where streamers of the job have one in
-        common, on those of all of them.
+        """CPUs that this streamer may use.
+
+        If streamers of the job share CPUs, each may use the CPUs of all of them.
         """
         if self.job.hosts is not Hosts.SHARED:
             return self.entry.cpus
@@ -78,39 +81,39 @@ class TaskContext(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> Host | None:
-        """The machine that this task runs on; None where all tasks of the job share one."""
+        """Machine that this task runs on; None if all tasks of the job share one."""
         if self.job.hosts is Hosts.SHARED:
             return None
         return Host(self.entry.node, self.entry.address)
 
     @property
     def telemetry_dir(self) -> Path:
-        """The folder where this task's run says how far it is."""
+        """Folder in which this task publishes the progress of its run."""
         return self.job.telemetry_dir(self.job_dir)
 
     @property
     def secret(self) -> bytes:
-        """The job's shared secret, by which its tasks know each other.
+        """Shared secret of the job, with which its tasks authenticate each other.
 
-        Raises: CsrunError for one that another account can have written, or read
+        Raises: CsrunError if another account could have written or read it
         """
         return read_secret(self.job_dir / SECRET_FILE)
 
     @property
     def report_name(self) -> str:
-        """The name of this task's report file."""
+        """Name of this task's report file."""
         return str(self.rank) if self.wafer is None else f"wafer-{self.wafer}"
 
     def link(self) -> JobLink:
-        """A connection to this job's launcher."""
+        """Return a connection to this job's launcher."""
         return JobLink(self.job_dir, self.rank, self.entry.node_id)
 
 
 @lru_cache(maxsize=1)
 def current() -> TaskContext | None:
-    """This process's task, or None when no csrun launcher is around it.
+    """Return this process's task, or None outside of csrun's launchers.
 
-    Source: the launcher sets CSRUN_JOB_DIR; both launchers set SLURM_PROCID, the rank.
+    Source: the launcher sets CSRUN_JOB_DIR; both launchers set SLURM_PROCID, the rank
     """
     job_dir = os.environ.get(environment.JOB_DIR)
     if not job_dir:
@@ -124,16 +127,17 @@ def current() -> TaskContext | None:
 
 
 def report_before_closing(error: BaseException | None) -> None:
-    """Report an error that is about to close this task's connections, if it is in a job.
+    """Report an error before it closes this task's connections, if the task is in a job.
 
-    Its peers fail as soon as the connections close, and the launcher must find the cause by then.
-    The report at the task's exit replaces this one.
+    The peers fail as soon as the connections close; by then the launcher must find the cause. The
+    report at the task's exit replaces this one.
     """
     context = current()
     if context is None or not isinstance(error, Exception) or isinstance(error, PeerLost):
         return
     text = "".join(traceback.format_exception(error))
-    with suppress(OSError):  # on a full disk the report at the exit fails as well, and says so
+    # on a full disk the report at exit fails as well, and is reported there
+    with suppress(OSError):
         report_of(context.rank, error, text).write(context.job_dir, context.report_name)
 
 
@@ -141,10 +145,10 @@ _NAME = "csrun_mode"
 
 
 def interpreter_options(mode: ExecutionMode) -> tuple[str, str]:
-    """Options that make Python the interpreter of a mode."""
+    """Return the options with which Python is the interpreter of a mode."""
     return "-X", f"{_NAME}={mode}"
 
 
 def interpreter_mode() -> ExecutionMode:
-    """The mode of this interpreter; plain Python's is PIPELINED."""
+    """Return the mode of this interpreter; PIPELINED for plain Python."""
     return ExecutionMode(sys._xoptions.get(_NAME, ExecutionMode.PIPELINED))

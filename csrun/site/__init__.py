@@ -1,4 +1,6 @@
-"""Hardware of a site: YAML to frozen structs; the shipped sites lie in `site_configs/`."""
+"""Hardware of a site: YAML files decoded to frozen structs; `site_configs/` has the shipped ones.
+ones.
+"""
 
 from csrun.site.layout import JobLayout, streaming_single_task_nodes
 from csrun.site.load import DEFAULT_SITE, load, resolve

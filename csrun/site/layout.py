@@ -1,21 +1,24 @@
-"""Layout of a job's tasks on nodes: N nodes, the first S of a single task, T on each other.
+"""Layout of a job's tasks on its nodes: N nodes, S of them with one task, the others with T each.
 
-The one place of the formula tasks = S + (N - S) x T, and of what follows from it the other way.
+Defines the formula tasks = S + (N - S) x T and its inverses.
 """
 
 from dataclasses import dataclass
 
 
 def streaming_single_task_nodes(servers: int = 1, swarmx: int = 0) -> int:
-    """The least S of weight streaming: the nodes of the chief and of MemoryX and SwarmX tasks."""
+    """Minimum S of weight streaming: one node for the chief and for each MemoryX and SwarmX task.
+    task.
+    """
     return 1 + servers + swarmx
 
 
 @dataclass(frozen=True)
 class JobLayout:
-    """The numbers of a job, as csrun_wse has them: N, T, C CPUs a task, S.
+    """Layout of a job, with the numbers of csrun_wse: N nodes, T tasks, C CPUs per task, S.
 
-    Tasks are dealt to the nodes of several in turn when `cyclic`, else node after node is filled.
+    cyclic: deal tasks to the multi-task nodes in turn; otherwise one node is filled after the
+        other.
     """
 
     nodes: int
@@ -37,9 +40,9 @@ class JobLayout:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """The node of each rank, as srun's components place them.
+        """Return the node of each rank, as srun places the components.
 
-        Without single-task nodes the first node is a component by itself, filled first; only the
+        Without single-task nodes the first node is a separate component and is filled first; only
         nodes of the last component are dealt to in turn when `cyclic`.
         """
         first = max(1, self.single_task_nodes)
@@ -52,11 +55,11 @@ class JobLayout:
         return tuple(ids)
 
     def tasks_per_node_for(self, tasks: int) -> int:
-        """The least T by which these nodes carry so many tasks."""
+        """Return the minimum T with which these nodes have this many tasks."""
         return _ceil(tasks - self.single_task_nodes, self.nodes - self.single_task_nodes)
 
     def nodes_for(self, tasks: int, tasks_per_node: int) -> int:
-        """The least N that carries so many tasks, of T on a node of several."""
+        """Return the minimum N that has this many tasks, with T on each multi-task node."""
         return self.single_task_nodes + _ceil(tasks - self.single_task_nodes, tasks_per_node)
 
 

@@ -15,11 +15,11 @@ SHIPPED = Path(__file__).parent / "configs"
 
 
 def load(name_or_path: str | None = None) -> Site:
-    """Read a site: a shipped one by name, or a file by path; None takes CSRUN_SITE, else `local`.
+    """Read a site: a shipped one by name, or a file by path; None selects CSRUN_SITE, else `local`.
 
-    Raises: UsageError, with the path of the key, the rule and the value, when the file is wrong
+    Raises: UsageError, with the path of the key, the rule and the value, if the file is invalid
     """
-    from csrun.base import plain_yaml  # a task of a cluster starts sooner without YAML's parser
+    from csrun.base import plain_yaml  # tasks of a cluster start faster without the YAML parser
 
     path = _locate(resolve(name_or_path))
     site = typed_yaml.convert(plain_yaml.read(path), Site, path)
@@ -31,13 +31,13 @@ def load(name_or_path: str | None = None) -> Site:
 
 
 def resolve(name_or_path: str | None = None) -> str:
-    """Name or absolute path by which any process loads the same site."""
+    """Return a name or absolute path with which any process loads the same site."""
     wanted = name_or_path or os.environ.get(SITE_VARIABLE) or DEFAULT_SITE
     return wanted if wanted in shipped_sites() else str(Path(wanted).absolute())
 
 
 def shipped_sites() -> tuple[str, ...]:
-    """Names of the sites that come with csrun."""
+    """Return the names of the shipped sites."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 
 

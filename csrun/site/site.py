@@ -9,9 +9,9 @@ import msgspec
 from csrun.base.mode import GRACE_S, ExecutionMode
 
 DEFAULT_PORT = 9000
-DAY_S = 86_400  # no boot takes longer: a longer one is a mistake in the file
+DAY_S = 86_400  # above any real boot time: a longer one is a mistake in the file
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e15)]  # finite, and a petahertz of room
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0, le=1e15)]  # finite, and far above any clock
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=DAY_S)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -28,10 +28,12 @@ class Scheduler(StrEnum):
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The CPU nodes, all alike. Units: memory_gb in GiB.
+    """CPU nodes, all with the same properties.
 
-    With `addresses`, one a node, the nodes of a local site act as machines of their own: a task
-    reaches those of other nodes by TCP, under these IP addresses. Without, they share memory.
+    memory_gb: memory of a node, in GiB.
+    addresses: one IP address per node. With them the nodes of a local site behave as separate
+        machines: tasks connect to other nodes by TCP at these addresses. Without them tasks share
+        memory.
     """
 
     count: Positive
@@ -42,10 +44,12 @@ class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One CS system. `mode` is the execution mode it has when nobody has ever configured it.
+    """One CS system.
 
-    Units: sram_kb_per_core in KiB, clock_hz, io_gbit_per_s in 10^9 bit/s; boot_s, from the
-    command that activates or reboots it until it takes jobs
+    mode: its execution mode until it is first configured.
+
+    Units: sram_kb_per_core in KiB, clock_hz, io_gbit_per_s in 10^9 bit/s; boot_s is the time from
+    the command that activates or reboots it until it accepts jobs
     """
 
     name: Name
@@ -66,23 +70,23 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return with_port(self.address)
 
     def is_like(self, other: "System") -> bool:
-        """True if what is compiled for the other one runs on this one."""
-        # Nothing of these is in a compiled program.
+        """Return whether a program that was compiled for the other system runs on this one."""
+        # A compiled program depends on none of these.
         same = {"name": other.name, "address": other.address, "mode": other.mode}
         return msgspec.structs.replace(self, **same, boot_s=other.boot_s) == other
 
     @property
     def usable_width(self) -> int:
-        """Columns of the part of the fabric that takes programs.
+        """Columns of the part of the fabric that programs can use.
 
-        It is the largest rectangle of at most `usable_cores`, and of several such the one most like
-        the fabric in shape; the columns and rows around it stay free.
+        That part is the largest rectangle of at most `usable_cores` cores; of several, the one
+        closest to the fabric's aspect ratio. The other columns and rows stay unused.
         """
         return _usable_width(self.fabric_width, self.fabric_height, self.usable_cores)
 
     @property
     def usable_height(self) -> int:
-        """Rows of that part."""
+        """Rows of the part of the fabric that programs can use."""
         return min(self.fabric_height, self.usable_cores // self.usable_width)
 
     @property
@@ -96,7 +100,7 @@ class System(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.sram_kb_per_core * 1024
 
 
-@cache  # a compile asks some dozen times
+@cache  # cached because a compile reads it dozens of times
 def _usable_width(width: int, height: int, cores: int) -> int:
     def size_and_shape(columns: int) -> tuple[int, int]:
         rows = min(height, cores // columns)
@@ -106,7 +110,7 @@ def _usable_width(width: int, height: int, cores: int) -> int:
 
 
 def with_port(address: str) -> str:
-    """A host, or host:port, as host:port; hosts' names know no upper case."""
+    """Add the default port to a host without one, and convert the name to lower case."""
     return (address if ":" in address else f"{address}:{DEFAULT_PORT}").lower()
 
 
@@ -119,10 +123,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Retention of ended jobs' folders: the newest `keep_count`, of these those of the last
-    `keep_days`, of these as many as fit into `keep_mb` with those of running jobs.
+    """Retention of the folders of ended jobs. All three limits apply.
 
-    Units: keep_mb in 10^6 bytes
+    keep_count: number of newest folders.
+    keep_days: maximum age.
+    keep_mb: maximum total size, including the folders of running jobs, in 10^6 bytes.
     """
 
     keep_count: Positive = 20
@@ -131,18 +136,19 @@ class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site file, checked.
+    """A site file, validated.
 
-    `gres` is the scheduler's resource by which a job asks for a CS system, `{system}` in it the
-    system's name (`cs:{system}:1`), `gres_node` the node that has it; a local site leases its
-    systems itself and has neither. `jobs_dir` is the folder of a cluster's job folders, which all
-    nodes must share; without it they are in csrun's state folder. `container` is the image that
-    tasks of a cluster run in. `grace_s` is the time for a checkpoint after the signal to end.
-    `slurm_options` are asked for with every job of a cluster, those of `slurm_options_by_role` over
-    them by the nodes whose first task has that role. `prolog` are lines of bash, one
-    command each, that come before its scripts and tasks.
-    `jobs` says which folders of ended jobs are kept.
-    `shared`: several accounts of one group have the site, in one state folder (docs/cs-login.md).
+    gres: resource by which a Slurm job requests a CS system; `{system}` in it stands for the
+        system's name (`cs:{system}:1`). A local site leases its systems itself and has none.
+    gres_node: node that has these resources.
+    jobs_dir: folder of a cluster's job folders, shared by all nodes; default: csrun's state folder.
+    container: image in which the tasks of a cluster run.
+    grace_s: time between the signal to end and the kill, for a checkpoint.
+    slurm_options: options of every Slurm job of this site.
+    slurm_options_by_role: options that override them on the nodes whose first task has this role.
+    prolog: lines of bash, one command each, before scripts and tasks.
+    jobs: retention of the folders of ended jobs.
+    shared: accounts of one group share the site and its state folder (docs/cs-login.md).
     """
 
     name: Name
@@ -164,11 +170,11 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def gres_names_systems(self) -> bool:
-        """True if a job's resources tell which systems it asks for."""
+        """Return whether a job's resources name the requested systems."""
         return "{system}" in (self.gres or "")
 
     def gres_of(self, *systems: str) -> str | None:
-        """The resources by which a job asks for those systems, all in one request."""
+        """Return the resources by which a job requests these systems in one request."""
         if self.gres is None or not systems:
             return None
         return ",".join(self.gres.replace("{system}", system) for system in systems)
