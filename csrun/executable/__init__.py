@@ -1,4 +1,6 @@
-"""Executable: the output of a compile that a wafer loads; compiler and runtime meet only here."""
+"""Executable: the output of a compile that a wafer loads, and the interface of compiler and
+runtime.
+"""
 
 from csrun.base.mode import RunMode
 from csrun.executable import learning_rate, machine_code

@@ -1,6 +1,6 @@
-"""Prefetch: groups of weights that may come to a wafer before their visits.
+"""Prefetch schedule: weights that are sent to the wafer before the visits that use them.
 
-Both ends of a stream go by it, and the compile report: the wafer's slots, and those who draw them.
+The wafer, the sender of the weights and the compile report evaluate the same schedule.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from csrun.executable.stored_groups import Group
 
 
 def lie_over(group: Group, other: Group) -> bool:
-    """Return whether two groups have bytes of the weight slots in common."""
+    """Return whether two groups overlap in the wafer's weight slots."""
     start, other_start = group.slot_offset_bytes or 0, other.slot_offset_bytes or 0
     return start < other_start + other.sent_bytes and other_start < start + group.sent_bytes
 
@@ -17,12 +17,15 @@ def lie_over(group: Group, other: Group) -> bool:
 def fetches(
     groups: Sequence[Group], order: Sequence[Sequence[int]], least_bytes: int = 0
 ) -> list[list[int]]:
-    """For each visit, the groups that begin to come while it is computed, in the order of use.
+    """For each visit, return the groups whose transfer starts while it is computed, in order of
+    use.
 
-    A group may come as soon as nothing lies in its place that is used before it, and after all
-    that is used before it and comes, too. What is there from an earlier visit does not come again.
+    A group's transfer starts once its slot is free of weights that are still needed, and after the
+    transfers of all groups that are used before it. A group that is still resident from an earlier
+    visit is not transferred again.
 
-    order: the groups of each visit of a step. least_bytes: of a group; smaller ones are left out.
+    order: groups that each visit of a step uses.
+    least_bytes: groups below this size are not prefetched.
     """
     found: list[list[int]] = [[] for _ in order]
     earliest = 0
@@ -31,7 +34,7 @@ def fetches(
             first = _free_from(groups, order, visit, group)
             if groups[group].sent_bytes < least_bytes or first is None:
                 continue
-            # In the order of use: what comes later is not to delay what is needed sooner.
+            # In order of use, so that a later group never delays an earlier one.
             earliest = max(earliest, first)
             if earliest < visit:
                 found[earliest].append(group)
@@ -41,7 +44,9 @@ def fetches(
 def _free_from(
     groups: Sequence[Group], order: Sequence[Sequence[int]], visit: int, group: int
 ) -> int | None:
-    """The first visit since which a group's place is free for this one; None if it is there."""
+    """Return the first visit at which a group's slot is free; None if the group is still resident.
+    resident.
+    """
     for before in reversed(range(visit)):
         if group in order[before]:
             return None

@@ -1,4 +1,4 @@
-"""Arrays over memory: their types, alignment and views."""
+"""Arrays in memory blocks: types, alignment and views."""
 
 from collections.abc import Iterable
 from math import prod
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from csrun.executable.stored_groups import Parameter
 
-# A cache line, and the widest vector register of a CPU.
+# cache line, and widest vector register of a CPU
 ALIGNMENT_BYTES = 64
 
 
@@ -17,14 +17,14 @@ def nbytes_of(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def aligned(nbytes: int) -> int:
-    """Rounded up to the alignment of arrays."""
+    """Round up to the alignment of arrays."""
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def half_bytes(nbytes: int, states: Iterable[Parameter]) -> int:
-    """Bytes of a group's weights as words, and of its states behind them, as float32.
+    """Return the size of a group's weights as 16-bit words, followed by its states as float32.
 
-    nbytes: of both as float32
+    nbytes: size of both as float32.
     """
     return nbytes // 2 + sum(aligned(nbytes_of(p.shape, p.dtype)) for p in states)
 
@@ -37,5 +37,5 @@ Batch = tuple[Array, ...]
 
 
 def view(memory: Bytes, offset: int, shape: tuple[int, ...], dtype: str) -> Array:
-    """An array over `memory` (uint8[n]) at a byte offset; no copy."""
+    """Return an array in `memory` (uint8[n]) at a byte offset; no copy."""
     return memory[offset : offset + nbytes_of(shape, dtype)].view(dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""From a plan and memory to the arrays that a program works on, and the parts of a program."""
+"""Binding of a program to memory: the arrays it works on, and its functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,20 +15,22 @@ from csrun.executable.store_places import (
     words_offset,
 )
 
-WEYL = 0x9E3779B9  # 2**32 over the golden ratio: batches of a step go apart from other steps
+# 2**32 over the golden ratio: keeps the draws of a step's batches apart from those of other steps
+WEYL = 0x9E3779B9
 
 
 @dataclass(slots=True)
 class StepState:
-    """State of the step that a program computes; one object, changed in place.
+    """State of the step that a program computes; one object, updated in place.
 
-    index: the global step, from 0; it keys schedules and random draws.
+    index: global step, from 0; key of schedules and random draws.
     first_sample: index within the global batch of this minibatch's first sample.
-    rows: valid samples of the *global* batch; the others, after them, are padding.
-    counts: labels of the global batch that count, for each range of each input.
-    clip: what an update multiplies its gradients by, so that all together are not too long.
-    loss_scale: what the loss is multiplied by before the backward pass.
-    batch: which of its batches this is, of a step that takes several; is_last: the update follows.
+    rows: number of valid samples of the *global* batch; the rows after them are padding.
+    counts: number of labels of the global batch that count, for each range of each input.
+    clip: factor of the gradients that clips their global norm.
+    loss_scale: factor of the loss before the backward pass.
+    batch: index of the batch in a step with gradient accumulation.
+    is_last: whether this is the step's last batch, after which the update runs.
     """
 
     index: int = 0
@@ -42,18 +44,18 @@ class StepState:
 
     @property
     def draw(self) -> int:
-        """Counter of a batch's random draws: the step, and which of its batches this is."""
+        """Counter of a batch's random draws, from the step and the batch's index in it."""
         return (self.index + self.batch * WEYL) & 0xFFFFFFFF
 
     @property
     def valid(self) -> int:
-        """Valid samples from this minibatch's first one on."""
+        """Number of valid samples from this minibatch's first one on."""
         return max(0, self.rows - self.first_sample)
 
 
 @dataclass(frozen=True, slots=True)
 class WaferProgram:
-    """The wafer's part of a bound program: a function a visit of the plan, in its order."""
+    """Wafer's part of a bound program: one function per visit of the plan, in order."""
 
     visits: list[Callable[[Batch, StepState], None]]
 
@@ -63,10 +65,11 @@ Halves = tuple[Callable[[StepState], None], Callable[[StepState], None]]
 
 @dataclass(frozen=True, slots=True)
 class UpdateProgram:
-    """The learning algorithm's part of a bound program, a function a group.
+    """Update part of a bound program: one function per group.
 
-    squares: where gradients are clipped, the sums of squares of each of a group's. halves: of large
-    groups, two functions that do together what the group's does, and may run at once.
+    squares: with clipping, functions that return the sums of squares of a group's gradients.
+    halves: for large groups, two functions that together do the group's update, and may run
+        concurrently.
     """
 
     update: list[Callable[[StepState], None]]
@@ -75,19 +78,20 @@ class UpdateProgram:
 
 
 def share_of(plan: Plan) -> int:
-    """Samples of the batch that each system has."""
+    """Number of samples of the batch on each system."""
     return plan.batch_size // plan.systems
 
 
 def wafer_views(
     plan: Plan, arena: Bytes, store: AnyStore, minibatch: int = 0, is_added: bool = False
 ) -> dict[str, Array]:
-    """Views for the wafer's program: buffers by name, weights by parameter name, gradients as
-    `gradient/<parameter>`.
+    """Return the arrays of the wafer's program: buffers, weights by parameter name, and gradients
+    as `gradient/<parameter>`.
 
-    In weight streaming the weights are views of the arena's slots, else of the store. The gradients
-    of all minibatches but the first are views of the arena's partial gradients, as are those that
-    are to be added to earlier ones, and words of which the store has sums.
+    In weight streaming the weights are views of the arena's slots, otherwise of the store.
+    Gradients are views of the store. They are views of the arena's partial gradients for all
+    minibatches but the first, for those that are accumulated, and for 16-bit gradients that the
+    store sums in float32.
     """
     shift = minibatch * plan.minibatch_stride_bytes
     views = {b.name: view(arena, b.offset_bytes + shift, b.shape, b.dtype) for b in plan.buffers}
@@ -106,8 +110,7 @@ def wafer_views(
         views[p.name] = weights
         if (gradients := gradients_offset(plan, group)) is not None:
             memory = memory_of(store, group)
-            # The first minibatch writes to the store; what follows must not overwrite its
-            # gradients.
+            # The first minibatch writes to the store; later ones must not overwrite its gradients.
             if minibatch or is_added or plan.sums_words:
                 gradients, memory = plan.partial_offset_bytes, arena
             offset = gradients + place.offset_bytes
@@ -116,13 +119,13 @@ def wafer_views(
 
 
 def partial_gradients(plan: Plan, arena: Bytes) -> list[Bytes]:
-    """The bytes of each group's gradients of a minibatch; one buffer for all groups."""
+    """Return each group's gradients of a minibatch, as bytes; all groups share one buffer."""
     first = plan.partial_offset_bytes
     return [arena[first : first + group.sent_bytes] for group in plan.groups]
 
 
 def kept_outputs(plan: Plan, arena: Bytes) -> list[list[Array]]:
-    """For each output, where its values of each minibatch are kept over micro-batches."""
+    """For each output, return the arrays that keep its value of each minibatch of a step."""
     buffers = {b.name: b for b in plan.buffers}
     found, offset = [], plan.kept_offset_bytes
     for buffer in (buffers[output.buffer] for output in plan.outputs):
@@ -137,11 +140,11 @@ NO_LAYER = -1
 
 
 def _unmarked(layer: int) -> None:
-    """Nobody wants to know."""
+    """Default of programs without layer marks."""
 
 
 def _unrecorded(step: StepState, number: int, value: Array) -> None:
-    """Values are recorded by programs with a recording only."""
+    """Default of programs that record no values."""
 
 
 Record = Callable[[StepState, int, Array], None]
@@ -149,11 +152,13 @@ Record = Callable[[StepState, int, Array], None]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Runtime arguments of a program: the run's seed, for random draws.
+    """Runtime arguments of a program.
 
-    mark: called by a program with marks with the layer that begins, or NO_LAYER. threads: as many
-    as compute its machine code. record: called by a program that records or measures its values,
-    with each.
+    seed: the run's seed, for random draws.
+    mark: callback at the beginning of each layer, with its index or NO_LAYER, in programs compiled
+        with marks.
+    threads: number of threads of machine code.
+    record: callback with each value, in programs that record or measure values.
     """
 
     seed: int
@@ -168,11 +173,11 @@ BindUpdate = Callable[[Mapping[str, Array], Runtime], UpdateProgram]
 
 
 def store_of(plan: Plan, arena: Bytes, store: Bytes | None) -> Bytes:
-    """The store's bytes: the arena's front when the plan says so, else the given block.
+    """Return the store's bytes: the front of the arena if the plan says so, else the given block.
 
     Shapes: arena uint8[plan.arena_bytes] -> uint8[plan.store.nbytes]
     """
-    # On the CPU and pipelined there is no MemoryX whose memory it could be.
+    # On the CPU and in pipelined mode there is no MemoryX that could hold the store.
     if plan.store_in_arena:
         return arena[: plan.store.nbytes]
     if store is None:

@@ -1,4 +1,4 @@
-"""Kernels in machine code, bound to arrays: jobs for the threads, and what each call changes."""
+"""Kernels in machine code, bound to arrays."""
 
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_double, c_void_p
@@ -11,16 +11,18 @@ from csrun.executable.machine_code import MachineCode
 from csrun.executable.products import Tile
 from csrun.executable.team import Job, Team, bind_jobs
 
-CHUNKS = 4  # of a kernel's rows, for each thread: one that is late has others take over its share
+CHUNKS = 4  # of a kernel's rows per thread, so that others take over the rows of a late thread
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Code, threads and memory that the kernels of a program have in common.
+    """Code, threads and memory shared by the kernels of a program.
 
-    scratch: of each thread. parts: what threads leave to each other in a call. packed: an operand
-    of a product, packed for all of them. tile: of the products' code. pairs: of that for pairs of
-    bfloat16; None where the CPU has no instructions for them.
+    scratch: memory of each thread.
+    parts: memory in which the threads of a call exchange partial results.
+    packed: packed operand of a matrix product, shared by all threads.
+    tile: register tile of the code of matrix products.
+    pairs: register tile for pairs of bfloat16; None if the CPU lacks the instructions.
     """
 
     code: MachineCode
@@ -34,14 +36,16 @@ class Workspace:
 
 @dataclass(frozen=True)
 class KernelBinder:
-    """A function of the program in machine code; of arrays that lie otherwise, that of NumPy."""
+    """Function of the program that binds a kernel to arrays; NumPy's form is used for other
+    layouts.
+    """
 
     workspace: Workspace
     signature: KernelSignature
     numpy_form: Callable[..., Callable[..., None]]
 
     def __call__(self, *arrays: Any) -> Callable[..., None]:
-        """Bind arrays, and return what a step calls."""
+        """Bind arrays; return the function that a step calls."""
         signature = self.signature
         bound = [each for each in signature.arrays if not each.is_input]
         if not all(each.fits(arrays[each.argument]) for each in bound):
@@ -54,7 +58,7 @@ class KernelBinder:
 
 
 class BoundKernel:
-    """A kernel over arrays: called with the inputs of a batch and the numbers of a step."""
+    """A kernel bound to arrays, called with the inputs of a batch and the numbers of a step."""
 
     def __init__(
         self,
@@ -103,7 +107,9 @@ class BoundKernel:
         del kept
 
     def set_arguments(self, *values: Any) -> list[Array]:
-        """Set the inputs and numbers of the next run; the arrays returned must live until then."""
+        """Set the inputs and numbers of the next run; the caller keeps the returned arrays alive.
+        alive.
+        """
         inputs = [
             own if array.fits(own := values[array.argument]) else array.copied(own)
             for _, array in self._inputs
@@ -117,7 +123,7 @@ class BoundKernel:
 
 
 def _values_of(signature: KernelSignature, arrays: Sequence[Any]) -> Callable[..., Sequence[float]]:
-    """The numbers of a call: as they come, or of its step, and of the run that is bound last."""
+    """Return the function of a call's numbers: passed through, or computed from the step."""
     if signature.texts:
         text = f"lambda step=None: ({', '.join(signature.texts)},)"
         found: Callable[..., Sequence[float]] = eval(text, {"runtime": arrays[-1]})

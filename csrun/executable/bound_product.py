@@ -11,19 +11,21 @@ from csrun.executable.kernel_signature import KernelArray, ProductSignature
 from csrun.executable.products import ProductOperand, ProductPlan, plan_product
 from csrun.executable.team import BoundCall, Job, bind_jobs
 
-_MOST_KEPT = 64  # calls for inputs at so many addresses
+_MOST_KEPT = 64  # calls cached for each product, by the addresses of its inputs
 
 
 @dataclass(frozen=True)
 class ProductBinder:
-    """A function of the program that multiplies; arrays without machine code are left to NumPy."""
+    """Function of the program that binds a matrix product; NumPy's form is used for other layouts.
+    layouts.
+    """
 
     workspace: Workspace
     signature: ProductSignature
     numpy_form: Callable[..., Callable[..., None]]
 
     def __call__(self, *arrays: Any) -> Callable[..., None]:
-        """Bind arrays, and return what a step calls."""
+        """Bind arrays; return the function that a step calls."""
         signature = self.signature
         operands = (signature.a, signature.b, signature.out)
         if any(operand.is_input for operand in operands):
@@ -32,9 +34,9 @@ class ProductBinder:
         return call or self.numpy_form(*arrays)
 
     def bind(self, operands: Sequence[Array], kept: object) -> BoundCall | None:
-        """The call for a, b and out; None where they have no machine code.
+        """Return the call for a, b and out; None if machine code does not support their layout.
 
-        kept: arrays that live as long as the call
+        kept: arrays that the call keeps alive.
         """
         workspace = self.workspace
         left, right, result = map(ProductOperand.of, operands)
@@ -60,7 +62,7 @@ def _bound(workspace: Workspace, plan: ProductPlan, kept: object) -> BoundCall:
 
 
 class InputProduct:
-    """A product with inputs of the batch, which lie where few other batches lie."""
+    """A matrix product with inputs of the batch, whose addresses repeat after a few batches."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class InputProduct:
             if len(self._calls) == _MOST_KEPT:
                 self._calls.clear()
             own = [(inputs if o.is_input else self._arrays)[o.argument] for o in self._operands]
-            # Of inputs only the addresses are kept: batches must not stay in memory.
+            # Only the addresses are kept, so that batches are not kept in memory.
             self._calls[key] = self._binder.bind(own, self._arrays)
         call = self._calls[key]
         if call is None:

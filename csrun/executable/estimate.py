@@ -1,4 +1,4 @@
-"""Estimate of a plan, before anything has run: where layers lie, and how fast they are."""
+"""Estimates of a plan before anything has run: the placement of layers, and their speed."""
 
 import msgspec
 
@@ -17,7 +17,9 @@ class Rectangle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fabric region of a layer of a replica; in weight streaming each layer has all of it."""
+    """Fabric region of a layer of a replica; in weight streaming each layer uses the whole fabric.
+    fabric.
+    """
 
     layer: str
     rectangle: Rectangle
@@ -25,9 +27,9 @@ class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Estimate for one layer, taken alone.
+    """Estimate for one layer alone.
 
-    compute_utilization: share, 0 to 1, of what its PEs could compute meanwhile.
+    compute_utilization: share of its PEs' peak that it computes, 0 to 1.
     """
 
     layer: str
@@ -39,9 +41,10 @@ class LayerEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Estimate for the system, before anything has run.
+    """Estimate for the whole system.
 
-    active_pes: share, 0 to 1, of the usable PEs; compute_utilization: share of the peak.
+    active_pes: share of the usable PEs that have a layer, 0 to 1.
+    compute_utilization: share of the system's peak, 0 to 1.
     """
 
     samples_per_sec: float

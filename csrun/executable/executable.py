@@ -1,4 +1,4 @@
-"""An Executable: a compile directory, read and checked."""
+"""An Executable: a compile directory, read and verified."""
 
 import os
 import stat
@@ -43,7 +43,7 @@ PROGRAM_FILE = "program.py"
 MANIFEST_FILE = "manifest.json"
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _READ_BACK = (PLAN_FILE, PROGRAM_FILE)
-_LARGEST_BYTES = 256 << 20  # a plan has a few KB a layer, a program fewer
+_LARGEST_BYTES = 256 << 20  # a plan has a few KB per layer, a program less
 
 
 class UnreadableError(CsrunError):
@@ -51,15 +51,15 @@ class UnreadableError(CsrunError):
 
 
 class ForeignError(UnreadableError):
-    """Folder that another account owns or may write."""
+    """Folder or file that another account owns or may write."""
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled model: its plan and its program's text; `digest` is its manifest's SHA-256.
+    """A compiled model: its plan and the text of its program; `digest` is the manifest's SHA-256.
 
-    kernels: machine code of functions of the program, if it was compiled for that. ranges: folder
-    of measured ranges, in place of the one in its directory.
+    kernels: machine code of functions of the program, if it was compiled with it.
+    ranges: folder for measured ranges; None: the folder in the compile directory.
     """
 
     directory: Path
@@ -77,9 +77,9 @@ class Executable:
         minibatch: int = 0,
         is_added: bool = False,
     ) -> WaferProgram:
-        """The wafer's functions over this memory, for one of the minibatches in flight.
+        """Return the wafer's functions over this memory, for one of the minibatches in flight.
 
-        is_added: its gradients are to be added to those of earlier micro-batches.
+        is_added: add the gradients to those of earlier micro-batches.
         Shapes: arena uint8[plan.arena_bytes], store uint8[plan.store.nbytes]
         """
         if recorders := self._recorders():
@@ -88,7 +88,7 @@ class Executable:
         return bind(wafer_views(self.plan, arena, store, minibatch, is_added), runtime)
 
     def update_program(self, store: Bytes, runtime: Runtime) -> UpdateProgram:
-        """The learning algorithm's functions over a store, uint8[plan.store.nbytes]."""
+        """Return the update functions over a store, uint8[plan.store.nbytes]."""
         bind: BindUpdate = self._namespace(runtime.threads)["bind_update"]
         views = flat_views(self.plan, store)
         program = bind(views, runtime)
@@ -97,23 +97,27 @@ class Executable:
         return program
 
     def over(self, owner: Plan) -> "Executable":
-        """This one over the store of another; CsrunError where that does not fit it."""
+        """Return this Executable over the store of another; CsrunError if the store does not fit.
+        fit.
+        """
         return replace(self, plan=over_store_of(owner, self.plan))
 
     def with_store(self, store: StoreLayout) -> "Executable":
-        """This one with the run's store, which may be longer than its own."""
+        """Return this Executable with the run's store, which may be larger than its own."""
         return replace(self, plan=with_store(self.plan, store))
 
     def with_window(self, nbytes: int) -> "Executable":
-        """This one over its own store, with so many bytes for gradients at least."""
+        """Return this Executable with its own store, and a gradient window of at least this size.
+        size.
+        """
         return replace(self, plan=with_window(self.plan, nbytes))
 
     def of_system(self, system: int) -> "Executable":
-        """This one with the gradients where the system of this number has its own."""
+        """Return this Executable with the gradients at the offset of system k."""
         return replace(self, plan=of_system(self.plan, system))
 
     def _recorders(self) -> list[Record]:
-        """Receivers of the values that the program records or measures."""
+        """Return the receivers of the values that the program records or measures."""
         plan, found = self.plan, list[Record]()
         if plan.recording is not None:
             found.append(ValueRecorder(self.directory, plan.recording))
@@ -160,10 +164,10 @@ def _each_of(recorders: list[Record]) -> Record:
 
 
 class CompileManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifest.json: the SHA-256 of each file of a compile that is read back, by its name.
+    """manifest.json: SHA-256 of each file of a compile that is read back, by name.
 
-    arrays: names of files that the program reads, each the digest of its array. machine: machine
-    code, if there is any.
+    arrays: names of files with arrays that the program reads; each name is the array's digest.
+    machine: machine code, if there is any.
     """
 
     files: dict[str, str]
@@ -177,7 +181,7 @@ Files = Mapping[str, str | bytes]
 def manifest_of(
     files: Files, arrays: Iterable[str] = (), machine: KernelManifest | None = None
 ) -> str:
-    """The text of the manifest of a compile's files."""
+    """Return the text of the manifest of a compile's files."""
     names = (*_READ_BACK, *(name for name in MACHINE_CODE_FILES if name in files))
     digests = {name: sha256(_bytes(files[name])).hexdigest() for name in names}
     manifest = CompileManifest(digests, tuple(arrays), machine)
@@ -185,7 +189,7 @@ def manifest_of(
 
 
 def executable_of(directory: Path, files: Files) -> Executable:
-    """The Executable of files that lie, or are to lie, in a folder."""
+    """Return the Executable of files that are, or will be, in a folder."""
     plan = msgspec.json.decode(files[PLAN_FILE], type=Plan)
     head = _bytes(files[MANIFEST_FILE])
     kernels = None
@@ -201,20 +205,21 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def load(directory: Path, digest: str | None = None) -> Executable:
-    """Read an Executable: what lies there is what was compiled, to the last bit.
+    """Read an Executable and verify that it is bitwise what was compiled.
 
-    A program is code that will run as us, so it is taken from nobody but us and root.
+    A program is code that runs with the permissions of this account, so its files must belong to
+    this account or to root.
 
-    digest: that of the Executable which another task has read or made, which this one must be; it
-        is then as good, whoever has put it there.
+    digest: digest of the Executable that another task has read or made. If it matches, the owner of
+        the files does not matter.
 
-    Raises: UnreadableError when a file is missing, malformed or changed; ForeignError when others
-        own or may write it; CsrunError when it is another one than asked for
+    Raises: UnreadableError if a file is missing, malformed or changed; ForeignError if another
+    account owns it or may write it; CsrunError if the digest differs
     """
     try:
         with _opened(directory, is_known=digest is not None) as folder:
-            # The manifest first: its digest is that of the Executable, and all else is checked
-            # against it.
+            # The manifest first: its digest is that of the Executable, and it verifies the other
+            # files.
             head = folder.read(MANIFEST_FILE)
             manifest = msgspec.json.decode(head, type=CompileManifest)
             plan = msgspec.json.decode(folder.verified(PLAN_FILE, manifest), type=Plan)
@@ -222,7 +227,7 @@ def load(directory: Path, digest: str | None = None) -> Executable:
             kernels = _read_kernels(folder, manifest)
             for name in manifest.arrays:
                 folder.require_file(name)
-    except (OSError, ValueError) as error:  # msgspec's errors, and text that is no UTF-8
+    except (OSError, ValueError) as error:  # msgspec's errors, and invalid UTF-8
         raise UnreadableError(
             f"{directory}: not a compile directory: {error}; remove it and compile again"
         ) from error
@@ -233,9 +238,9 @@ def load(directory: Path, digest: str | None = None) -> Executable:
 
 
 def _read_kernels(folder: "_OpenDirectory", manifest: CompileManifest) -> KernelFiles | None:
-    """The machine code of a compile; an object that is damaged is built again from its IR.
+    """Read the machine code of a compile; a damaged object file is rebuilt from its IR.
 
-    Raises: OSError or ValueError where there is no IR
+    Raises: OSError or ValueError without the IR
     """
     if manifest.machine is None:
         return None
@@ -257,20 +262,21 @@ def is_in_plan(text: str, directory: Path) -> bool:
 
 @dataclass(frozen=True)
 class _OpenDirectory:
-    """An open compile directory: nothing can be put in its place while it is read."""
+    """An open compile directory; accessed by descriptor, so it cannot be replaced while it is read.
+    read.
+    """
 
     directory: Path
     descriptor: int
     is_known: bool
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file in it, which is no link."""
-        # Without O_NONBLOCK the open of a FIFO would wait for its writer, before it is refused
-        # below.
+        """Return the bytes of a file in it; links are not followed."""
+        # Without O_NONBLOCK the open of a FIFO would block until a writer opens it.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self.descriptor)
         try:
-            # Of the descriptor, not of the name: another file may take the name meanwhile.
+            # By descriptor: another file may take the name meanwhile.
             found = os.fstat(descriptor)
             self.require_ours(found, name)
             if not stat.S_ISREG(found.st_mode):
@@ -281,21 +287,21 @@ class _OpenDirectory:
             os.close(descriptor)
 
     def require_file(self, name: str) -> None:
-        """Raises: OSError or ValueError where there is no regular file of this name"""
+        """Raises: OSError or ValueError if there is no regular file of this name"""
         found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         self.require_ours(found, name)
         if not stat.S_ISREG(found.st_mode):
             raise ValueError(f"{name} is not a regular file")
 
     def verified(self, name: str, manifest: CompileManifest) -> bytes:
-        """The bytes of a file. Raises: ValueError when they are not those of the manifest"""
+        """Return the bytes of a file. Raises: ValueError if they do not match the manifest"""
         data = self.read(name)
         if sha256(data).hexdigest() != manifest.files.get(name):
             raise ValueError(f"{name} does not match its checksum")
         return data
 
     def require_ours(self, found: os.stat_result, name: str = "") -> None:
-        """Raises: ForeignError for what another account owns or may write"""
+        """Raises: ForeignError if another account owns the file or may write it"""
         if self.is_known or (found.st_uid in (os.geteuid(), 0) and not found.st_mode & _BY_OTHERS):
             return
         raise ForeignError(

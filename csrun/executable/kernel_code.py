@@ -1,9 +1,9 @@
-"""Machine code of a program's kernels: its files in the compile directory, and how it is called.
+"""Machine code of a program's kernels: files in the compile directory, loading, and binding.
 
-`kernels.ll` is LLVM IR of the kernels, `common.ll` that of products and of the threads, which is
-the same for all programs; `kernels.o` and `common.o` are built from them for the CPU in the
-manifest. On another CPU, or if a file is damaged, the object is built again; without llvmlite the
-program's NumPy functions run.
+`kernels.ll` is the LLVM IR of the kernels. `common.ll` is that of matrix products and the thread
+pool, equal for all programs. `kernels.o` and `common.o` are object files built from them for the
+CPU that the manifest names. For another CPU, or if a file is damaged, they are rebuilt; without
+llvmlite the program's NumPy functions run.
 """
 
 import logging
@@ -37,7 +37,7 @@ from csrun.executable.team import Team, empty, team_of
 
 MODULES = ("common", "kernels")
 MACHINE_CODE_FILES = tuple(f"{module}.{kind}" for module in MODULES for kind in ("ll", "o"))
-NUMPY, LLVM = "numpy", "llvm"  # forms of kernels
+NUMPY, LLVM = "numpy", "llvm"  # kinds of kernels
 
 log = logging.getLogger("csrun")
 
@@ -46,9 +46,9 @@ _objects: ObjectCache | None = None
 
 @dataclass(frozen=True)
 class KernelFiles:
-    """Machine code of a compile: signatures, and of each module its IR and object, None if damaged.
+    """Machine code of a compile: signatures, and the IR and object of each module.
 
-    texts, images: in the order of MODULES
+    texts, images: in the order of MODULES; the image of a damaged object is None.
     """
 
     manifest: KernelManifest
@@ -70,9 +70,9 @@ class KernelFiles:
 
     @classmethod
     def of_files(cls, manifest: KernelManifest, files: Mapping[str, bytes | None]) -> "KernelFiles":
-        """The machine code in files; that of an object is None where it is damaged.
+        """Decode the machine code of a compile's files; a damaged object is None.
 
-        Raises: ValueError where there is no IR
+        Raises: ValueError without the IR
         """
         texts = []
         for module in MODULES:
@@ -83,7 +83,7 @@ class KernelFiles:
 
     @property
     def files(self) -> dict[str, str | bytes]:
-        """Contents of the files, by name."""
+        """Return the contents of the files, by name."""
         found: dict[str, str | bytes] = {}
         for module, text, image in zip(MODULES, self.texts, self.images, strict=True):
             assert image is not None, "it was built"
@@ -96,7 +96,7 @@ class KernelFiles:
         return {*self.manifest.kernels, *self.manifest.products}
 
     def replace_functions(self, namespace: dict[str, Any], directory: Path, threads: int) -> None:
-        """Put machine code in the place of a program's NumPy functions, if this host can run it."""
+        """Replace the NumPy functions of a program by machine code, if this host can run it."""
         if not machine_code.is_supported():
             _log_once(f"{directory}: kernels run in NumPy: {machine_code.missing()}")
             return
@@ -166,12 +166,12 @@ def _load(images: tuple[bytes, ...]) -> MachineCode:
 
 
 def cache_objects(folder: Path) -> None:
-    """Keep what this process builds from now on in a folder, for later processes."""
+    """From now on, cache the objects that this process builds in a folder, for later processes."""
     global _objects
     _objects = ObjectCache(folder)
 
 
-# Programs have a module in common, and those of a loop many kernels.
+# Programs share a module, and those of a loop share many kernels.
 @lru_cache(maxsize=16)
 def _build(text: str) -> bytes:
     build = partial(machine_code.build, text)

@@ -1,4 +1,4 @@
-"""Arguments of machine code, as they stand in the manifest of a compile."""
+"""Arguments of kernels in machine code, as recorded in the manifest of a compile."""
 
 import msgspec
 import numpy as np
@@ -8,10 +8,11 @@ from csrun.executable.bfloat16 import Instructions
 
 
 class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array that machine code works on: which argument of the program's function it is.
+    """Array argument of machine code; `argument` is its index in the program's function.
 
-    is_input: an argument of each call, else the function is bound to it. strides: in elements.
-    Without a shape it is flat, and as long as it comes.
+    is_input: passed with each call; otherwise the function is bound to it once.
+    shape: None for a flat array of any length.
+    strides: in elements.
     """
 
     argument: int
@@ -21,7 +22,7 @@ class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strides: tuple[int, ...] | None = None
 
     def fits(self, array: Array) -> bool:
-        """Return whether an array lies as the machine code expects."""
+        """Return whether an array has the layout that the machine code expects."""
         if self.shape is None:
             return array.ndim == 1 and array.flags.c_contiguous and array.dtype == self.dtype
         return (
@@ -36,7 +37,7 @@ class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def copied(self, array: Array) -> Array:
-        """A copy that lies as the machine code expects."""
+        """Return a copy in the layout that the machine code expects."""
         assert self.shape is not None, "inputs are not flat"
         assert self.strides is not None, "inputs are not flat"
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
@@ -48,12 +49,14 @@ class KernelArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Arguments of a kernel's machine code, which is the function of this name.
+    """Arguments of a kernel's machine code, the function of this name.
 
-    rows: None for as many as the first array has. inputs, numbers: how many come with each call.
-    texts: of numbers, where a call brings the step. constants: arrays that the NumPy form makes,
-    after those of the program. cut: rows that stay together where several threads share a call.
-    begin_rows: of the function `<function>.begin`, which is called before; 0 if there is none.
+    rows: number of rows; None: those of the first array.
+    inputs, numbers: how many each call passes.
+    texts: expressions of numbers that are computed from the step.
+    constants: arrays that the NumPy form creates; they follow those of the program.
+    cut: rows that must stay together when threads share a call.
+    begin_rows: rows of the function `<function>.begin`, which is called before; 0 without one.
     """
 
     function: str

@@ -1,8 +1,8 @@
-"""Learning-rate schedules: what a program's updates, and the log, take from the step's index.
+"""Learning-rate schedules: the learning rate of each step, as a function of the step index.
 
-The structs are also what a params file's `learning_rate` section may hold, told apart by the key
-`scheduler`. Each begins, if asked, with a warm-up: a linear rise from 0 over `warmup_steps` steps
-to the rate that the schedule starts with; the schedule's own steps count from the warm-up's end.
+The structs are also the `learning_rate` section of a params file, where the key `scheduler` selects
+one. Each schedule may begin with a warm-up: a linear rise from 0 to the schedule's first rate over
+`warmup_steps` steps. The schedule counts its steps from the end of the warm-up.
 """
 
 from bisect import bisect_right
@@ -21,8 +21,9 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class ScheduleError(UsageError, ValueError):
-    """Numbers of a schedule that do not fit each other; a ValueError too, so that the reader of a
-    params file adds the place.
+    """Inconsistent or invalid arguments of a schedule.
+
+    A subclass of ValueError, so that the reader of a params file adds the position.
     """
 
 
@@ -35,7 +36,10 @@ class Warming(
     tag="warming",
     kw_only=True,
 ):
-    """Base of the schedules: the warm-up."""
+    """Base class of schedules, with a linear warm-up.
+
+    warmup_steps: number of steps of the warm-up, 0 for none.
+    """
 
     warmup_steps: Count = 0
 
@@ -45,18 +49,18 @@ class Warming(
             raise ScheduleError(problem)
 
     def at(self, step: int) -> float:
-        """The rate of the update that global step `step` (from 0) makes."""
+        """Return the learning rate of the update of global step `step`, from 0."""
         if step < self.warmup_steps:
             return self.after(0) * step / self.warmup_steps
         return self.after(step - self.warmup_steps)
 
     def after(self, step: int) -> float:
-        """The rate `step` steps after the warm-up."""
+        """Return the learning rate `step` steps after the warm-up."""
         raise NotImplementedError
 
 
 class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant"):
-    """The same rate at every step."""
+    """Constant rate."""
 
     learning_rate: Rate
 
@@ -65,20 +69,20 @@ class Constant(Warming, frozen=True, forbid_unknown_fields=True, tag="constant")
 
 
 class Linear(Warming, frozen=True, forbid_unknown_fields=True, tag="linear"):
-    """A straight line from one rate to another, and that one from `steps` on."""
+    """Linear interpolation from one rate to another over `steps` steps, then the second rate."""
 
     initial_learning_rate: Rate
     steps: Steps
     end_learning_rate: Rate = 0.0
 
     def after(self, step: int) -> float:
-        """A weighted mean of both ends."""
+        """Weighted mean of both rates."""
         done = min(step / self.steps, 1.0)
         return self.initial_learning_rate * (1 - done) + self.end_learning_rate * done
 
 
 class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine"):
-    """Half a cosine wave from one rate down to another, and that one from `steps` on.
+    """Cosine annealing from one rate to another over `steps` steps, then the second rate.
 
     Source: Loshchilov and Hutter 2017, SGDR, equation 5, without restarts
     """
@@ -88,7 +92,7 @@ class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine"):
     end_learning_rate: Rate = 0.0
 
     def after(self, step: int) -> float:
-        """The wave at the share of steps done."""
+        """Half a cosine period over the share of steps done."""
         share = (1 + cos(pi * min(step / self.steps, 1.0))) / 2
         return (
             self.end_learning_rate + (self.initial_learning_rate - self.end_learning_rate) * share
@@ -96,7 +100,9 @@ class Cosine(Warming, frozen=True, forbid_unknown_fields=True, tag="cosine"):
 
 
 class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomial"):
-    """From one rate to another as (1 - step / steps) to a power, and that one from `steps` on."""
+    """Polynomial decay, (1 - step / steps) ** power, from one rate to another, then the second
+    rate.
+    """
 
     initial_learning_rate: Rate
     steps: Steps
@@ -104,7 +110,7 @@ class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomi
     power: Annotated[float, Meta(gt=0)] = 1.0
 
     def after(self, step: int) -> float:
-        """The power of the share of steps left."""
+        """The share of the remaining steps, raised to the power."""
         share = float((1 - min(step / self.steps, 1.0)) ** self.power)
         return (
             self.end_learning_rate + (self.initial_learning_rate - self.end_learning_rate) * share
@@ -112,25 +118,30 @@ class Polynomial(Warming, frozen=True, forbid_unknown_fields=True, tag="polynomi
 
 
 class Exponential(Warming, frozen=True, forbid_unknown_fields=True, tag="exponential"):
-    """The rate times `decay_rate` every `steps` steps, a little less at each."""
+    """Exponential decay: the rate is multiplied by `decay_rate` over `steps` steps, smoothly."""
 
     initial_learning_rate: Rate
     steps: Steps
     decay_rate: Annotated[float, Meta(gt=0)]
 
     def after(self, step: int) -> float:
-        """The power of the decay."""
+        """The rate times `decay_rate` ** (step / steps)."""
         return float(self.initial_learning_rate * self.decay_rate ** (step / self.steps))
 
 
 class PiecewiseConstant(Warming, frozen=True, forbid_unknown_fields=True, tag="piecewise_constant"):
-    """values[i] from step boundaries[i - 1] on; one value more than there are boundaries."""
+    """Piecewise constant rate: values[i] from step boundaries[i - 1] on.
+
+    There is one value more than boundaries.
+    """
 
     boundaries: tuple[Steps, ...]
     values: Annotated[tuple[Rate, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        """Raises: ScheduleError unless boundaries rise, and are one fewer than the values."""
+        """Raises: ScheduleError unless the boundaries rise, and there is one value more than
+        boundaries
+        """
         super().__post_init__()
         if len(self.values) != len(self.boundaries) + 1:
             raise ScheduleError(
@@ -141,7 +152,7 @@ class PiecewiseConstant(Warming, frozen=True, forbid_unknown_fields=True, tag="p
             raise ScheduleError(f"boundaries must increase, got {list(self.boundaries)}")
 
     def after(self, step: int) -> float:
-        """The value of the piece that the step lies in."""
+        """The value of the interval that contains the step."""
         return self.values[bisect_right(self.boundaries, step)]
 
 
@@ -152,7 +163,9 @@ class StepNumber(
     tag="step_number",
     tag_field="scheduler",
 ):
-    """No schedule: number `index` of those that come with each step."""
+    """Placeholder for a schedule: the rate is number `index` of the numbers passed with each step.
+    step.
+    """
 
     index: Count
 

@@ -1,7 +1,8 @@
-"""Dynamic loss scaling: the factor of the loss, so that small gradients do not vanish in 16 bits.
+"""Dynamic loss scaling: a factor of the loss that keeps small gradients from underflow in 16 bits.
 
-A step whose gradients are not finite is skipped. The scale is halved where such steps are too
-many, and doubled after a time; the dialects are one rule with other constants.
+A step whose gradients are not finite is skipped. The scale is halved if too many steps are skipped,
+and doubled after a number of steps. The dialects are one rule with different constants.
+
 Source: the Cerebras Model Zoo, releases 1.x (TensorFlow) and later (PyTorch); torch.amp.GradScaler
 """
 
@@ -14,7 +15,7 @@ import msgspec
 from csrun.base.half_formats import FLOAT16, HalfFormat
 
 LEAST_MINIMUM = 2.0**-14
-MOST_MAXIMUM = 3.4028234663852886e38  # float32's largest number
+MOST_MAXIMUM = 3.4028234663852886e38  # largest float32
 FACTOR = 2.0
 EXHAUSTED = (
     "Minimum loss scale threshold was reached but gradient norms are still encountering NaN or "
@@ -24,7 +25,7 @@ Dialect = Literal["tensorflow", "pytorch", "torch.amp"]
 
 
 class ScaleState(NamedTuple):
-    """The scale after a step, and what was counted since it changed."""
+    """Loss scale after a step, with the steps and overflows counted since its last change."""
 
     scale: float
     steps: float = 0.0
@@ -32,10 +33,11 @@ class ScaleState(NamedTuple):
 
 
 class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Constants of the rule; they are in the plan.
+    """Constants of the rule, stored in the plan.
 
-    is_dynamic: else the scale stays. exceeds: it doubles after more than `steps_per_increase`
-    steps, not as many.
+    is_dynamic: False: the scale is constant.
+    exceeds: the scale is doubled after more than `steps_per_increase` steps, instead of exactly as
+        many.
     """
 
     initial: float = 2.0**15
@@ -52,7 +54,9 @@ class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ScaleState(self.initial)
 
     def after(self, before: ScaleState, is_finite: bool) -> ScaleState:
-        """State after a step whose gradients are finite, or not: count, halve, double, clamp."""
+        """Return the state after a step with finite or non-finite gradients: count, halve, double,
+        clamp.
+        """
         if not self.is_dynamic:
             return before
         scale, steps, overflows = before.scale, before.steps + 1, before.overflows + (not is_finite)
@@ -72,7 +76,7 @@ DIALECTS: Mapping[Dialect, LossScaling] = {
 
 
 def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
-    """The rule of a dialect, with its constants for a 16-bit format."""
+    """Return the rule of a dialect, with its constants for a 16-bit format."""
     rule = DIALECTS[dialect]
     if dialect == "pytorch" and half is not None and half.largest > FLOAT16.largest:
         return msgspec.structs.replace(rule, initial=2.0**31, maximum=2.0**31)
@@ -80,7 +84,9 @@ def dynamic(dialect: Dialect, half: HalfFormat | None = None) -> LossScaling:
 
 
 def misfit(scaling: LossScaling) -> str | None:
-    """Return which constant is out of range, in the original's words; None if none is."""
+    """Return which constant is out of range, in the words of the original; None if all are valid.
+    valid.
+    """
     if scaling.minimum < LEAST_MINIMUM:
         return f"min_loss_scale too small: must be at least {LEAST_MINIMUM}, got {scaling.minimum}"
     if scaling.maximum > MOST_MAXIMUM:

@@ -1,7 +1,7 @@
-"""Machine code of a program's kernels: built from LLVM IR, checked, loaded. llvmlite is used here.
+"""Machine code of a program's kernels: build from LLVM IR, verify, load. The only user of llvmlite.
 
-Nothing is left to LLVM that could change a bit: the IR has vectors of a fixed length, whatever the
-registers of the host, and no operator that may be computed in another way.
+Results must not depend on LLVM's choices: the IR has vectors of a fixed length for any host, and no
+operation that LLVM may evaluate in more than one way.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,15 +10,15 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-REQUIRED = ("fma", "avx2")  # without them a fused multiply-add is a call of a library
+REQUIRED = ("fma", "avx2")  # without FMA instructions a fused multiply-add is a library call
 SPEED_LEVEL = 2
 LEFT_OUT = ("loop_vectorization", "slp_vectorization", "loop_unrolling")
 
 
 class MachineCode:
-    """Loaded functions of objects; they live as long as this does.
+    """Loaded functions of object files; they stay loaded as long as this object exists.
 
-    An object may call functions of those before it, by the names of `exported`.
+    An object file may call the `exported` functions of those before it.
     """
 
     def __init__(self, images: Iterable[bytes], exported: Iterable[str] = ()) -> None:
@@ -38,7 +38,7 @@ class MachineCode:
         return address
 
     def function(self, name: str, *arguments: Any) -> Callable[..., None]:
-        """A function, by the types of its arguments."""
+        """Return a function, given the types of its arguments."""
         return CFUNCTYPE(None, *arguments)(self.address(name))
 
 
@@ -53,19 +53,19 @@ def _loaded(image: bytes) -> Any:
 
 
 def is_installed() -> bool:
-    """Return whether llvmlite is there."""
+    """Return whether llvmlite is installed."""
     return find_spec("llvmlite") is not None
 
 
 @cache
 def host() -> str:
-    """The host's CPU and its instructions, which an object is for."""
+    """Return the host's CPU and its features, which object files are built for."""
     binding = _binding()
     return f"{binding.get_host_cpu_name()} {_features(binding)}"
 
 
 def builder() -> str:
-    """Inputs of a build beside the text: LLVM, its options, the host."""
+    """Return what a build depends on besides the text: LLVM, its options, the host."""
     import llvmlite
 
     return f"llvmlite {llvmlite.__version__} {SPEED_LEVEL} without {LEFT_OUT} {host()}"
@@ -73,7 +73,9 @@ def builder() -> str:
 
 @cache
 def is_supported() -> bool:
-    """Return whether machine code may run here: llvmlite is there, and the CPU has FMA and AVX2."""
+    """Return whether machine code can run here: llvmlite is installed, and the CPU has FMA and
+    AVX2.
+    """
     if not is_installed():
         return False
     features = _binding().get_host_cpu_features()
@@ -88,9 +90,9 @@ def missing() -> str:
 
 
 def build(text: str) -> bytes:
-    """The object of a module of LLVM IR, for this host.
+    """Build the object file of a module of LLVM IR for this host.
 
-    Raises: RuntimeError where the text is no module
+    Raises: RuntimeError if the text is not a valid module
     """
     binding, machine = _target()
     module = binding.parse_assembly(text)
@@ -105,7 +107,9 @@ def build(text: str) -> bytes:
 
 
 def _target() -> tuple[Any, Any]:
-    """llvmlite and a new target machine: an engine takes the one that it is made with."""
+    """Return llvmlite's binding and a new target machine; an engine takes ownership of its machine.
+    machine.
+    """
     binding = _binding()
     target = binding.Target.from_default_triple()
     machine = target.create_target_machine(
@@ -125,7 +129,7 @@ def _features(binding: Any) -> str:
 
 @cache
 def _binding() -> Any:
-    # Imported where machine code is used: it takes as long as half of NumPy.
+    # Slow import (half the time of NumPy), only needed with machine code.
     import llvmlite.binding as binding
 
     binding.initialize_native_target()

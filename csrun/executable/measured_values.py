@@ -1,7 +1,7 @@
-"""Ranges of the values that a program computes in a step, and their files.
+"""Measured ranges of the values that a program computes in a step, and their files.
 
-A file is that of one minibatch in one step, a line of JSON a value: its number, and its counts, or
-how much it is an overflow.
+A file has the values of one minibatch of one step, one line of JSON per value: its number, and its
+range counts or its kind of overflow.
 """
 
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ _SUFFIX = ".ranges"
 
 
 class Overflow(IntEnum):
-    """Certainty of an overflow: minus infinity may be a mask's."""
+    """Kind of an overflow; minus infinity may be a mask's."""
 
     SURE = 0
     POSSIBLE = 1
 
 
 class MeasuredValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A value by its number: its counts in a step that is measured, and whether it overflows."""
+    """Measurement of a value, by number: its range counts in a measured step, and its overflow."""
 
     number: int
     counts: RangeCounts | None = None
@@ -42,9 +42,9 @@ class MeasuredValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class ValueMeasurer:
-    """Writer of the ranges of a program's values, into a folder.
+    """Writer of the value ranges of a program to files in a folder.
 
-    It looks for overflows in every step, and counts stored activations in those that are due.
+    Overflows are detected in every step; range counts of stored activations only in measured steps.
     """
 
     def __init__(self, folder: Path, measured: "MeasuredSteps", half: HalfFormat) -> None:
@@ -53,7 +53,7 @@ class ValueMeasurer:
         self._step, self._files = 0, list[Path]()  # of the newest step
 
     def __call__(self, step: "StepState", number: int, value: AnyArray) -> None:
-        """Measure a value, as it is now."""
+        """Measure a value."""
         counts = None
         if not (step.index + 1) % self._every and self._is_stored[number] and value.dtype == WORD:
             counts = range_counts(value, self._half)
@@ -65,7 +65,9 @@ class ValueMeasurer:
             file.write(msgspec.json.encode(measured) + b"\n")
 
     def _opened(self, step: "StepState") -> BinaryIO:
-        """Open the step's file; a step's before, which was not due, is not needed any more."""
+        """Open the step's file, and delete the file of the previous step if it was not a measured
+        one.
+        """
         index = step.index + 1
         if index != self._step:
             for path in self._files if self._step % self._every else ():
@@ -76,32 +78,32 @@ class ValueMeasurer:
             return open(path, "ab")
         self._files.append(path)
         self._folder.mkdir(exist_ok=True)
-        return open(path, "wb")  # the step may have run in an earlier attempt
+        return open(path, "wb")  # an earlier attempt may have run the step
 
 
 def overflow_of(value: AnyArray, half: HalfFormat) -> Overflow | None:
-    """Find numbers that are not finite in a value; words are those of the format."""
+    """Return the kind of non-finite numbers in a value; words are decoded by the format."""
     if value.dtype == WORD:
         if not np.any((value & half.infinity) == half.infinity):
             return None
         value = widened(value, half)
     if value.dtype.kind != "f" or not value.size:
         return None
-    # min and max are NaN where one value is, and need no temporary array
+    # min and max are NaN if any value is, and need no temporary array
     if not value.max() < np.inf:
         return Overflow.SURE
     return None if value.min() > -np.inf else Overflow.POSSIBLE
 
 
 def measured_values(folder: Path, step: int) -> Iterator[MeasuredValue]:
-    """The values of a step in a folder of a compile directory."""
+    """Read the measurements of a step from a folder of a compile directory."""
     for path in sorted(folder.glob(f"{step}-*{_SUFFIX}")):
         for line in path.read_bytes().splitlines():
             yield msgspec.json.decode(line, type=MeasuredValue)
 
 
 def remove_measured(folder: Path, last: int | None = None) -> None:
-    """Remove the files of the steps up to `last`, or of all."""
+    """Delete the files of steps up to `last`, or of all steps."""
     for path in folder.glob(f"*{_SUFFIX}"):
         if last is None or int(path.stem.partition("-")[0]) <= last:
             path.unlink(missing_ok=True)

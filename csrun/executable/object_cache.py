@@ -1,7 +1,7 @@
-"""Cache of objects in a folder of the account, which no other account may write.
+"""Cache of object files in a private folder of the account.
 
-An object is a function of the IR, the CPU and the builder. A missing or damaged entry, or one that
-cannot be written, is built by the process that needs it.
+An object file is a function of the IR, the CPU and the builder. If an entry is missing or damaged,
+or cannot be written, the process builds the object itself.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from pathlib import Path
 from csrun.base.errors import CsrunError
 from csrun.base.files import find, make_private, write_whole
 
-MOST_BYTES = 64 << 20  # some thousands of programs; common.o has 60 KB
+MOST_BYTES = 64 << 20  # several thousand programs; common.o has 60 KB
 _SUFFIX = ".o"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """Objects by the hash of what they are built from, each after the hash of itself."""
+    """Object files by the hash of their source; an entry starts with the hash of its content."""
 
     folder: Path
 
     def built(self, source: str, build: Callable[[], bytes]) -> bytes:
-        """The object of a source, which `build` makes where it is not there.
+        """Return the object file of a source, from the cache or else from `build`.
 
-        Raises: what `build` raises
+        Raises: the exceptions of `build`
         """
         path = self.folder / f"{hashlib.sha256(source.encode()).hexdigest()}{_SUFFIX}"
         try:
@@ -55,7 +55,7 @@ class ObjectCache:
 
 
 def _read(path: Path) -> bytes | None:
-    """The object of an entry, which is marked as used; None if it is missing or damaged."""
+    """Read an entry and mark it as used; None if it is missing or damaged."""
     with suppress(OSError):
         content = find(path, follow=False).data
         digest, image = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]

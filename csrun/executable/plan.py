@@ -1,9 +1,11 @@
-"""plan.json: everything a wafer and MemoryX must know of a compiled model besides its program.
+"""plan.json: everything that a wafer and MemoryX need to know of a compiled model besides its
+program.
 
-Memory is two blocks. The *arena* is the wafer's: activations, their gradients, scratch, outputs
-and, in weight streaming, weight slots. The *store* holds the state of the training: weights and
-optimizer state, each a flat region in which group g occupies the same byte range, and gradients.
-In weight streaming the store is MemoryX's; pipelined and on the CPU it is the front of the arena.
+There are two blocks of memory. The *arena* is the wafer's: activations, their gradients, scratch,
+outputs and, in weight streaming, weight slots. The *store* holds the state of the training: weights
+and optimizer state, each a flat region in which group g has the same byte range, and gradients. In
+weight streaming the store is MemoryX's; in pipelined mode and on the CPU it is the front of the
+arena.
 """
 
 from enum import StrEnum
@@ -19,8 +21,8 @@ from csrun.executable.learning_rate import Schedule, StepNumber
 from csrun.executable.loss_scale import LossScaling
 from csrun.executable.stored_groups import Group, Layer, Parameter, Positive, StoreLayout
 
-MOST_STEPS = 256  # of an order, between two words of the chief
-PREFETCH_BYTES = 4 << 20  # of a group; less is copied faster than a thread is woken for it
+MOST_STEPS = 256  # of an order, between two messages of the chief
+PREFETCH_BYTES = 4 << 20  # size of a group above which copying in a separate thread pays
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +35,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AxisSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of an array along axis `dim`: a slice, or the one at `start` when there is no stop."""
+    """Part of an array along axis `dim`: a slice, or the index `start` if there is no stop."""
 
     dim: int
     start: int
@@ -44,7 +46,7 @@ class AxisSlice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Range of a loss's labels: 0..classes-1, and `ignore_index` for labels to skip.
 
-    They are what is left of the array after these cuts, one by one.
+    cuts: slices, applied one after the other, that select the labels in the array.
     """
 
     classes: int
@@ -53,18 +55,19 @@ class LabelRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NumberRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Range of the indices that these cuts of an array hold: numbers in 0..count-1."""
+    """Range of the indices in the selected part of an array: 0..count-1."""
 
     count: int
     cuts: tuple[AxisSlice, ...] = ()
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One array of a batch, in the order in which the model takes them.
+    """One array of a batch, in the order of the model's inputs.
 
-    `labels`: the ranges of the losses that it holds the labels of. Each batch comes with the number
-    of labels that count in it, for each range of each input. `numbers`: what it holds the numbers
-    of, as of the rows of a table. `half`: the 16-bit format that it is rounded to, if it is.
+    labels: ranges of the losses whose labels it holds. Each batch carries the number of labels that
+        count, for each range of each input.
+    numbers: ranges of the indices that it holds, e.g. of table rows.
+    half: 16-bit format that it is rounded to, if any.
     """
 
     name: str
@@ -78,22 +81,24 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Combine(StrEnum):
     """Reduction of one output over minibatches and systems."""
 
-    SAMPLES = "samples"  # an axis carries samples: one after the other
+    SAMPLES = "samples"  # concatenated along the axis of samples
     SUM = "sum"
-    FIRST = "first"  # it is the same in all of them, or there is one
+    FIRST = "first"  # equal in all parts, or only one part
 
 
 class Commit(StrEnum):
-    """Time at which a group's gradients become an update."""
+    """Time at which a group's gradients are applied."""
 
-    IMMEDIATE = "immediate"  # as soon as they are complete
-    AFTER_ALL_GRADIENTS = "after_all_gradients"  # of the step: something global decides
+    IMMEDIATE = "immediate"  # as soon as the group's gradients are complete
+    # at the end of the step: the update depends on all gradients
+    AFTER_ALL_GRADIENTS = "after_all_gradients"
 
 
 class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An arena buffer whose value the host gets after each step, copied batch by batch.
+    """Arena buffer whose value the host receives after each step, copied batch by batch.
 
-    Of samples: `axis` carries them `outer` times, with `rows` rows each.
+    axis, outer, rows: for outputs with samples, `axis` holds them `outer` times, with `rows` rows
+        each.
     """
 
     name: str
@@ -104,16 +109,18 @@ class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outer: int = 1
 
 
-_GRADIENT = "gradient/"  # begins the keys of gradients of weights
-RECORDED = "torch_"  # begins the names of values of a recorded PyTorch step, then their number
+_GRADIENT = "gradient/"  # prefix of the keys of weight gradients
+RECORDED = "torch_"  # prefix of the names of values of a recorded PyTorch step, before their number
 
 
 class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that a program records: an operator's result, an input of the batch, or weights.
+    """Value that a program records: an operator's result, an input of the batch, or weights.
 
-    key: equal in programs of one model. line: the user's. combine: how values of minibatches make
-    that of the batch, as of an output (None: in a way of its own). recorded: the name of the value
-    in a recorded PyTorch step, if it is one.
+    key: equal in programs of one model.
+    line: line of the user's code.
+    combine: reduction of the minibatches' values to that of the batch, as of an output; None:
+        specific to the value.
+    recorded: name of the value in a recorded PyTorch step, if it has one.
     """
 
     key: str
@@ -129,7 +136,9 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_activation(self) -> bool:
-        """Return whether it is a result of the model's, not an input, weight or gradient of one."""
+        """Return whether it is a result of the model, not an input, a weight or a weight's
+        gradient.
+        """
         return self.operator not in ("input", "weights") and not self.is_gradient
 
     @property
@@ -139,7 +148,7 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> str:
-        """Its layer, kernel and operator, and the user's line."""
+        """Its layer, kernel and operator, and the line of the user's code."""
         name = self.key.removeprefix(_GRADIENT)
         of = f", in the gradient of {name}" if name != self.key else ""
         line = f", {self.line}" if self.line else ""
@@ -148,7 +157,7 @@ class RecordedValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The steps, from 1 on, in which a program records its values, and these, by number."""
+    """Steps, from 1, in which a program records its values, and these values by number."""
 
     first: int
     last: int
@@ -156,18 +165,20 @@ class RecordedSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasuredSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Steps whose values a program measures: multiples of `every`; values: these, by number."""
+    """Steps in which a program measures its values, the multiples of `every`; values: by number."""
 
     every: int
     values: tuple[RecordedValue, ...]
 
 
 class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One call of a function of the program, by its name.
+    """One call of a function of the program.
 
-    groups: those whose weights it reads, by index. gradients: those that it writes gradients of, or
-    adds to. completes: those whose gradients are complete after it, and whose weights are not read
-    again in the step. frees: buffers that no later visit uses.
+    groups: indices of the groups whose weights it reads.
+    gradients: groups whose gradients it writes or accumulates.
+    completes: groups whose gradients are complete after it, and whose weights are not read again in
+        the step.
+    frees: buffers that no later visit uses.
     """
 
     function: str
@@ -178,18 +189,18 @@ class Visit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MinibatchVisit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A visit, by its place in the plan's order, of one minibatch."""
+    """Visit, by its index in the plan, of one minibatch."""
 
     visit: int
     minibatch: int
 
 
 class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Split of a step's batch; options of a compile, and part of its plan.
+    """Split of a step's batch; compile options that are stored in the plan.
 
-    Each of `systems` has an equal share of the batch, computed in `micro_batches` one after the
-    other. A micro-batch is split over `replicas` of the model, whose share flows in
-    `minibatches_in_flight`. accumulates: a step may take several batches.
+    Each of `systems` computes an equal share of the batch, in `micro_batches` one after the other.
+    A micro-batch is split over `replicas` of the model, and each replica's share into
+    `minibatches_in_flight`. accumulates: a step may have several batches.
     """
 
     systems: Positive = 1
@@ -200,22 +211,22 @@ class BatchSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def at_once(self) -> int:
-        """Minibatches of a micro-batch, of all replicas."""
+        """Number of minibatches of a micro-batch, over all replicas."""
         return self.replicas * self.minibatches_in_flight
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of a step on one system, of all replicas and micro-batches."""
+        """Number of minibatches of a step on one system, over all replicas and micro-batches."""
         return self.micro_batches * self.at_once
 
     @property
     def parts(self) -> int:
-        """Minibatches of a step, of all systems."""
+        """Number of minibatches of a step, over all systems."""
         return self.systems * self.minibatches
 
 
 class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of a compile that its plan records.
+    """Compile options that the plan records.
 
     kernels: their form; its results differ in the last digits. products: those of machine code, or
     BLAS's; where both operands are numbers of bfloat16, those of the instructions that are named.
@@ -230,50 +241,54 @@ class PlanOptions(BatchSplit, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def is_streaming(self) -> bool:
-        """Return whether the layers take turns on the wafer."""
+        """Return whether weights are streamed to the wafer group by group."""
         return self.mode is ExecutionMode.WEIGHT_STREAMING
 
     def recorded(self) -> dict[str, Any]:
-        """The options that a plan records, by name."""
+        """Return the options that a plan records, by name."""
         return {name: getattr(self, name) for name in PlanOptions.__struct_fields__}
 
 
 class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
     """plan.json.
 
-    `arena_bytes` is all that the wafer allocates; with `store_in_arena` the store is the arena's
-    first `store.nbytes` bytes. `visits` are a step's, in their order. `loss_buffer` names a
-    float64[1] arena buffer that holds, before any group's gradients are complete, the *sum* of the
-    loss over what counts in the batch (None: no loss): the labels of number `loss_count` among the
-    batch's counts, or its valid samples when it is None. `learning_rate` is the schedule of a
-    training's updates, or which of the step's numbers it is; gradients are clipped to `clip_norm`.
-    `counts_padding` names the layer and operator in which rows that fill up an incomplete batch
-    would count: such batches are refused (None: they count nowhere).
+    arena_bytes: total memory that the wafer allocates. With `store_in_arena` the store is the
+        arena's first `store.nbytes` bytes.
+    visits: those of a step, in order.
+    loss_buffer: name of a float64[1] arena buffer that has, before any group's gradients are
+        complete, the *sum* of the loss over the batch (None: no loss).
+    loss_count: index in the batch's counts of the number to divide it by; None: the number of valid
+        samples.
+    learning_rate: schedule of a training's updates, or the index of the step's number that is the
+        rate.
+    clip_norm: global norm that gradients are clipped to.
+    counts_padding: layer and operator whose result would include the padding of an incomplete
+        batch; such batches are refused (None: there is none).
 
     One update is that of all systems, replicas and minibatches. `marks`: layers told of, by their
     numbers. `recording`, `measuring`: values that the program writes to files, or the ranges of.
     `machine_code_share`: of the FLOPs, what machine code computes; `bfloat16_share`: what products
     by instructions for bfloat16 do.
 
-    With several minibatches the program works on one minibatch; `inputs` are those of the
-    global batch, and everything else is a minibatch's. Minibatch j has its buffers
-    j * `minibatch_stride_bytes` further on, `schedule` is the order of the calls, and gradients of
-    all but the first minibatch are written to `partial_offset_bytes` in the arena, to be added to
-    the store's; so are all where they are words, and the store has sums. With one minibatch the
-    visits are the schedule.
+    With several minibatches the program works on one minibatch at a time. `inputs` are those of the
+    global batch; everything else describes one minibatch. Buffers of minibatch j are shifted by j *
+    `minibatch_stride_bytes`, and `schedule` is the order of the calls. Gradients of all but the
+    first minibatch are written to the arena at `partial_offset_bytes` and then added to the
+    store's; so are those of all minibatches if they are 16-bit words that the store sums in
+    float32. With one minibatch the schedule is `visits`.
 
-    Before that, a batch is cut into `micro_batches`, each computed in the memory of the one before:
-    minibatches are parts of a micro-batch. Of the first one gradients are written to the store, of
-    the others added; they are complete in the last one. What the host gets of each minibatch is
-    kept from `kept_offset_bytes` on. Visits come again for the segments that are `recomputed`.
+    Before that, a batch is split into `micro_batches`, which are computed one after the other in
+    the same memory; minibatches are parts of a micro-batch. The first micro-batch writes its
+    gradients to the store, the others add theirs, and the last one completes them. Outputs of each
+    minibatch are kept from `kept_offset_bytes` on. Visits of the `recomputed` segments occur twice.
 
-    One that `accumulates` may take several batches a step, and be one of several programs that do:
-    gradients of the first are written to the store, of others added, wherever each was computed.
+    With `accumulates` a step may have several batches, also of different programs: the first batch
+    writes its gradients to the store, the others add theirs.
     """
 
     compiler_version: str
     checksum: str
-    precision: str  # float32 | float64: of arithmetic, master weights and optimizer state
+    precision: str  # float32 | float64: type of arithmetic, master weights and optimizer state
     batch_size: int
     minibatch_stride_bytes: int
     partial_offset_bytes: int
@@ -312,29 +327,35 @@ class Plan(PlanOptions, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sums_words(self) -> bool:
-        """Return whether the wafer's gradients are words, of which the store has float32 sums."""
+        """Return whether the wafer's gradients are 16-bit words, which the store sums in float32.
+        float32.
+        """
         has_sums = self.store.gradients_offset is not None and not self.store.has_half_gradients
         return self.storage is not None and has_sums
 
     @property
     def order(self) -> tuple[Visit, ...]:
-        """The visits of a step, micro-batch by micro-batch; only the last ones complete a group."""
+        """Visits of a step, micro-batch by micro-batch; only the last micro-batch completes groups.
+        groups.
+        """
         earlier = tuple(msgspec.structs.replace(visit, completes=()) for visit in self.visits)
         return (self.micro_batches - 1) * earlier + self.visits
 
     @property
     def deliveries(self) -> tuple[int, ...]:
-        """The groups in the order in which a step completes their gradients."""
+        """Groups in the order in which a step completes their gradients."""
         return tuple(group for visit in self.visits for group in visit.completes)
 
     @property
     def commit(self) -> Commit:
-        """Time at which updates are made: clipping and loss scaling need all gradients first."""
+        """Time of the updates: clipping and loss scaling need all gradients first."""
         return Commit.AFTER_ALL_GRADIENTS if self.measures else Commit.IMMEDIATE
 
     @property
     def has_window(self) -> bool:
-        """Return whether the store's gradients are a window; else each group has its own region."""
+        """Return whether the store's gradients share a window; otherwise each group has its own
+        region.
+        """
         adds = self.micro_batches > 1 or self.accumulates
         return self.commit is Commit.IMMEDIATE and not adds
 

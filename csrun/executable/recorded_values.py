@@ -1,7 +1,7 @@
-"""Values that a program records while it computes: what they are, and their files.
+"""Values that a program records while it computes, and their files.
 
-A file is that of one minibatch in one step, or of a group's update: a number of a value, then the
-value, as NumPy's own format has them, in the order in which they were computed.
+A file has the values of one minibatch of one step, or of the update of a group, in the order in
+which they were computed. Each value's number is followed by the value; both are in NumPy's format.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 AnyArray = npt.NDArray[Any]
 
 FOLDER = "values"  # in the compile directory
-OF_TORCH = "torch"  # in FOLDER: the same values as PyTorch computes them
-DONE = "done"  # marker file of complete recorded steps; or its text, the reason why they are not
+OF_TORCH = "torch"  # in FOLDER: the same values computed by PyTorch
+# marker file of complete recorded steps; or, if they are incomplete, a file with the reason
+DONE = "done"
 
 
 class ValueRecorder:
-    """Writer of the values of a program's recorded steps, into a folder of its compile directory.
+    """Writer of the values of a program's recorded steps, in a folder of its compile directory.
 
-    Any number of these may write: a step of a minibatch has a file of its own.
+    Several instances may write at once; a file belongs to one step and minibatch.
     """
 
     def __init__(self, directory: Path, recording: "RecordedSteps") -> None:
@@ -35,24 +36,24 @@ class ValueRecorder:
         self._first, self._last = recording.first, recording.last
 
     def __call__(self, step: "StepState", number: int, value: AnyArray) -> None:
-        """Record a value, as it is now, if the step is one of those."""
+        """Record a value if the current step is recorded."""
         global_step = step.index + 1
         if global_step < self._first:
             return
         self._folder.mkdir(exist_ok=True)
         if global_step > self._last:
-            # Updates of a step may still run in the next one: not beyond it.
+            # Updates of a step may still run in the next one, but not after it.
             if global_step > self._last + 1:
                 (self._folder / DONE).touch()
             return
         name = f"{global_step}-{step.batch}-{step.first_sample}.values"
-        # The first value of a step begins its file: the step may have run in an earlier attempt.
+        # The step's first value starts its file, since an earlier attempt may have run the step.
         with open(self._folder / name, "ab" if number else "wb") as file:
             _write(file, number, value)
 
 
 def update_file(folder: Path, step: int, group: int) -> Path:
-    """File of the values of a group's update."""
+    """Return the file of the values of a group's update."""
     return folder / f"update-{step}-{group}.values"
 
 
@@ -69,9 +70,10 @@ def _write(file: BinaryIO, number: int, value: AnyArray) -> None:
 
 
 class ValueFile(msgspec.Struct, frozen=True):
-    """Values of a minibatch, or an update. offsets: in the file, by number; the last of equal ones.
+    """Values of a minibatch, or of an update.
 
-    batch, first_sample: of a minibatch
+    offsets: positions in the file, by the values' numbers; of equal numbers the last.
+    batch, first_sample: position of a minibatch in its step.
     """
 
     path: Path
@@ -80,7 +82,7 @@ class ValueFile(msgspec.Struct, frozen=True):
     first_sample: int = 0
 
     def read(self, number: int) -> AnyArray:
-        """One value."""
+        """Read one value."""
         with open(self.path, "rb") as file:
             file.seek(self.offsets[number])
             value: AnyArray = npy.read_array(file, allow_pickle=False)
@@ -88,7 +90,7 @@ class ValueFile(msgspec.Struct, frozen=True):
 
 
 def value_files(folder: Path, step: int) -> list[ValueFile]:
-    """Files of the minibatches of a step in a folder, in the order of batches and samples."""
+    """Return the files of a step's minibatches in a folder, sorted by batch and sample."""
     found = []
     for path in folder.glob(f"{step}-*.values"):
         _, batch, first_sample = map(int, path.stem.split("-"))
@@ -97,7 +99,7 @@ def value_files(folder: Path, step: int) -> list[ValueFile]:
 
 
 def update_files(folder: Path, step: int) -> list[ValueFile]:
-    """Files of the updates of a step in a folder, each of a group."""
+    """Return the files of a step's updates in a folder, one per group."""
     paths = sorted(folder.glob(update_file(folder, step, 0).name.replace("-0.", "-*.")))
     return [ValueFile(path, dict(_offsets(path))) for path in paths]
 

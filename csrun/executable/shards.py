@@ -1,8 +1,8 @@
 """Assignment of groups to MemoryX tasks: a function of the plan and the number of tasks.
 
-The flat regions of a store hold the groups one after the other. They are cut at the same places
-into a piece a task: whole groups in a row, the largest piece as small as it can be. A task's store
-has the layout of the whole one, and memory for its own groups alone.
+The flat regions of a store hold the groups one after the other. All are cut at the same groups into
+one piece per task, such that the largest piece is minimal. A task's store has the layout of the
+full store, but memory only for its own groups.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,21 +14,21 @@ from csrun.base.errors import CsrunError
 from csrun.executable.plan import Plan
 from csrun.executable.stored_groups import Group
 
-Own = Collection[int] | None  # a task's groups, by index; None for all
+Own = Collection[int] | None  # indices of a task's groups; None for all
 
 
 @dataclass(frozen=True)
 class StoreShards:
-    """The pieces of a store's flat regions: where each one ends, in bytes from a region's start.
+    """Pieces of a store's flat regions, by their end offsets in bytes from the region's start.
 
-    With more tasks than groups some have an empty piece.
+    With more tasks than groups some pieces are empty.
     """
 
     ends: tuple[int, ...]
 
     @staticmethod
     def of(owner: Plan, servers: int) -> "StoreShards":
-        """Return the shards of a store laid out by `owner`, over so many tasks."""
+        """Return the pieces of a store with the layout of `owner`, for this number of tasks."""
         starts, end = piece_starts(owner)
         sizes = [after - start for start, after in pairwise((*starts, end))]
         lasts = accumulate(_even(sizes, servers))
@@ -40,9 +40,9 @@ class StoreShards:
         return len(self.ends)
 
     def server_of(self, group: Group) -> int:
-        """The task, from 0, that has a group of any program over the store.
+        """Return the task, from 0, that stores a group of any program over the store.
 
-        Raises: CsrunError for one that lies with two
+        Raises: CsrunError for a group in the pieces of two tasks
         """
         server = min(bisect_right(self.ends, group.offset_bytes), self.servers - 1)
         if group.offset_bytes + group.nbytes > self.ends[server]:
@@ -58,30 +58,30 @@ class StoreShards:
         return tuple(map(self.server_of, plan.groups))
 
     def own(self, plan: Plan, server: int) -> Own:
-        """A task's groups of a program."""
+        """Return the groups of a program that a task stores."""
         if self.servers == 1:
             return None
         return tuple(g for g, its in enumerate(self.servers_of(plan)) if its == server)
 
 
 def piece_starts(owner: Plan) -> tuple[list[int], int]:
-    """Return the offsets at which a task's groups may begin, and the end of the last."""
+    """Return the offsets of the pieces, and the end of the last one."""
     groups = sorted(owner.groups, key=lambda group: group.offset_bytes)
-    # A tensor is drawn as a whole, and kept so in a checkpoint: no cut between its parts.
+    # A tensor is drawn and stored in a checkpoint as one, so its shards stay together.
     inner = {p.offset_bytes for p in owner.parameters if p.part is not None and p.part.first > 0}
     starts = [g.offset_bytes for g in groups if g.offset_bytes not in inner]
     return starts, max((g.offset_bytes + g.nbytes for g in groups), default=0)
 
 
 def own_groups(plan: Plan, own: Own) -> tuple[Group, ...]:
-    """The groups themselves."""
+    """Return the groups that a task stores."""
     return plan.groups if own is None else tuple(plan.groups[index] for index in own)
 
 
 def _even(sizes: Sequence[int], pieces: int) -> list[int]:
-    """Return how many consecutive sizes each piece has, with the smallest largest sum."""
+    """Split sizes into consecutive pieces with the smallest maximum sum; return their lengths."""
     whole = sum(sizes)
-    # Fewer pieces are needed the larger they may be, so the least size can be searched by halves.
+    # The number of pieces decreases with the maximum, so a binary search finds the smallest.
     most = bisect_left(
         range(whole + 1), True, lo=max(sizes, default=0), key=lambda m: _needed(sizes, m) <= pieces
     )
@@ -89,7 +89,7 @@ def _even(sizes: Sequence[int], pieces: int) -> list[int]:
     piece = 0
     for number, size in enumerate(sizes):
         is_full = filled + size > most
-        are_scarce = len(sizes) - number < pieces - piece  # each later piece is to have one
+        are_scarce = len(sizes) - number < pieces - piece  # leave one for each later piece
         if counts[piece] and (is_full or are_scarce):
             piece, filled = piece + 1, 0
         counts[piece] += 1
@@ -98,7 +98,7 @@ def _even(sizes: Sequence[int], pieces: int) -> list[int]:
 
 
 def _needed(sizes: Sequence[int], most: int) -> int:
-    """Into how many pieces of up to `most` they can be cut."""
+    """Return the number of pieces when none exceeds `most`."""
     pieces, filled = 1, 0
     for size in sizes:
         if filled + size > most:

@@ -1,10 +1,9 @@
-"""A program over the store of another: its plan, as if it had been laid out there.
+"""Relocation of a program's plan onto the store of another program.
 
-Programs of one run (a training and its evaluation, a last batch of fewer samples) see the same
-weights and optimizer state. The store is laid out by one of them, its owner, with a window for the
-gradients of the one that needs the longest; the others find their parameters in it by name. Nothing
-in the arena outlives a step but a store at its front, so that buffers of all programs lie over each
-other after it.
+Programs of one run (a training and its evaluation, an incomplete last batch) share weights and
+optimizer state. One of them, the owner, defines the layout of the store, with a window for the
+gradients of the program with the largest ones. The others find their parameters in it by name. Only
+a store at the front of the arena outlives a step, so the buffers of all programs overlap after it.
 """
 
 from bisect import bisect_right
@@ -25,13 +24,13 @@ _BEHIND_GRADIENTS = "words_offset", "numbers_offset", "losses_offset"
 
 
 def over_store_of(owner: Plan, plan: Plan) -> Plan:
-    """The plan of a program that uses the store of `owner`.
+    """Relocate a plan onto the store of `owner`.
 
-    A group whose parameters lie apart there, or in several of its groups, which several MemoryX
-    tasks may have, travels as several; one that is trained may not, as the text of its update goes
-    over it from end to end.
+    If parameters of a group are not adjacent there, or are in several of the owner's groups, which
+    different MemoryX tasks may have, the group is split. A group with an update cannot be split,
+    because the update loops over the whole group.
 
-    Raises: CsrunError where the store does not have what the program needs
+    Raises: CsrunError if the store lacks something that the program needs
     """
     _require_alike(owner, plan)
     theirs = _theirs(owner, plan)
@@ -52,7 +51,9 @@ def over_store_of(owner: Plan, plan: Plan) -> Plan:
 
 
 def with_store(plan: Plan, store: StoreLayout) -> Plan:
-    """The plan with a store that is at least as long; in the arena all buffers lie behind it."""
+    """Return the plan with a store that is at least as large; arena buffers are shifted after it.
+    it.
+    """
     more = store.nbytes - plan.store.nbytes if plan.store_in_arena else 0
     return replace(
         plan,
@@ -65,9 +66,10 @@ def with_store(plan: Plan, store: StoreLayout) -> Plan:
 
 
 def with_window(plan: Plan, nbytes: int) -> Plan:
-    """The plan of a training over its own store, in which a system has this much for gradients.
+    """Return the plan of a training with a gradient window of at least this size per system.
 
-    It stays as it is where it has that, or has no gradients. What lies behind them moves.
+    A plan without gradients, or with a large enough window, is returned unchanged. Regions after
+    the gradients are shifted.
     """
     store = plan.store
     more = aligned(nbytes) - store.gradients_bytes
@@ -86,7 +88,7 @@ def with_window(plan: Plan, nbytes: int) -> Plan:
 
 
 def window_bytes(plan: Plan) -> int:
-    """The length that the window of gradients must have for a program, on each system."""
+    """Return the size that the gradient window must have for a program, per system."""
     ends = (
         g.gradients_offset_bytes + gradient_bytes(plan, g)
         for g in plan.groups
@@ -96,7 +98,7 @@ def window_bytes(plan: Plan) -> int:
 
 
 def _theirs(owner: Plan, plan: Plan) -> dict[str, Parameter]:
-    """Return the owner's entries for the plan's parameters by name, sharded or not."""
+    """Return the owner's entries of the plan's parameters by name, sharded or not."""
     there = {p.name: p for p in (*stored_tensors_of(owner), *owner.parameters)}
     found = {p.name: there[p.name] for p in plan.parameters if p.name in there}
     for p in plan.parameters:
@@ -158,7 +160,7 @@ def _unlike(plan: Plan, why: str) -> CsrunError:
 
 
 def _store(owner: Plan, plan: Plan) -> StoreLayout:
-    """The owner's, of which an evaluation has the weights alone."""
+    """Return the program's layout in the owner's store; an evaluation only sees the weights."""
     if plan.run_mode is not RunMode.TRAIN:
         return replace(owner.store, gradients_offset=None, slots=(), has_half_gradients=False)
     own = {slot.name for slot in plan.store.slots}
@@ -177,16 +179,19 @@ _Regrouped = tuple[tuple[Parameter, ...], tuple[Layer, ...], tuple[Group, ...], 
 
 
 def _homes(owner: Plan, plan: Plan, shift: dict[str, int]) -> dict[str, int]:
-    """For each parameter of a program what of the store it lies in that has no cut inside."""
+    """Return for each parameter the part of the store that it is in and that must not be cut."""
     if plan.run_mode is RunMode.TRAIN:
-        # A training is refused instead of cut: an update's text covers its group from end to end.
+        # A training is refused: its update loops over the whole group.
         return dict.fromkeys((p.name for p in plan.parameters), 0)
     starts, _ = piece_starts(owner)
     return {p.name: bisect_right(starts, p.offset_bytes + shift[p.name]) for p in plan.parameters}
 
 
 def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Regrouped:
-    """Groups of what lies in one piece in the store, and what names them; homes: as of `_homes`."""
+    """Return the groups split at the store's boundaries, with all references renumbered.
+
+    homes: as returned by `_homes`.
+    """
     layer_of = {name: layer for layer in plan.layers for name in layer.parameters}
     names = {p.name: p.layer for p in plan.parameters}
     owns: list[list[Parameter]] = [[] for _ in plan.groups]
@@ -211,7 +216,7 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
             for p in piece:
                 held.setdefault(p.layer, []).append(p.name)
             for whole, own in held.items():
-                # a layer that lies apart is one for each piece
+                # a split layer has an entry for each piece
                 name = whole if number == 0 else f"{whole} ({number + 1})"
                 layer = layer_of[own[0]]
                 layers.append(replace(layer, name=name, group=index, parameters=tuple(own)))
@@ -225,7 +230,7 @@ def _regrouped(plan: Plan, shift: dict[str, int], homes: dict[str, int]) -> _Reg
 def _pieces(
     own: Sequence[Parameter], shift: dict[str, int], homes: dict[str, int]
 ) -> Iterator[list[Parameter]]:
-    """Parameters of a group in their order, cut where the store has something between two."""
+    """Split the parameters of a group where the store has something between two of them."""
     piece = list(own[:1])
     for before, p in pairwise(own):
         if shift[p.name] != shift[before.name] or homes[p.name] != homes[before.name]:
@@ -255,7 +260,7 @@ def _piece_group(
 
 
 def _with_slots(group: Group, pieces: Sequence[Group]) -> list[Group]:
-    """The pieces of a group, in its slot one after the other."""
+    """Assign consecutive slot offsets to the pieces of a group."""
     if group.slot_offset_bytes is None:
         return [*pieces]
     *starts, _ = accumulate((piece.sent_bytes for piece in pieces), initial=group.slot_offset_bytes)

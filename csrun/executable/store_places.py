@@ -1,4 +1,6 @@
-"""Places in the store: of weights, words, gradients, optimizer slots and numbers of the steps."""
+"""Locations in the store: weights, 16-bit words, gradients, optimizer slots, numbers of the steps.
+steps.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from csrun.executable.stored_groups import Group, Parameter
 
 @dataclass(frozen=True, slots=True)
 class ShardedStore:
-    """The stores of several MemoryX tasks, for who has mapped all of them.
+    """Stores of several MemoryX tasks, mapped by one process.
 
     Shapes: memories uint8[plan.store.nbytes] each
     """
@@ -30,25 +32,25 @@ AnyStore = Bytes | ShardedStore
 
 
 def memory_of(store: AnyStore, group: Group) -> Bytes:
-    """The memory of the store that has a group."""
+    """Return the memory of the store that has a group."""
     if isinstance(store, ShardedStore):
         return store.memories[store.shards.server_of(group)]
     return store
 
 
 def _memory_at(store: AnyStore, server: int) -> Bytes:
-    """The memory of the store of a MemoryX task, from 0."""
+    """Return the memory of the store of MemoryX task `server`, from 0."""
     return store.memories[server] if isinstance(store, ShardedStore) else store
 
 
 def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
-    """The store's flat ranges by name: `weights/0`, `gradients/0`, `momentum/0`, … for each group;
-    and `numbers`, those of the steps.
+    """Return the store's flat regions by name: `weights/0`, `gradients/0`, `momentum/0`, … for each
+    group, and `numbers` for those of the steps.
 
-    In mixed precision there are `words/0`, too, and gradients may be words; then a state's next
-    value is `next/<state>`.
+    In mixed precision there are also `words/0`, and gradients may be words; the next value of a
+    state is then `next/<state>`.
 
-    Shapes: each [group.nbytes / itemsize], of the plan's precision or WORD; a state's flat
+    Shapes: each [group.nbytes / itemsize], of the plan's precision or WORD; states are flat
     """
     slots = [(slot.name, slot.offset_bytes) for slot in plan.store.slots]
     places = {
@@ -74,13 +76,13 @@ def flat_views(plan: Plan, store: AnyStore) -> dict[str, Array]:
 
 
 def words_offset(plan: Plan, offset_bytes: int) -> int:
-    """Place in the store of the word of the weight at an offset."""
+    """Offset in the store of the 16-bit word of the weight at an offset."""
     assert plan.store.words_offset is not None, "weights are words in mixed precision"
     return plan.store.words_offset + offset_bytes // 2
 
 
 def _next_values(plan: Plan, store: AnyStore) -> dict[str, Array]:
-    """Next values of the states, beside gradients that are words; flat."""
+    """Return the next values of states, which follow gradients that are words; flat."""
     found, places = {}, sent_places(plan)
     for p, group in with_groups(plan):
         if p.is_state and (block := gradient_block(plan, group, store)) is not None:
@@ -90,7 +92,7 @@ def _next_values(plan: Plan, store: AnyStore) -> dict[str, Array]:
 
 
 def with_groups(plan: Plan) -> list[tuple[Parameter, Group]]:
-    """The parameters in the order of the store, each with its group."""
+    """Return the parameters in the order of the store, each with its group."""
     group_of = {layer.name: plan.groups[layer.group] for layer in plan.layers}
     ordered = sorted(plan.parameters, key=lambda p: p.offset_bytes)
     return [(p, group_of[p.layer]) for p in ordered]
@@ -98,7 +100,7 @@ def with_groups(plan: Plan) -> list[tuple[Parameter, Group]]:
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Location in the store of a tensor of this shape; is_turned: stored transposed."""
+    """Location of a tensor in the store; is_turned: stored transposed."""
 
     offset_bytes: int
     shape: tuple[int, ...]
@@ -111,20 +113,20 @@ class TensorPlace:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape as stored, row by row."""
+        """Shape as stored, in row-major order."""
         return self.shape[::-1] if self.is_turned else self.shape
 
     def view(self, memory: Bytes) -> Array:
-        """The tensor, over the store's bytes; no copy."""
+        """Return the tensor as a view of the store's bytes."""
         stored = view(memory, self.offset_bytes, self.stored_shape, self.dtype)
         return stored.T if self.is_turned else stored
 
 
 def sent_places(plan: Plan) -> dict[str, TensorPlace]:
-    """Location of each parameter in the bytes of its group that come to the wafer.
+    """Return the location of each parameter in the bytes of its group that are sent to the wafer.
 
-    Its gradient lies alike in what goes back. In mixed precision the word of a weight has half the
-    weight's offset, and states follow behind the words.
+    Its gradient has the same location in the bytes that are sent back. In mixed precision a
+    weight's word is at half the weight's offset, and states follow after the words.
     """
     ends = {group.index: group.nbytes // 2 for group in plan.groups}
     found = {}
@@ -140,12 +142,12 @@ def sent_places(plan: Plan) -> dict[str, TensorPlace]:
 
 
 def gradient_bytes(plan: Plan, group: Group) -> int:
-    """Bytes of a group's gradients in the store."""
+    """Size of a group's gradients in the store, in bytes."""
     return group.sent_bytes if plan.store.has_half_gradients else group.nbytes
 
 
 def gradient_block(plan: Plan, group: Group, store: AnyStore) -> Bytes | None:
-    """The bytes of a group's gradients in the store, if it has any."""
+    """Return the bytes of a group's gradients in the store, if it has any."""
     offset = gradients_offset(plan, group)
     if offset is None:
         return None
@@ -153,9 +155,10 @@ def gradient_block(plan: Plan, group: Group, store: AnyStore) -> Bytes | None:
 
 
 def gradient_views(plan: Plan, store: AnyStore, own: Own = None) -> dict[str, Array]:
-    """The gradients of the last step by parameter, where the store has all of them after it.
+    """Return the gradients of the last step by parameter, if the store keeps all of them.
 
-    Empty for several systems, and where they are a window. In mixed precision they may be words.
+    Empty for several systems, and if gradients share a window. In mixed precision they may be
+    words.
     """
     if plan.store.gradients_offset is None or plan.has_window or plan.systems > 1:
         return {}
@@ -180,10 +183,10 @@ def numbers_layout(plan: Plan) -> TensorPlace | None:
 
 
 def numbers_view(plan: Plan, store: AnyStore, server: int = 0) -> Array | None:
-    """The numbers of the steps, if they have any; server: whose, of several stores.
+    """Return the numbers of the steps, if there are any; server: task with the store, if several.
 
-    After them comes the norm of the step's gradients, which the updates write where they clip them,
-    and the state of the loss's scale.
+    They are followed by the global norm of the step's gradients, which updates write if they clip,
+    and by the state of the loss scale.
 
     Shapes: float64[MOST_STEPS, numbers + 1 + scale_numbers]; step s has row s mod MOST_STEPS
     """
@@ -192,7 +195,7 @@ def numbers_view(plan: Plan, store: AnyStore, server: int = 0) -> Array | None:
 
 
 def step_number(numbers: Array, index: int) -> Callable[[int], float]:
-    """A function that gives number `index` of a global step.
+    """Return a function from the global step to its number `index`.
 
     Shapes: numbers as of `numbers_view`
     """
@@ -201,7 +204,7 @@ def step_number(numbers: Array, index: int) -> Callable[[int], float]:
 
 
 def of_system(plan: Plan, system: int) -> Plan:
-    """The plan with the gradients where the system of this number has its own."""
+    """Return the plan with the gradients at the offset of system k."""
     region, nbytes = plan.store.gradients_offset, plan.store.gradients_bytes
     if region is None or not system:
         return plan
@@ -209,9 +212,9 @@ def of_system(plan: Plan, system: int) -> Plan:
 
 
 def losses_view(plan: Plan, store: AnyStore, server: int = 0) -> npt.NDArray[np.float64] | None:
-    """The parts of a step's loss, in the store of several systems; server: whose, of its tasks.
+    """Return the partial losses of a step in the store of several systems; server: task with it.
 
-    Shapes: float64[systems + 1], the last one their sum
+    Shapes: float64[systems + 1], the last one is the sum
     """
     offset = plan.store.losses_offset
     if offset is None:
@@ -228,20 +231,22 @@ def gradients_offset(plan: Plan, group: Group) -> int | None:
 
 
 def state_views(plan: Plan, store: Bytes, own: Own = None) -> dict[str, Array]:
-    """Views of a checkpoint's tensors: parameters by name, optimizer slots as `slot/parameter`."""
+    """Return a checkpoint's tensors as views: parameters by name, optimizer slots as
+    `slot/parameter`.
+    """
     return {name: place.view(store) for name, place in state_layout(plan, own).items()}
 
 
 def tensors_of(plan: Plan) -> list[Parameter]:
-    """The tensors of the model: parameters, those that come in parts as a whole.
+    """Return the model's tensors; shards are merged to full tensors.
 
-    Shapes are the model's, of those that are transposed, too.
+    Shapes are those of the model, also for tensors that are stored transposed.
     """
     return [replace(p, shape=p.shape[::-1]) if p.is_turned else p for p in stored_tensors_of(plan)]
 
 
 def stored_tensors_of(plan: Plan) -> list[Parameter]:
-    """The same, with the shapes that they have in the store."""
+    """Return the model's tensors with the shapes that they have in the store."""
     found = []
     for p in plan.parameters:
         if p.part is None:
@@ -253,7 +258,7 @@ def stored_tensors_of(plan: Plan) -> list[Parameter]:
 
 
 def state_layout(plan: Plan, own: Own = None) -> dict[str, TensorPlace]:
-    """Location in the store of each tensor of the state, which a checkpoint has."""
+    """Return the location in the store of each tensor of the state, as in a checkpoint."""
     layers = {layer.name for layer in plan.layers if own is None or layer.group in own}
     regions = [("", plan.store.weights_offset)]
     regions += [(f"{slot.name}/", slot.offset_bytes) for slot in plan.store.slots]

@@ -1,4 +1,4 @@
-"""Parameters, layers and groups of a plan, and where the store has them."""
+"""Parameters, layers and groups of a plan, and their layout in the store."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -13,21 +13,21 @@ class InitializerKind(StrEnum):
 
     ZEROS = "zeros"
     ONES = "ones"
-    UNIFORM = "uniform"  # in [-scale, scale)
-    NORMAL = "normal"  # standard deviation `scale`
+    UNIFORM = "uniform"  # uniform in [-scale, scale)
+    NORMAL = "normal"  # normal with standard deviation `scale`
 
 
 class Initializer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A parameter's first value, drawn by Philox from (run seed, parameter name)."""
+    """Initial value of a parameter, drawn by Philox from (run seed, parameter name)."""
 
     kind: InitializerKind
     scale: float = 0.0
 
 
 class TensorShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Shard of a tensor with `rows` rows that a parameter is, from `first` on.
+    """Shard of a tensor with `rows` rows, starting at row `first`.
 
-    Rows are those of the store: of a tensor that is transposed they are its columns.
+    Rows are those of the store: for a transposed tensor they are the model's columns.
     """
 
     tensor: str
@@ -38,11 +38,12 @@ class TensorShard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A weight tensor. `offset_bytes` is relative to the start of each flat region of the store.
 
-    is_state: the program writes its next value where it writes gradients of others, and no
-    optimizer has slots for it; it is float32 in mixed precision, too. part: of which tensor it is a
-    part, if it is one; all parts of a tensor lie one after the other, in each region. is_turned:
-    the store has the transpose of what the model has, and this is its shape there. is_of_step: a
-    state that programs of one step pass on, and that no checkpoint has.
+    is_state: the program itself computes its next value, in place of a gradient; it has no
+        optimizer slots, and is float32 in mixed precision, too.
+    part: the shard of a tensor that it is, if it is one; all shards of a tensor are consecutive in
+        each region.
+    is_turned: stored transposed; the shape is the one in the store.
+    is_of_step: a state passed between the programs of one step, not part of checkpoints.
     """
 
     name: str
@@ -58,11 +59,13 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One matched kernel that owns weights, with the operators that follow it.
+    """A kernel with weights, and the operators after it up to the next one.
 
-    FLOPs are those of a minibatch; activation_bytes of what its kernels write for one, with those
-    of operators without weights that follow it; crossing_bytes of what other layers read of that.
-    loads: how often its weights come to the wafer in a step, where they are not there already.
+    FLOPs are those of one minibatch.
+    activation_bytes: size of the arrays that these kernels write for one minibatch.
+    crossing_bytes: size of those arrays that other layers read.
+    loads: number of times per step that its weights are sent to the wafer, unless they are
+        resident.
     """
 
     name: str
@@ -78,13 +81,13 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Consecutive layers whose weights travel together: one contiguous range of each flat region.
+    """Consecutive layers whose weights are sent together: one contiguous range of each flat region.
 
-    `slot_offset_bytes` is where the arena holds a copy of the weights in weight streaming, over or
-    next to those of other groups. None when the weights live in the arena's store.
-    `gradients_offset_bytes` is where the store's gradients have those of the group, over or next to
-    those of other groups that are not alive meanwhile. None when it has none. `half_bytes` is the
-    length of its weights as 16-bit words, with its states behind them as they are (None: float32).
+    slot_offset_bytes: location of the weights in the arena in weight streaming; slots of groups may
+        overlap. None if the weights are in the arena's store.
+    gradients_offset_bytes: location of the gradients in the store; those of groups that are not
+        live at the same time may overlap. None without gradients.
+    half_bytes: size of the weights as 16-bit words, followed by the states (None: float32).
     """
 
     index: int
@@ -97,12 +100,12 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of its weights on their way to the wafer, and there."""
+        """Number of bytes of its weights that are sent to the wafer."""
         return self.nbytes if self.half_bytes is None else self.half_bytes
 
 
 class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A flat region of optimizer state, e.g. `momentum`, and the value that it begins with."""
+    """Flat region of optimizer state, e.g. `momentum`, and its initial value."""
 
     name: str
     offset_bytes: int
@@ -112,19 +115,19 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StoreLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Layout of the store: byte offsets of its flat regions.
 
-    `slots` are the optimizer's, each as long as the weights; without training there are no
-    gradients and no slots. In weight streaming the gradients are a window, of those in flight
-    between the wafer and MemoryX, unless all must be there before the first update, or are sums.
-    `gradients_bytes` is their length, of each of several systems, whose gradients lie one after the
-    other; it may be more than a program needs, where the store is that of several. `numbers` come
-    with each step, as its learning rate may: float64[MOST_STEPS, numbers + 1], the row of a step
-    is its remainder. The chief writes them before it orders the steps; the last one is the norm of
-    the step's gradients, which updates write where they clip them. `scale_numbers` more are the
-    state of the loss's scale after the step.
+    `slots` are those of the optimizer, each as large as the weights. Without training there are no
+    gradients and no slots. In weight streaming the gradients share a window of those in flight
+    between the wafer and MemoryX, unless all are needed before the first update, or are sums.
+    `gradients_bytes` is their size per system; the gradients of several systems follow each other.
+    It may be larger than this program needs if several programs share the store.
+    `numbers` come with each step, for instance its learning rate: float64[MOST_STEPS, numbers + 1];
+        step s has row s mod MOST_STEPS. The chief writes them before it orders the steps. The last
+        column is the norm of the step's gradients, which updates write if they clip.
+        `scale_numbers` more columns are the state of the loss scale after the step.
 
-    In mixed precision `words_offset` is the region of the weights as 16-bit words, half as long:
-    word i is that of weight i. Updates write it, the wafer reads it. With `has_half_gradients` the
-    gradients are words, too, else float32 sums of those that the wafer computes.
+    In mixed precision `words_offset` is the region of the weights as 16-bit words, half as large:
+    word i is that of weight i. Updates write it, and the wafer reads it. With `has_half_gradients`
+    the gradients are words, too; otherwise they are float32 sums of the wafer's words.
     """
 
     nbytes: int

@@ -1,12 +1,12 @@
-"""Stretches of a program: calls of machine code that follow each other run as one.
+"""Fusion of consecutive calls of machine code into one call (a stretch).
 
     run_dense_mm()                  stretch_0(labels)
     run_dense_relu()
     run_log_softmax(labels)
 
-program.py has a line for each kernel, and a call from Python takes about as long as a small kernel.
-So the lines of a stretch are replaced when the program is loaded with machine code: all arguments
-are set first, then the jobs of all calls run, in the order of the lines.
+program.py has one line per kernel, and a call from Python takes about as long as a small kernel.
+When the program is loaded with machine code, the lines of a stretch are replaced by one call: it
+sets all arguments first, then runs the jobs of all kernels in order.
 """
 
 import ast
@@ -18,12 +18,12 @@ from csrun.executable.team import BoundCall, joined_jobs
 
 JOIN = "join_calls"
 _STEP = "step"
-_MOST_CALLS = 16  # of a stretch: signals are seen after it
+_MOST_CALLS = 16  # maximum calls of a stretch: signals are handled after it
 Call = Callable[..., None]
 
 
 def with_stretches(program: str, functions: Collection[str]) -> ast.Module:
-    """The program with stretches of calls; functions: those that may have machine code."""
+    """Return the program with stretches; functions: those that may have machine code."""
     tree = ast.parse(program)
     for binder in tree.body:
         if isinstance(binder, ast.FunctionDef):
@@ -32,7 +32,7 @@ def with_stretches(program: str, functions: Collection[str]) -> ast.Module:
 
 
 def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
-    """Replace the stretches in the functions that a function defines."""
+    """Replace the stretches in the inner functions of a function."""
     bound, body, count = set[str](), list[ast.stmt](), 0
     for statement in binder.body:
         match statement:
@@ -51,14 +51,14 @@ def _join_calls(binder: ast.FunctionDef, functions: Collection[str]) -> None:
 
 
 def _pieces(lines: Sequence[ast.stmt], bound: Collection[str]) -> Iterator[list[ast.stmt]]:
-    """Lines one by one, and the calls of a stretch together."""
+    """Return the lines of a function, with the calls of a stretch grouped."""
     for is_call, group in groupby(lines, lambda line: _is_bound(line, bound)):
         own, count = list(group), _MOST_CALLS if is_call else 1
         yield from (own[first : first + count] for first in range(0, len(own), count))
 
 
 def _is_bound(statement: ast.stmt, bound: Collection[str]) -> bool:
-    """Return whether a line calls a bound function, with arguments that no kernel computes."""
+    """Return whether a line calls a bound function with arguments that no kernel computes."""
     match statement:
         case ast.Expr(ast.Call(ast.Name(name), arguments, [])) if name in bound:
             return not any(map(_reads_elements, arguments))
@@ -77,7 +77,7 @@ def _reads_elements(argument: ast.expr) -> bool:
 
 
 def _joined_lines(name: str, lines: Sequence[ast.stmt]) -> tuple[ast.stmt, ast.stmt]:
-    """`name = join_calls((call, ...), (number of its arguments, ...))`, and `name(arguments)`."""
+    """Return `name = join_calls((call, ...), (argument count, ...))`, and `name(arguments)`."""
     values = [line.value for line in lines if isinstance(line, ast.Expr)]
     calls = [value for value in values if isinstance(value, ast.Call)]
     functions = ast.Tuple([call.func for call in calls], ast.Load())
@@ -95,9 +95,9 @@ def _at(statement: ast.stmt, line: ast.stmt) -> ast.stmt:
 
 
 def join_calls(calls: Sequence[Call], counts: Sequence[int]) -> Call:
-    """One call with the arguments of all; those of machine code that follow each other are joined.
+    """Return one function that makes all calls; consecutive calls of machine code become one.
 
-    counts: of the arguments of each call
+    counts: number of arguments of each call.
     """
     parts: list[tuple[Call, slice]] = []
     places = list(map(slice, *zip(*pairwise(accumulate(counts, initial=0)), strict=True)))
@@ -116,11 +116,11 @@ def join_calls(calls: Sequence[Call], counts: Sequence[int]) -> Call:
 
 
 def _joined(pairs: Sequence[tuple[Call, slice]]) -> tuple[Call, slice]:
-    """The call of all jobs, and the place of its arguments."""
+    """Return one call of all jobs, with the positions of its arguments."""
     start, stop = pairs[0][1].start, pairs[-1][1].stop
     runs = [call.run if isinstance(call, BoundKernel) else call for call, _ in pairs]
     run = joined_jobs(runs)  # type: ignore[arg-type]
-    # Those without arguments, too: numbers of a run may change between two calls.
+    # Also those without arguments: numbers of a run may change between two calls.
     kernels = [
         (call.set_arguments, slice(own.start - start, own.stop - start))
         for call, own in pairs
@@ -130,6 +130,6 @@ def _joined(pairs: Sequence[tuple[Call, slice]]) -> tuple[Call, slice]:
     def set_and_run(*values: object) -> None:
         kept = [set_arguments(*values[own]) for set_arguments, own in kernels]
         run()
-        del kept  # inputs that were copied
+        del kept  # keep copied inputs alive
 
     return set_and_run if kernels else run, slice(start, stop)

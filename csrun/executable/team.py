@@ -1,8 +1,8 @@
-"""A team of threads that computes the kernels of a program, and the calls that run on it.
+"""Thread pool that computes the kernels of a program, and the calls that run on it.
 
-The threads run machine code alone: how they share rows, spin and sleep is the program's own code
-(`team.run` and `team.work` in common.ll). They belong to the process that first needs them; a
-forked child has none, and computes in its own thread until it needs some.
+The threads only run machine code; `team.run` and `team.work` in common.ll share rows, spin and
+sleep. A pool belongs to the process that started it; a forked child starts its own when it needs
+one.
 """
 
 import atexit
@@ -18,7 +18,8 @@ import numpy as np
 from csrun.executable.arrays import ALIGNMENT_BYTES, Array
 from csrun.executable.machine_code import MachineCode
 
-#: Places in a team's memory, in bytes; what different threads write is in cache lines apart.
+#: Offsets in a pool's memory, in bytes; data written by different threads are in separate cache
+#: lines.
 TICKET, DONE, JOB, GENERATION, SLEEPERS, STOP, BUSY, SYSTEM = 0, 64, 128, 192, 256, 320, 384, 448
 THREADS = SYSTEM + 16
 TEAM_BYTES = 512
@@ -26,7 +27,7 @@ _JOIN_S = 1.0
 
 
 def empty(nbytes: int) -> Array:
-    """Aligned memory, uint8[nbytes]."""
+    """Allocate aligned memory, uint8[nbytes]."""
     whole = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT_BYTES
     return whole[start : start + nbytes]
@@ -36,7 +37,8 @@ def empty(nbytes: int) -> Array:
 class Job:
     """Rows that threads share in chunks: a function, and its arguments for each thread.
 
-    function: its address. arguments: addresses of arrays of words, one a thread.
+    function: its address.
+    arguments: addresses of arrays of words, one per thread.
     """
 
     function: int
@@ -46,7 +48,7 @@ class Job:
 
 
 class Team:
-    """The threads of this process; the thread that calls is one of them."""
+    """Thread pool of this process; the calling thread is one of its threads."""
 
     def __init__(self, code: MachineCode, threads: int) -> None:
         self.threads = threads
@@ -68,17 +70,17 @@ class Team:
             helper.start()
 
     def close(self) -> None:
-        """End the helpers."""
+        """Stop the other threads."""
         self._code.function("team.stop", c_void_p)(self.address)
         for helper in self._helpers:
             helper.join(_JOIN_S)
 
 
-_teams: dict[int, Team] = {}  # of this process, by their number of threads
+_teams: dict[int, Team] = {}  # pools of this process by their number of threads
 
 
 def team_of(code: MachineCode, threads: int) -> Team | None:
-    """The team of so many threads, which is started if there is none; None for one thread."""
+    """Return the pool with this many threads, started on first use; None for one thread."""
     if threads <= 1:
         return None
     if threads not in _teams:
@@ -88,7 +90,7 @@ def team_of(code: MachineCode, threads: int) -> Team | None:
 
 @atexit.register
 def _close_all() -> None:
-    # Their code is unmapped while the interpreter ends.
+    # Their code is unmapped while the interpreter exits.
     for team in _teams.values():
         team.close()
     _teams.clear()
@@ -98,7 +100,7 @@ os.register_at_fork(after_in_child=_teams.clear)
 
 
 class BoundCall(partial[None]):
-    """A call that runs jobs, one after the other; memory: what they point to."""
+    """Call that runs jobs one after the other; memory: objects that the jobs point into."""
 
     jobs: tuple[Job, ...]
     code: MachineCode
@@ -109,7 +111,7 @@ class BoundCall(partial[None]):
 def bind_jobs(
     code: MachineCode, team: Team | None, jobs: Sequence[Job], memory: object = None
 ) -> BoundCall:
-    """Return the call of jobs."""
+    """Return the call that runs jobs."""
     tables = [(c_void_p * len(job.arguments))(*job.arguments) for job in jobs]
     words: list[int] = []
     for job, table in zip(jobs, tables, strict=True):
@@ -124,6 +126,6 @@ def bind_jobs(
 
 
 def joined_jobs(calls: Sequence[BoundCall]) -> BoundCall:
-    """One call that runs the jobs of several, which have one team."""
+    """Merge calls on the same pool into one."""
     first, jobs = calls[0], [job for call in calls for job in call.jobs]
     return bind_jobs(first.code, first.team, jobs, calls)

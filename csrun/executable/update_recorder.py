@@ -1,7 +1,7 @@
-"""Values of updates that a program records: what the update of each parameter reads and writes.
+"""Recording of the values that the update of each parameter reads and writes.
 
-An update runs once a step, wherever the store is, so its values have files of their own: one of
-each group.
+Updates run in the process with the store, once per step, so their values have separate files, one
+per group.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from csrun.executable.bind import StepState, UpdateProgram
 from csrun.executable.plan import MOST_STEPS, Combine, Plan, RecordedValue
 from csrun.executable.recorded_values import FOLDER, update_file, write_values
 
-BEFORE, AFTER = "update/before/", "update/after/"  # begin the keys of values read and written
+BEFORE, AFTER = "update/before/", "update/after/"  # prefixes of the keys of values read and written
 WEIGHTS, GRADIENTS = "weights", "gradients"
 NUMBERS, CLIP = f"{BEFORE}numbers", f"{BEFORE}clip"
 Update = Callable[[StepState], None]
@@ -25,7 +25,7 @@ Views = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class UpdatedValue:
-    """A parameter's part of one of the store's flat regions, before or after its update."""
+    """A parameter's part of one flat region of the store, before or after its update."""
 
     key: str
     region: str
@@ -36,7 +36,7 @@ class UpdatedValue:
 
     @property
     def described(self) -> RecordedValue:
-        """Its entry in a plan."""
+        """Return its entry in a plan."""
         what = f"update of {self.region}" if self.is_written else self.region
         return RecordedValue(self.key, self.layer, what, combine=Combine.FIRST)
 
@@ -46,7 +46,7 @@ class UpdatedValue:
         return self.key.startswith(AFTER)
 
     def read(self, views: Views) -> Array:
-        """The value, as it is now, in the views of a store."""
+        """Read the current value from the views of a store."""
         flat = views[f"{self.region}/{self.group}"]
         return flat[self.start : self.start + prod(self.shape)].reshape(self.shape)
 
@@ -67,7 +67,7 @@ def _updated_values(plan: Plan) -> Iterator[UpdatedValue]:
 
 
 def described_updates(plan: Plan, trained: Collection[str]) -> tuple[RecordedValue, ...]:
-    """Entries of a plan for the updates of these parameters."""
+    """Return the plan's entries for the updates of these parameters."""
     if not trained:
         return ()
     step = [RecordedValue(key, "", "update", combine=Combine.FIRST) for key in (NUMBERS, CLIP)]
@@ -76,7 +76,7 @@ def described_updates(plan: Plan, trained: Collection[str]) -> tuple[RecordedVal
 
 
 class UpdateRecorder:
-    """Updates over a store that write their values of the recorded steps to files."""
+    """Updates over a store that write the values of the recorded steps to files."""
 
     def __init__(self, plan: Plan, views: Views, directory: Path) -> None:
         assert plan.recording is not None, "the program records"
@@ -89,7 +89,7 @@ class UpdateRecorder:
                 self._values[each.group].append(each)
 
     def over(self, program: UpdateProgram) -> UpdateProgram:
-        """The same updates, recorded; those of large groups in one piece."""
+        """Return the same updates with recording; large groups are updated in one piece."""
         recorded = [self._recorded(group, update) for group, update in enumerate(program.update)]
         return replace(program, update=recorded, halves={})
 
