@@ -79,7 +79,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     unit: unit of the count, e.g. 'steps', for operations whose rate is shown.
     loss: loss of a training's last step.
     input_share: share of the training's time in which the wafer waited for batches, 0 to 1.
-    straggler: rank of the only streamer that delays the training, if there is one.
+    straggler: name of the only streamer that delays the training; empty if there is none.
     """
 
     what: str

@@ -1,4 +1,6 @@
-"""From a request to running tasks, by the site's scheduler: plan, processes, first cause."""
+"""From a request to running tasks on the site's scheduler: plan, processes, first cause of a
+failure.
+"""
 
 import importlib
 import sys
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from csrun.launch.job_plan import JobPlan
     from csrun.launch.preview import DryRun
 
-# Modules, not classes: a command imports the backend of its site alone.
+# Modules, not classes: a command only imports the backend of its site.
 BACKENDS: dict[Scheduler, str] = {
     Scheduler.LOCAL: "csrun.launch.local",
     Scheduler.SLURM: "csrun.launch.slurm.backend",
@@ -40,17 +42,17 @@ __all__ = ["JobOptions", "JobRequest", "backend_of", "check", "dry_run", "launch
 
 
 def backend_of(site: Site) -> "Backend":
-    """The jobs of a site, on whatever scheduler it has."""
+    """Return the backend of a site's scheduler."""
     found: Backend = importlib.import_module(BACKENDS[site.scheduler]).BACKEND(site)
     return found
 
 
 def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lambda: None) -> int:
-    """Run a job on a site's scheduler; its exit code.
+    """Run a job on a site's scheduler and return its exit code.
 
-    `on_checked` is called when the request has been found possible, before anything runs.
+    on_checked: called after all checks of the request, before anything runs.
 
-    Raises: UsageError before anything runs, when the request, the command or the site is wrong
+    Raises: UsageError before anything runs, if the request, the command or the site is wrong
     """
     backend, job_plan = check(request, site)
     command = UserCommand(request.command).without_options()
@@ -64,23 +66,23 @@ def launch(request: JobRequest, site: Site, on_checked: Callable[[], None] = lam
 def dry_run(request: JobRequest, site: Site) -> "DryRun":
     """Return the plan that `launch` would run.
 
-    Raises: UsageError when the request, the command or the site is wrong
+    Raises: UsageError if the request, the command or the site is wrong
     """
     backend, job_plan = check(request, site)
     return backend.preview(request, job_plan)
 
 
 def check(request: JobRequest, site: Site) -> "tuple[Backend, JobPlan]":
-    """The backend of the site, and the job laid out on it.
+    """Return the backend of the site, and the job's plan on it.
 
-    Raises: UsageError when the request, the command or the site is wrong
+    Raises: UsageError if the request, the command or the site is wrong
     """
     require_command(request.command, "csrun_wse python-ws run.py")
     check_working_dir()
     check_mounts(request.mount_dirs, site)
     command = UserCommand(request.command).without_options()
     check_command(command)
-    if site.container is None:  # whose image has a Python of its own
+    if site.container is None:  # the image has its own Python
         require_packages(command)
         check_arguments(command)
     if request.options.output is not None:

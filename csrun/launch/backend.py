@@ -1,7 +1,7 @@
-"""Interface of a scheduler: one object of thirteen verbs.
+"""Interface of a scheduler: thirteen methods.
 
-`local` and `slurm` are the two there are; they share `process` and `life` and know nothing of each
-other. A third one is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
+`local` and `slurm` implement it. They share `process` and `life` and do not import each other. A
+new scheduler is a module with a `BACKEND`, a row in `csrun.launch.BACKENDS` and a name in
 `site.Scheduler`.
 """
 
@@ -21,11 +21,13 @@ from csrun.site import Site
 
 
 class JobStatus(Protocol):
-    """A job as a table shows it; `-o json` prints the structs that it is made from.
+    """Row of a job in a table; `-o json` prints the structs behind it.
 
-    state: in the scheduler's word. nodes: how many it has, or waits for. system: that it has, or
-    had last; empty when there is none. why: what it waits for, or why it did not end well. type:
-    compile or execute; empty where the command is not known.
+    state: as the scheduler names it.
+    nodes: number of nodes that it has, or waits for.
+    system: system that it has, or had last; empty if none.
+    why: reason why it waits, or why it failed.
+    type: compile or execute; empty if the command is not known.
     """
 
     @property
@@ -54,11 +56,11 @@ class JobStatus(Protocol):
     def labels(self) -> Mapping[str, str]: ...
 
     def details(self) -> Iterable[tuple[str, str]]:
-        """All there is to say of the job, by name."""
+        """All details of the job, by name."""
 
 
 class NodeStatus(Protocol):
-    """A node as a table shows it, its state in the scheduler's word. Units: memory_gb in GiB"""
+    """Row of a node in a table; its state is as the scheduler names it. Units: memory_gb in GiB"""
 
     @property
     def name(self) -> str: ...
@@ -73,43 +75,45 @@ class NodeStatus(Protocol):
 
 
 class Backend(Protocol):
-    """The jobs of one site, on its scheduler.
+    """Jobs of one site, on its scheduler.
 
-    Raises, from every verb: UsageError for what the user can put right, CsrunError when the
+    Raises, in every method: UsageError for an error that the user can fix, CsrunError if the
     scheduler does not answer
     """
 
     def __init__(self, site: Site) -> None: ...
 
     def plan(self, request: JobRequest) -> JobPlan:
-        """Lay a job out on the site's CPUs, refusing what this scheduler never can run."""
+        """Lay out a job on the site's CPUs; a job that can never run here is an error."""
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
-        """Run a planned job to its end, or submit it; the exit code."""
+        """Run a planned job to its end, or submit it; return the exit code."""
 
     def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
         """Describe what `run` would do."""
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> Sequence[JobStatus]:
-        """Pending and running jobs, and some or all ended ones; or the job of this number."""
+        """Return pending and running jobs, with some or all of the ended ones; or the job of this
+        number.
+        """
 
     def records(self) -> Sequence[JobRecord]:
-        """csrun's records of all jobs that this account may see, with the systems that they had."""
+        """Return csrun's records of all jobs that this account may see, with their systems."""
 
     def folders(self) -> Sequence[Path]:
-        """The folders of this account's jobs that are still there, newest first."""
+        """Return the existing folders of this account's jobs, newest first."""
 
     def folder(self, job_id: int) -> Path:
-        """The folder of one of this account's jobs, which may be gone."""
+        """Return the folder of one of this account's jobs, which may have been deleted."""
 
     def check(self) -> Sequence[CheckResult]:
-        """Check that the site is fit to run jobs."""
+        """Check that the site is able to run jobs."""
 
     def nodes(self) -> Sequence[NodeStatus]:
-        """All of the site, and who has them."""
+        """Return the nodes of the site, with their users."""
 
     def systems(self) -> Sequence[SystemStatus]:
-        """All CS systems of the site, who has them and who waits for them."""
+        """Return the CS systems of the site, with their users and the jobs that wait for them."""
 
     def cancel(self, job_id: int, command: str) -> str:
         """End a job in order; what has come of it, for the user to read.
@@ -118,14 +122,14 @@ class Backend(Protocol):
         """
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
-        """Change labels of one of this account's jobs, as `csrun.jobs.job_labels.changed`; all of
-        its labels then.
+        """Change labels of one of this account's jobs, as `csrun.jobs.job_labels.changed`; return
+        all of its labels.
         """
 
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
     ) -> None:
-        """Write the logs of a job's tasks: of a role, else those that its launcher shows.
+        """Print the logs of a job's tasks: those of a role, else those that its launcher shows.
 
-        `follow` goes on until the job has ended.
+        follow: continue until the job has ended.
         """

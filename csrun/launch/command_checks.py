@@ -15,15 +15,15 @@ OWN_COMMANDS = ("cs", "cs_input_analyzer", "csctl", "csrun_cpu", "csrun_wse")
 
 
 def require_command(command: tuple[str, ...], example: str) -> None:
-    """Raises: UsageError when there is nothing to run."""
+    """Raises: UsageError without a command"""
     if not command:
         raise UsageError(f"no command given: add one, e.g. {example}")
 
 
 def check_working_dir() -> None:
-    """The folder that the command was given in.
+    """Return the working directory of the command.
 
-    Raises: UsageError when it has been removed meanwhile
+    Raises: UsageError if it has been removed meanwhile
     """
     try:
         Path.cwd()
@@ -32,9 +32,9 @@ def check_working_dir() -> None:
 
 
 def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
-    """The folders that tasks need to see, those of the site with them.
+    """Return the folders that are mounted for the tasks, including those of the site.
 
-    Raises: UsageError for one that is no folder
+    Raises: UsageError for a path that is not a folder
     """
     for mount in mount_dirs:
         if not os.path.isdir(mount):
@@ -45,9 +45,9 @@ def check_mounts(mount_dirs: tuple[str, ...], site: Site) -> None:
 
 
 def check_command(command: UserCommand) -> None:
-    """Check the command's program, or the script that an interpreter of csrun's is to run.
+    """Check that the command's program, or the script of csrun's interpreter, exists.
 
-    Raises: UsageError for one that is not there
+    Raises: UsageError if it does not exist
     """
     if command.mode is None:
         check_program(command.words[0])
@@ -59,7 +59,7 @@ def check_command(command: UserCommand) -> None:
     if not os.access(script, os.R_OK):
         raise UsageError(f"{script}: cannot be read: Permission denied; run chmod u+r on it")
     params = command.params or ""
-    if params.endswith(_YAML) and not os.path.exists(params):  # else each task would find it out
+    if params.endswith(_YAML) and not os.path.exists(params):  # otherwise each task would report it
         where = Path.cwd()
         raise UsageError(
             f"--params: {params}: cannot be read: No such file in {where}; name another"
@@ -67,9 +67,9 @@ def check_command(command: UserCommand) -> None:
 
 
 def check_program(program: str, path: str | None = None) -> None:
-    """The program by name, in `path` (else PATH), or by its own path.
+    """Find a program by name, in `path` (default: PATH), or by path.
 
-    Raises: UsageError when there is none, or none that can be run
+    Raises: UsageError if it does not exist or is not executable
     """
     if shutil.which(program, path=path) is None:
         raise UsageError(f"{shlex.quote(program)}: {_why_not(program)}{_meant(program)}")
@@ -87,6 +87,6 @@ def _why_not(program: str) -> str:
 
 
 def _meant(program: str) -> str:
-    """The interpreter or command of csrun's whose name is like this one."""
+    """Return the interpreter or command of csrun with a similar name."""
     close = difflib.get_close_matches(program, (*INTERPRETERS, *OWN_COMMANDS), n=1)
     return f"; did you mean {close[0]}?" if close else ""

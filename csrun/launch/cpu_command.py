@@ -1,4 +1,4 @@
-"""One command on a CPU node, in csrun's software environment, with the user's terminal."""
+"""csrun_cpu: one command on a CPU node, in csrun's software environment, on the user's terminal."""
 
 import os
 import sys
@@ -21,9 +21,9 @@ from csrun.launch.process.output_files import check_pattern
 from csrun.launch.user_command import UserCommand
 from csrun.site import Site
 
-# Another software environment's, which would get in the way of ours.
+# another software environment's variables, which would conflict with ours
 UNSET = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "LD_PRELOAD")
-# A job's around us, which this command is no task of.
+# variables of a surrounding job, of which this command is not a task
 _OF_A_JOB = (environment.JOB_DIR, environment.WAFER)
 
 
@@ -40,7 +40,7 @@ class CpuRequest:
 
 @dataclass(frozen=True)
 class CpuRun:
-    """A request that was found possible, and the environment that its command will have."""
+    """A checked request, and the environment of its command."""
 
     request: CpuRequest
     site: Site
@@ -48,7 +48,7 @@ class CpuRun:
     unset: tuple[str, ...]
 
     def with_folder(self, folder: Path, variable: str) -> "CpuRun":
-        """The same with one more folder that the command sees, and a variable that names it."""
+        """Return the run with one more mounted folder, and a variable with its path."""
         mounts = (*self.request.mount_dirs, str(folder))
         return replace(
             self,
@@ -57,7 +57,7 @@ class CpuRun:
         )
 
     def run(self) -> int:
-        """Reserve a node when that is asked for, and run the command; its exit code."""
+        """Reserve a node if requested, run the command and return its exit code."""
         request = self.request
         if not request.alloc_node:
             grace_s = self.site.grace_s
@@ -68,9 +68,9 @@ class CpuRun:
 
 
 def prepare(request: CpuRequest, site: Site) -> CpuRun:
-    """Check a request, and make the environment of its command.
+    """Check a request, and build the environment of its command.
 
-    Raises: UsageError when the request, the command or the site is wrong
+    Raises: UsageError if the request, the command or the site is wrong
     """
     require_command(request.command, "csrun_cpu bash")
     if request.alloc_node:
@@ -110,7 +110,7 @@ def _job(request: CpuRequest, variables: Mapping[str, str]) -> JobRequest:
 
 
 def _defaults(site: Site) -> dict[str, str]:
-    """The site's layout of a job, as the original has it there for scripts."""
+    """Return the site's default layout as variables, which the original also sets for scripts."""
     return {
         "DEF_NODES": str(site.defaults.nodes),
         "DEF_TASKS": str(site.defaults.tasks_per_node),

@@ -1,4 +1,4 @@
-"""First cause of a job's failures; deaths are not reaped in the order they happen. Pure."""
+"""First cause of a job's failure; exits are not reaped in the order in which they happen. Pure."""
 
 import signal
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from csrun.context.job import peer_name
 class TaskEnd:
     """End of one task. `exit_code` is negative for a signal's number; times are monotonic.
 
-    `missed` is the end of a task that lost this one, which ended well but too early, or did not end
-    until the launcher ended it.
+    missed: end of a task that lost this one as a peer. This one then ended early with exit code 0,
+        or the launcher had to end it.
     """
 
     name: str
@@ -31,21 +31,21 @@ class TaskEnd:
 
     @property
     def failed(self) -> bool:
-        """True when the end was not a success."""
+        """True if the task failed."""
         return self.exit_code != 0
 
     @property
     def cause_time_s(self) -> float:
-        """Time of the failure: as the task reported it, or when its death was seen."""
+        """Time of the failure: as the task reported it, else when its exit was seen."""
         return self.report.time_s if self.report else self.time_s
 
     @property
     def job_exit_code(self) -> int:
-        """The exit code of a job whose first cause this is: 128 + signal for a killed task.
+        """Exit code of a job with this first cause: 128 + signal for a killed task.
 
-        1 for a task that ended too early, with an exit code that is no failure's; that of the task
-        that lost it where the launcher had to end it. A task that was killed after its report has
-        that of the report.
+        1 for a task that ended too early with exit code 0. For a task that the launcher had to end,
+        the exit code of the task that lost it. A task that was killed after its report has the exit
+        code of the report.
         """
         if self.report is not None and self.exit_code < 0:
             return self.report.exit_code
@@ -55,23 +55,23 @@ class TaskEnd:
 
     @property
     def is_consequence(self) -> bool:
-        """True when the task only lost a peer, or was missed by one that did."""
+        """True if the task only lost a peer, or ended early and another task lost it."""
         lost_one = self.report is not None and self.report.kind is TaskReportKind.PEER_LOST
         return lost_one or self.missed is not None
 
     @property
     def peer_name(self) -> str:
-        """Name of the task among its peers."""
+        """Role name of the task among its peers."""
         return peer_name(self.role, self.rank, self.wafer)
 
 
 def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
-    """The failure that came first; None when no task failed by itself.
+    """Return the failure that came first; None if no task failed by itself.
 
-    Tasks that the launcher ended do not count. Where all have only lost a peer, it is the task that
-    they lost and that has not failed itself: one that ended early with exit code 0 (one that was
-    let go before would not have been missed), else one that the launcher had to end. A task that
-    lost a peer counts itself when there is nothing else.
+    Tasks that the launcher ended do not count. If all failed tasks have only lost a peer, the cause
+    is the lost task: one that ended early with exit code 0 (a task that had finished its work would
+    not have been missed), else one that the launcher had to end. If there is no such task, it is
+    the first task that lost a peer.
     """
     ends = [*ends]
     failed = sorted(
@@ -86,7 +86,7 @@ def first_cause(ends: Iterable[TaskEnd]) -> TaskEnd | None:
 
 
 def _missed(lost_peers: Iterable[TaskEnd], ends: Iterable[TaskEnd]) -> list[TaskEnd]:
-    """Tasks of `ends` that `lost_peers` lost. Of a system's wafers the last is meant."""
+    """Return the tasks of `ends` that `lost_peers` lost; of a system's wafers the last one."""
     by_name = {end.peer_name: end for end in ends}
     missing = ((end, end.report.lost) for end in lost_peers if end.report is not None)
     return [replace(by_name[lost], missed=end) for end, lost in missing if lost in by_name]
@@ -98,13 +98,16 @@ _HINTS: dict[int, str] = {
 }
 LOG_NAME = "forkserver"
 TAIL_LINES = 20
-# A log may have gigabytes; its last lines are among its last bytes.
+# A log may have gigabytes; only its end is read.
 _TAIL_BYTES = 64 * 1024
 _PREFIX = "csrun_wse: error:"
 
 
 def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
-    """The failure of a job, in full sentences; `log` is the task's, shown already or not."""
+    """Describe the failure of a job in full sentences.
+
+    log: log of the failed task, which may have been printed already.
+    """
     report = cause.report
     if report is not None and report.kind is not TaskReportKind.EXIT and report.exit_code:
         return _describe_report(cause, report, log)
@@ -117,7 +120,7 @@ def describe_cause(cause: TaskEnd, log: Path, was_forwarded: bool) -> str:
 
 
 def summarize(cause: TaskEnd) -> str:
-    """The same in one line."""
+    """Describe the failure of a job in one line."""
     report = cause.report
     if cause.missed is not None and cause.ended_by_launcher:
         return f"{who(cause)} dropped its connections and reported no cause"
@@ -129,19 +132,19 @@ def summarize(cause: TaskEnd) -> str:
 
 
 def who(end: TaskEnd) -> str:
-    """Name a task as its failure is summarized."""
+    """Name a task for a summary."""
     return describe_task(end.rank, end.role, end.node, end.wafer)
 
 
 def describe_task(rank: int, role: Role, node: str, wafer: str | None = None) -> str:
-    """Name a task by its rank, role and node, or by the system whose wafer it was."""
+    """Name a task by its rank, role and node, or by the system of the wafer."""
     if wafer is not None:
         return f"wafer of {wafer} (for rank {rank} on {node})"
     return f"rank {rank} ({role}) on {node}"
 
 
 def how(exit_code: int) -> str:
-    """Say how a process ended; negative codes are signals."""
+    """Describe how a process ended; negative codes are signals."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     hint = _HINTS.get(-exit_code, "")
@@ -149,7 +152,9 @@ def how(exit_code: int) -> str:
 
 
 def describe_server_loss(exit_code: int, job_dir: Path) -> str:
-    """The failure of a job whose fork server is gone; one that was not killed has said why."""
+    """Describe the failure of a job whose fork server died; a server that was not killed has logged
+    it.
+    """
     lines = [f"{_PREFIX} the fork server {how(exit_code)}; the tasks of the job ended with it"]
     if exit_code > 0:
         lines += _tail(job_dir / "logs" / f"{LOG_NAME}.log")
@@ -157,7 +162,7 @@ def describe_server_loss(exit_code: int, job_dir: Path) -> str:
 
 
 def describe_srun_loss(exit_code: int, log: Path) -> str:
-    """The failure of a job whose srun is gone before its tasks had ended."""
+    """Describe the failure of a job whose srun ended before its tasks."""
     lines = [f"{_PREFIX} srun {how(exit_code)}; the tasks of the job ended with it"]
     return "\n".join([*lines, *_tail(log), f"log: {log}"])
 

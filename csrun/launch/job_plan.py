@@ -1,4 +1,4 @@
-"""JobRequest to JobPlan: how many tasks, what each does, on which node and which CPUs. Pure."""
+"""Layout of a job: from a JobRequest to a JobPlan with each task's role, node and CPUs. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,14 +38,12 @@ class JobPlan:
 
     @property
     def system_mode(self) -> ExecutionMode | None:
-        """The mode of the CS system that it runs on; None when it needs no system."""
+        """Execution mode of the CS system; None if the job needs no system."""
         return None if UserCommand(self.command).preparation else self.mode
 
     @property
     def component_roles(self) -> tuple[Role, ...]:
-        """The role by which each component of a cluster's job asks for its nodes: that of the first
-        task there.
-        """
+        """Role for which each component of a Slurm job requests nodes: that of its first task."""
         first = max(1, self.layout.single_task_nodes)
         first_tasks = {task.node_id: task.role for task in reversed(self.tasks)}
         return tuple(first_tasks[node] for node in range(min(first + 1, self.layout.nodes)))
@@ -53,7 +51,7 @@ class JobPlan:
     def entries(
         self, node_names: tuple[str, ...], addresses: Mapping[str, str] | None = None
     ) -> tuple[TaskEntry, ...]:
-        """The tasks on the nodes that the job was given, in the order of its node ids."""
+        """Return the tasks on the allocated nodes, given in the order of node ids."""
         known, names = addresses or {}, [node_names[t.node_id] for t in self.tasks]
         return tuple(
             TaskEntry(t.rank, t.role, name, t.node_id, t.local_rank, t.cpus, known.get(name, ""))
@@ -69,9 +67,9 @@ class JobPlan:
         addresses: Mapping[str, str] | None = None,
         systems: tuple[str, ...] = (),
     ) -> JobFile:
-        """The job file of the tasks; nodes with addresses are separate machines.
+        """Return the job file; nodes with addresses are separate machines.
 
-        `site` is what they load theirs by.
+        site: name or path by which the tasks load the site.
         """
         return JobFile(
             job_id=job_id,
@@ -93,11 +91,11 @@ class JobPlan:
 def plan(
     request: JobRequest, site: Site, real_cpus: tuple[int, ...], *, is_cluster: bool = False
 ) -> JobPlan:
-    """Lay the job out on a site whose nodes share the CPUs `real_cpus` of this machine.
+    """Lay out a job on a site whose nodes share the CPUs `real_cpus` of this machine.
 
-    is_cluster: they are machines of their own, as nodes with addresses act to be
+    is_cluster: the nodes are separate machines, as nodes with addresses also are.
 
-    Raises: UsageError for a layout that the site or the interpreter does not allow
+    Raises: UsageError for a layout that the site or the interpreter does not support
     """
     if request.foreground is not None:
         return _plan_command(request.command, site, real_cpus)
@@ -106,7 +104,7 @@ def plan(
     serving = _Serving()
     if mode is ExecutionMode.WEIGHT_STREAMING or request.num_wgt_servers:
         servers = command.num_wgt_servers(request.num_wgt_servers)
-        # Wafers on one machine add up their gradients in shared memory: only others need SwarmX.
+        # Wafers on one machine add gradients in shared memory; separate machines need SwarmX.
         are_apart = is_cluster or bool(site.nodes.addresses)
         serving = _Serving(servers, _swarmx(command, site) if are_apart else 0)
     layout = _resolve(request, site, mode, serving)
@@ -124,19 +122,19 @@ def plan(
 
 @dataclass(frozen=True)
 class _Serving:
-    """Number of tasks that hold the weights, a node each; none in other modes than streaming."""
+    """Number of MemoryX and SwarmX tasks, with one node each; 0 outside of weight streaming."""
 
     memoryx: int = 0
     swarmx: int = 0
 
     @property
     def named(self) -> list[str]:
-        """Each kind with its number, if that is not one."""
+        """Describe each kind with its number, if that is not one."""
         counts = (self.memoryx, "MemoryX"), (self.swarmx, "SwarmX")
         return [f"{n} {name} tasks" if n > 1 else name for n, name in counts if n]
 
     def role(self, rank: int) -> Role:
-        """Layout of a task of csrun's interpreters."""
+        """Return the role of a task of csrun's interpreters."""
         if rank == 0:
             return Role.CHIEF
         if rank <= self.memoryx:
@@ -145,12 +143,12 @@ class _Serving:
 
 
 def _swarmx(command: UserCommand, site: Site) -> int:
-    """SwarmX tasks between MemoryX and the CS systems that a command asks for."""
+    """Return the number of SwarmX tasks for the number of CS systems in the command."""
     return swarmx_tasks(min(command.num_systems, len(site.systems)))
 
 
 def _plan_command(command: tuple[str, ...], site: Site, real_cpus: tuple[int, ...]) -> JobPlan:
-    """One task that has a node to itself, whatever its command."""
+    """Plan a single task with a node for itself, for any command."""
     layout = JobLayout(1, 1, site.nodes.cpus, 0)
     return JobPlan(command, None, layout, (PlannedTask(0, Role.TASK, 0, 0, real_cpus),))
 
@@ -161,7 +159,7 @@ def _resolve(
     nodes = request.total_nodes if request.total_nodes is not None else site.defaults.nodes
     single = request.single_task_nodes
     if nodes == 1 and UserCommand(request.command).preparation:
-        mode = None  # a compile by itself has a chief and no peers
+        mode = None  # a compile job has a chief and no peers
     if single is None:
         streaming = mode is ExecutionMode.WEIGHT_STREAMING
         least = streaming_single_task_nodes(serving.memoryx, serving.swarmx)
@@ -222,7 +220,7 @@ def _tasks_and_cpus(request: JobRequest, site: Site) -> tuple[int, int]:
     if tasks is None and cpus is None:
         tasks, cpus = site.defaults.tasks_per_node, site.defaults.cpus_per_task
     elif cpus is None and tasks is not None:
-        # One option alone keeps the site's default of the other, where that fits on a node.
+        # If only one option is given, the other keeps the site's default where that fits on a node.
         fits = tasks * site.defaults.cpus_per_task <= have
         cpus = site.defaults.cpus_per_task if fits else max(1, have // max(1, tasks))
     elif tasks is None and cpus is not None:
@@ -262,7 +260,7 @@ def _place(
         local_rank = tasks_on.get(node_id, 0)
         tasks_on[node_id] = local_rank + 1
         alone = node_id < layout.single_task_nodes
-        # The chief and MemoryX are each alone on a node, so that they get all of its CPUs.
+        # The chief and MemoryX each have a node for themselves, and all of its CPUs.
         wanted = site.nodes.cpus if alone else layout.cpus_per_task
         cpus = cpu_set(real_cpus, next_cpu, wanted)
         role = Role.TASK if mode is None else serving.role(rank)
@@ -272,6 +270,6 @@ def _place(
 
 
 def cpu_set(real_cpus: tuple[int, ...], first: int, wanted: int) -> tuple[int, ...]:
-    """Nominal CPU i of the job is real CPU i modulo their number: the tasks take them in turn."""
+    """Map the job's nominal CPU i to real CPU i modulo their number."""
     count = min(wanted, len(real_cpus))
     return tuple(sorted(real_cpus[(first + i) % len(real_cpus)] for i in range(count)))

@@ -1,4 +1,4 @@
-"""The scheduler of this machine: nodes by lease, tasks by fork server, jobs in csrun's register."""
+"""Scheduler of this machine: node leases, tasks of a fork server, jobs in csrun's register."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ class LocalBackend(Backend):
         self._site = site
 
     def plan(self, request: JobRequest) -> JobPlan:
-        """Lay a job out on this machine's CPUs."""
+        """Lay out a job on this machine's CPUs."""
         only_slurm = {
             "sbatch": request.sbatch,
             "compile-first": request.compile_first,
@@ -65,14 +65,15 @@ class LocalBackend(Backend):
         job_plan = plan(request, self._site, tuple(sorted(os.sched_getaffinity(0))))
         named = UserCommand(job_plan.command).system
         if named is not None and job_plan.system_mode is not None:
-            system.find(self._site, named, job_plan.system_mode)  # else its chief would find it out
+            # otherwise its chief would report it
+            system.find(self._site, named, job_plan.system_mode)
         if job_plan.system_mode is not None:
             streamers = sum(task.role is Role.STREAMER for task in job_plan.tasks)
             open_files.require(streamers, request.command[0])
         return job_plan
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
-        """Run a job on this machine, from waiting for nodes to its exit code."""
+        """Run a job on this machine, including the wait for nodes; return its exit code."""
         if request.detach:
             return detached(lambda leave: self._run(request, job_plan, leave))
         return self._run(request, job_plan, lambda job: None)
@@ -102,7 +103,7 @@ class LocalBackend(Backend):
         return outcome.exit_code
 
     def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
-        """The plan, its line on a cluster, and what its tasks share here."""
+        """Return the plan, its command line on a cluster, and its demands on this machine."""
         line = srun_line(
             job_plan.layout, job_plan.command, self._site.gres, request.label, request.options
         )
@@ -145,7 +146,7 @@ class LocalBackend(Backend):
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
     ) -> None:
-        """From the job's folder."""
+        """Print the logs in the job folder."""
         job_logs.show(self._site, job_id, role, follow, write)
 
 
@@ -153,7 +154,7 @@ BACKEND = LocalBackend
 
 
 class _Running:
-    """A job that has its nodes."""
+    """A job with its nodes."""
 
     def __init__(
         self,
@@ -183,18 +184,20 @@ class _Running:
             self._job.folder.prepare(self._file)
         self._job.start(self._allocation.nodes)
         modules = self._request.preload if self._file.mode is not None else ()
-        # Tasks of a fork server that was killed become our children, which are killed at the end.
+        # Tasks of a killed fork server become children of this process, which kills them at the
+        # end.
         become_subreaper()
-        own_files = open_files.room_for(len(self._file.tasks))  # of --output, one a task
+        # output files of --output, one per task
+        own_files = open_files.room_for(len(self._file.tasks))
         with ending_signals() as signals, own_files:
             output = task_output(self._file, self._job, self._request.label)
-            # It inherits the locks: nodes stay leased while anything of the job lives.
+            # It inherits the locks: nodes stay leased while any process of the job lives.
             server = start_server(self._job.folder, modules, self._locks)
             folder, on_restart = self._job.folder, self._job.restarted
             return JobLoop(self._file, folder, server, signals, output, on_restart).run()
 
     def in_foreground(self) -> Outcome:
-        """Run its one command with the user's terminal."""
+        """Run the job's single command on the user's terminal."""
         options, record = self._request.options, self._job.record
         (entry,) = self._file.tasks
         with ExitStack() as files:

@@ -1,4 +1,4 @@
-"""Archive of what a bug report needs of a job: no secret, no data, no weights."""
+"""Archive of a job's files for a bug report, without secrets, data or weights."""
 
 import io
 import os
@@ -22,8 +22,9 @@ from csrun.launch.backend import JobStatus
 from csrun.launch.process.task_output import log_name
 from csrun.records.log_lines import model_dir_in
 
-MOST_LOG_BYTES = 64 << 20  # of each file, from its end: the cause of a failure comes last
-_HEAD_BYTES = 1 << 20  # of the chief's log, which names the compile early
+# bytes from the end of each file: the cause of a failure is in the last lines
+MOST_LOG_BYTES = 64 << 20
+_HEAD_BYTES = 1 << 20  # bytes from the start of the chief's log, which names the compile
 _COMPILE = re.compile(
     r"^INFO:csrun:(?:Compiled in .*?|Cached compilation found for this model configuration): (.+)$",
     re.MULTILINE,
@@ -36,10 +37,10 @@ _JOB_FILES = (JOB_FILE, TELEMETRY_FILE, USES_FILE)
 
 
 def export(job: JobStatus, folder: Path, target: Path) -> int:
-    """Write an archive of a job's files, its record and the versions; the number of its files.
+    """Write an archive of a job's files, its record and the versions; return the number of files.
 
-    Raises: UsageError when the job has no files here, or the archive exists; CsrunError when it
-    cannot be written
+    Raises: UsageError if the job has no files here, or the archive exists; CsrunError if it cannot
+    be written
     """
     found = list(_files(folder))
     if not found:
@@ -61,7 +62,7 @@ def export(job: JobStatus, folder: Path, target: Path) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Files by their names in the archive."""
+    """Return the files by their names in the archive."""
     for pattern in (*_JOB_FILES, "logs/*.log", f"{REPORT_DIR}/*"):
         for path in sorted(folder.glob(pattern)):
             if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):

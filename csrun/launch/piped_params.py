@@ -1,6 +1,6 @@
-"""A params file that is a pipe, `--params <(...)`: it gives its text to one reader, the launcher.
+"""Params file that is a pipe, `--params <(...)`: the launcher reads it once and stores the text.
 
-The text is then stored in the job's folder, and the tasks read it there.
+The tasks read the text from the job folder.
 """
 
 import errno
@@ -19,14 +19,14 @@ from csrun.jobs.request import JobRequest
 from csrun.launch.user_command import UserCommand
 
 FILE_NAME = "params.yaml"
-WRITER_S = 2.0  # in which somebody must have opened the pipe to write into it
+WRITER_S = 2.0  # for a writer to open the pipe
 _POLL_S = 0.02
 
 
 def read_piped_params(request: JobRequest) -> JobRequest:
-    """The request with the text of its params file, where that is a pipe.
+    """Return the request with the text of its params file, if that is a pipe.
 
-    Raises: UsageError where nobody could keep it for who reads it, or it cannot be read
+    Raises: UsageError if the text could not be passed to the job, or if the pipe cannot be read
     """
     path = UserCommand(request.command).params
     if path is None or not _is_pipe(path):
@@ -48,14 +48,14 @@ def refuse_pipe(command: UserCommand, reason: str) -> None:
 
 
 def _text_of(path: str, limit_bytes: int) -> bytes:
-    """All that is written into a pipe, however long that takes.
+    """Read a pipe to its end, however long that takes.
 
-    Raises: UsageError when nobody writes; OSError, also for more than `limit_bytes`
+    Raises: UsageError without a writer; OSError, also for more than `limit_bytes`
     """
-    # O_NONBLOCK: an open of a pipe without a writer would wait for one without end.
+    # O_NONBLOCK: otherwise opening a pipe without a writer would block without end.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
         until_s = monotonic() + WRITER_S
-        while (text := pipe.read(limit_bytes + 1)) == b"":  # None of a writer who has not begun
+        while (text := pipe.read(limit_bytes + 1)) == b"":  # None: the writer has not written yet
             if monotonic() > until_s:
                 raise UsageError(
                     f"--params: {path}: is a pipe without a writer: pass a regular file"
@@ -71,9 +71,9 @@ def _text_of(path: str, limit_bytes: int) -> bytes:
 
 
 def store_piped_params(request: JobRequest, job: JobFile, folder: Path) -> JobFile:
-    """The job whose tasks read the text from its folder, written there.
+    """Write the text into the job folder; return the job whose command reads it there.
 
-    Raises: OSError, on a full disk for example
+    Raises: OSError, for example on a full disk
     """
     if request.params is None:
         return job
@@ -87,5 +87,5 @@ def store_piped_params(request: JobRequest, job: JobFile, folder: Path) -> JobFi
 def _is_pipe(path: str) -> bool:
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):  # that it is not there, its reader tells
+    except (OSError, ValueError):  # its reader reports a missing file
         return False

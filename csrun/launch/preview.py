@@ -1,4 +1,4 @@
-"""Dry run of a job: its tasks, the srun line of a cluster, and its demands on this machine."""
+"""Dry run of a job: its tasks, its srun command, and its demands on this machine."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,8 +16,9 @@ from csrun.site import Site
 class Sharing(msgspec.Struct, frozen=True):
     """Resources that the job requests, and those of the machine.
 
-    tasks_per_cpu: the most tasks that any one real CPU serves. memory_mb: an estimate without the
-    model and its data, None for a command that is not one of csrun's interpreters.
+    tasks_per_cpu: maximum number of tasks that share a real CPU.
+    memory_mb: estimate without the model and its data; None if the command is not one of csrun's
+        interpreters.
     """
 
     nominal_cpus: int
@@ -28,10 +29,10 @@ class Sharing(msgspec.Struct, frozen=True):
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """The plan of a job that is not run; its nodes are those that it gets on an idle site.
+    """Plan of a job that is not run, on the nodes of an idle site.
 
-    `srun` is its line on a cluster; of a job for sbatch it is the script. `sharing` is None where
-    the nodes are not this machine's.
+    srun: its srun command, or for sbatch the script.
+    sharing: None if the nodes are not on this machine.
     """
 
     site: str
@@ -44,7 +45,7 @@ class DryRun(msgspec.Struct, frozen=True):
 
 
 def describe(job_plan: JobPlan, site: Site, srun: str, sharing: Sharing | None) -> DryRun:
-    """The plan with all that a person or a program wants to know before it runs."""
+    """Describe the plan with the details that a user or a program needs before it runs."""
     return DryRun(
         site=site.name,
         mode=job_plan.mode,
@@ -57,7 +58,7 @@ def describe(job_plan: JobPlan, site: Site, srun: str, sharing: Sharing | None) 
 
 
 def sharing_of(job_plan: JobPlan, site: Site) -> Sharing:
-    """Demands of a job on this machine, which stands for all nodes of the site."""
+    """Return the demands of a job on this machine, which simulates all nodes of the site."""
     layout, tasks = job_plan.layout, job_plan.tasks
     alone = layout.single_task_nodes
     load = Counter(cpu for task in tasks for cpu in task.cpus)

@@ -1,4 +1,4 @@
-"""The state of a site as metrics of Prometheus. Pure.
+"""State of a site as Prometheus metrics. Pure.
 
 Source: Prometheus documentation, "Exposition formats", text format 0.0.4
 """
@@ -15,7 +15,7 @@ from csrun.jobs.record import JobRecord, RecordState
 from csrun.launch.backend import JobStatus
 
 PREFIX = "csrun_"
-_KILLED = 128  # exit codes above are signals'
+_KILLED = 128  # higher exit codes are signals
 _COUNTED = ("PENDING", "RUNNING")
 
 
@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Metric:
-    """A gauge and its samples; its name is without the prefix."""
+    """A gauge and its samples; the name has no prefix."""
 
     name: str
     help: str
@@ -37,7 +37,7 @@ class Metric:
 
 
 class Cause(StrEnum):
-    """Why a job failed."""
+    """Kind of a job's failure."""
 
     USER_ERROR = "user_error"
     NODE_LOST = "node_lost"
@@ -51,12 +51,12 @@ def site_metrics(
     records: Iterable[JobRecord],
     runs: Mapping[str, Telemetry | None],
 ) -> list[Metric]:
-    """All metrics; `runs` are the systems' telemetry, by their names."""
+    """Return all metrics; runs: telemetry by system name."""
     return [*_of_systems(systems), *_of_runs(runs), *_of_jobs(jobs, records)]
 
 
 def cause_of(record: JobRecord) -> Cause:
-    """The kind of a FAILED job's cause."""
+    """Return the kind of failure of a FAILED job."""
     if record.exit_code == UsageError.exit_code:
         return Cause.USER_ERROR
     if " lost: rank " in record.cause:
@@ -123,7 +123,7 @@ def _of_jobs(jobs: Iterable[JobStatus], records: Iterable[JobRecord]) -> Iterato
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
-    """The text that Prometheus reads; metrics without a sample are left out."""
+    """Format metrics as text for Prometheus; metrics without a sample are omitted."""
     return "".join(line for metric in metrics if metric.samples for line in _lines(metric))
 
 
@@ -136,7 +136,7 @@ def _lines(metric: Metric) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """As Go's parser reads it: integers as such, all digits of others."""
+    """Format a number for Go's parser: integers without a point, other numbers with all digits."""
     number = float(value)
     if number != number:
         return "NaN"

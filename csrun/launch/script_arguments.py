@@ -30,7 +30,7 @@ TRANSLATED = (SECTION, "model", "csconfig")  # which may have keys of the origin
 def check_arguments(command: UserCommand) -> None:
     """Check a script's options, and the keys of its section `runconfig`.
 
-    Raises: UsageError in the words of a task
+    Raises: UsageError with the same messages as a task
     """
     script = command.script
     if script is None:

@@ -10,9 +10,9 @@ from csrun.base.errors import UsageError
 from csrun.base.framework import KERAS, TENSORFLOW, TORCH, Framework
 from csrun.launch.user_command import UserCommand
 
-#: Packages that cost seconds and hundreds of megabytes: those of a node's tasks share one import.
+#: Packages that take seconds and hundreds of megabytes; a node's tasks share one import.
 HEAVY = ("torch", "cerebras_torch", "tensorflow")
-#: Framework that an imported module needs.
+#: Framework that an imported module requires.
 _NEEDED = {
     "torch": TORCH,
     "cerebras_torch": TORCH,
@@ -23,16 +23,16 @@ _NEEDED = {
     "cerebras.tf.cs_model_to_estimator": KERAS,
     "cerebras.tf": TENSORFLOW,
 }
-#: Packages that do not import csrun, whatever a script does with them; each task has NumPy anyway.
+#: Packages that never import csrun; each task has NumPy anyway.
 _PLAIN = {*sys.stdlib_module_names, "numpy"} - {"importlib", "runpy"}
-_BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # what the first optimizer of torch.optim imports
+_BESIDE = {"cerebras_torch": ("torch._dynamo",)}  # imported by the first optimizer of torch.optim
 
 
 def preloaded(command: UserCommand, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Modules that a job's tasks will import, which are worth one import for all of them.
+    """Return the modules that a job's tasks will import and that are worth a shared import.
 
-    `modules` are those of scripts with csrun, which takes most of the CPU time of a short job: a
-    script that imports only plain packages does without.
+    modules: modules that scripts with csrun need. Their import takes most of the CPU time of a
+        short job, so scripts that only import plain packages get none.
     """
     return (*(modules if _may_import_csrun(command) else ()), *heavy_imports(command))
 
@@ -46,10 +46,10 @@ def _may_import_csrun(command: UserCommand) -> bool:
 
 
 def heavy_imports(command: UserCommand) -> tuple[str, ...]:
-    """Modules of `HEAVY` that a script of csrun's interpreters imports, or a module next to it,
-    and what these will import when they are used.
+    """Return the modules of `HEAVY` that a script of csrun's interpreters, or a module next to it,
+    imports, and those that they will import in use.
 
-    What cannot be read or parsed imports nothing here: the tasks will say why.
+    A file that cannot be read or parsed counts as importing nothing; the tasks report the error.
     """
     if command.script is None:
         return ()
@@ -59,17 +59,17 @@ def heavy_imports(command: UserCommand) -> tuple[str, ...]:
     if any(map(_is_of_estimators, nodes)):
         found |= {"tensorflow"} & set(_at_once(script, set()))
     if any(map(_is_of_torch_scripts, nodes)):
-        found.add("cerebras_torch")  # its modules import it, and PyTorch
+        found.add("cerebras_torch")  # the framework's modules import it, and PyTorch
     names = [name for name in HEAVY if name in found]
     return (*names, *(beside for name in names for beside in _BESIDE.get(name, ())))
 
 
 def require_packages(command: UserCommand) -> None:
-    """See that the framework is installed that a script of csrun's interpreters needs.
+    """Check that the framework is installed that a script of csrun's interpreters needs.
 
-    It can begin without where it imports in a function, or in a `try`.
+    Imports in a function or a `try` are not checked, since the script can start without them.
 
-    Raises: UsageError with the line of the import, for no task would get beyond it
+    Raises: UsageError with the line of the import, where every task would fail
     """
     if command.script is None:
         return
@@ -91,7 +91,9 @@ def require_packages(command: UserCommand) -> None:
 
 
 def _needing(module: str) -> str | None:
-    """The name of `_NEEDED` that an imported module is, is below, or needs in the Model Zoo."""
+    """Return the entry of `_NEEDED` for an imported module: itself, its parent, or its need in the
+    Model Zoo.
+    """
     root, *parts = module.split(".")
     if root == "modelzoo":
         framework = {"pytorch": "cerebras.framework", "tf": "cerebras.tf"}
@@ -100,7 +102,9 @@ def _needing(module: str) -> str | None:
 
 
 def _require_version(imports: str, needed: Framework) -> None:
-    """Raises: UsageError for csrun's estimators with another TensorFlow or Keras, or without it"""
+    """Raises: UsageError if csrun's estimators are used with an unsupported or missing TensorFlow
+    or Keras
+    """
     names = ("tensorflow", "tensorflow-cpu") if needed is TENSORFLOW else (needed.package,)
     found = next(filter(None, map(_version, names)), None)
     if found is None:
@@ -115,7 +119,7 @@ def _require_version(imports: str, needed: Framework) -> None:
 
 
 def _version(distribution: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version  # slow, and of use only here
+    from importlib.metadata import PackageNotFoundError, version  # slow import, only needed here
 
     try:
         return version(distribution)
@@ -129,10 +133,10 @@ def is_run_by_params(script: str) -> bool:
 
 
 def takes_its_words_unchanged(script: str) -> bool:
-    """Return whether a script's parser gets the words of its command, as far as can be seen.
+    """Return whether a script parses its arguments unchanged, as far as the source shows.
 
-    It may not where `sys.argv` is named, or the script imports packages next to it, which are not
-    read.
+    False if `sys.argv` is named, or if the script imports packages next to it, which are not
+    analyzed.
     """
     nodes, folder = [*nodes_of(Path(script))], Path(script).parent
     packages = {folder / name for node in nodes for name in _imported(node)}
@@ -144,14 +148,16 @@ def takes_its_words_unchanged(script: str) -> bool:
 
 
 def _is_package(path: Path) -> bool:
-    """Return whether Python would import a folder by this path, not a module beside it."""
+    """Return whether Python would import a folder at this path instead of a module next to it."""
     return (path / "__init__.py").exists() or (
         path.is_dir() and not path.with_name(f"{path.name}.py").exists()
     )
 
 
 def version_hint(command: UserCommand) -> str | None:
-    """Hint for a script of csrun's PyTorch front end with an untested PyTorch; else None."""
+    """Return a hint for a script of csrun's PyTorch front end with an untested PyTorch; else None.
+    None.
+    """
     if command.script is None:
         return None
     modules = (name for node in _tree(Path(command.script)).body for name in _modules(node))
@@ -169,7 +175,9 @@ def version_hint(command: UserCommand) -> str | None:
 
 
 def interpreter_hint(command: UserCommand) -> str | None:
-    """Hint for a script of csrun.nn under the interpreter of PyTorch scripts; else None."""
+    """Return a hint for a script of csrun.nn under the interpreter of PyTorch scripts; else None.
+    None.
+    """
     script = command.script
     if command.interpreter != "python-pt" or script is None or not is_run_by_params(script):
         return None
@@ -180,8 +188,8 @@ def interpreter_hint(command: UserCommand) -> str | None:
 
 
 def has_run_config(script: str) -> bool:
-    """True where it can be seen that the section `runconfig` is csrun.params.RunConfig: as a class
-    next to the script says, or as the script has no schema of its own.
+    """True if the section `runconfig` certainly is csrun.params.RunConfig: a class next to the
+    script uses it, or the script has no schema.
     """
     nodes = [*nodes_of(Path(script))]
     runs = [node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "run"]
@@ -237,9 +245,10 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _at_once(script: Path, seen: set[Path]) -> Iterator[str]:
-    """The top-level packages that a file imports when it begins, with those of its neighbours.
+    """Return the top-level packages that a file and its neighbours import at start.
 
-    TensorFlow is not preloaded for a function's import: only the chief calls a model_fn.
+    Imports in functions are excluded: TensorFlow is not preloaded for them, as only the chief calls
+    a model_fn.
     """
     seen.add(script)
     for name in (name for node in _tree(script).body for name in _imported(node)):
@@ -250,7 +259,7 @@ def _at_once(script: Path, seen: set[Path]) -> Iterator[str]:
 
 
 def nodes_of(script: Path) -> Iterator[ast.AST]:
-    """All syntax nodes of a file, and of those next to it that it imports."""
+    """Return the syntax nodes of a file and of the files next to it that it imports."""
     return _nodes(script, set())
 
 
@@ -265,12 +274,12 @@ def _nodes(script: Path, seen: set[Path]) -> Iterator[ast.AST]:
 
 
 def _is_of_torch_scripts(node: ast.AST) -> bool:
-    """True for an import from a package's part for PyTorch, as modelzoo.fc_mnist.pytorch.model."""
+    """True for an import from a package's PyTorch part, such as modelzoo.fc_mnist.pytorch.model."""
     return isinstance(node, ast.ImportFrom) and "pytorch" in (node.module or "").split(".")
 
 
 def _is_of_estimators(node: ast.AST) -> bool:
-    """True for an import of csrun's TensorFlow estimators, or of a package's part for these."""
+    """True for an import of csrun's TensorFlow estimators, or of a package's part for them."""
     names = _modules(node)
     if any(f"{name}.".startswith(("cerebras.tf.", "csrun.tensorflow.")) for name in names):
         return True
@@ -278,21 +287,21 @@ def _is_of_estimators(node: ast.AST) -> bool:
 
 
 def _tree(script: Path) -> ast.Module:
-    """A file's statements; none where it cannot be read or parsed."""
+    """Return a file's statements; none if it cannot be read or parsed."""
     try:
         return ast.parse(script.read_bytes())
-    # ast.parse raises the last two for source that is nested too deeply.
+    # ast.parse raises the last two for deeply nested source.
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
 
 def _imported(node: ast.AST) -> list[str]:
-    """Top-level packages that a node imports."""
+    """Return the top-level packages that a node imports."""
     return [module.partition(".")[0] for module in _modules(node)]
 
 
 def _modules(node: ast.AST) -> list[str]:
-    """Modules that a node imports."""
+    """Return the modules that a node imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -1,4 +1,4 @@
-"""Options of a script's own command line, found in its source and in the modules next to it."""
+"""Options of a script's command line, found in its source and in the modules next to it."""
 
 import ast
 from collections.abc import Container, Iterable, Iterator
@@ -17,9 +17,9 @@ _OPEN = ("parse_known_args", "parse_known_intermixed_args")  # takes any others,
 
 
 def options_of(script: str) -> dict[str, object] | None:
-    """Long options that a script declares, each with its default if that is a constant, else None.
+    """Return the long options that a script declares, with constant defaults, else None.
 
-    None where it may have others, as those that a function adds to its parser, or parses by itself.
+    None if it may have other options, for instance those that a function adds to its parser.
     """
     nodes = list(nodes_of(Path(script)))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -40,7 +40,7 @@ def options_of(script: str) -> dict[str, object] | None:
 def check_options(script: str, words: Iterable[str]) -> None:
     """Check the long options of a script with an ArgumentParser of its own, and their values.
 
-    Raises: UsageError for one that argparse would refuse, as far as can be seen
+    Raises: UsageError for an option that argparse would certainly refuse
     """
     known = options_of(script)
     if known is None or not takes_its_words_unchanged(script) or _takes_any_words(script):
@@ -50,7 +50,7 @@ def check_options(script: str, words: Iterable[str]) -> None:
     for word, following in zip_longest(own, own[1:], fillvalue="-"):
         name, is_attached, text = word.partition("=")
         is_option = word.startswith("--") and " " not in word
-        # argparse takes an option's first letters for it
+        # argparse accepts a unique prefix of an option
         if is_option and not any(each.startswith(name) for each in (*known, "--help")):
             raise UsageError(
                 f"{Path(script).name}: no such option '{name}'{suggestion(name, [*known])}"
@@ -107,7 +107,7 @@ def _valued(call: ast.Call) -> _ValuedOption:
 
 
 def _takes_any_words(script: str) -> bool:
-    """Return whether a parser has options that are not in its declarations, or others' words."""
+    """Return whether a parser accepts undeclared options or arguments."""
     nodes = [*nodes_of(Path(script))]
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     names = {_name_of(node) for node in nodes if isinstance(node, ast.expr)}
@@ -118,7 +118,7 @@ def _takes_any_words(script: str) -> bool:
 
 
 def _names_of(nodes: Iterable[ast.AST], values: Container[ast.expr]) -> set[str]:
-    """Names that are assigned one of the values."""
+    """Return the names that one of the values is assigned to."""
     assigned = [node for node in nodes if isinstance(node, ast.Assign) and node.value in values]
     return {each.id for node in assigned for each in node.targets if isinstance(each, ast.Name)}
 
@@ -134,7 +134,7 @@ def _long(words: Iterable[ast.expr]) -> Iterator[str]:
 
 
 def _name_of(function: ast.expr) -> str:
-    """Last part of the name that is called."""
+    """Return the last component of the called name."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""

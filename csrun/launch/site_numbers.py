@@ -1,4 +1,4 @@
-"""A site in numbers."""
+"""Summary numbers of a site."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from csrun.site import Site
 
 
 class SiteNumbers(msgspec.Struct, frozen=True):
-    """The systems, nodes and jobs of a site by their states; version: of csrun."""
+    """Numbers of systems, nodes and jobs of a site by state; version: csrun's."""
 
     site: str
     scheduler: str
@@ -24,7 +24,7 @@ class SiteNumbers(msgspec.Struct, frozen=True):
     jobs: dict[str, int]
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """Numbers for a person, by name."""
+        """Numbers for display, by name."""
         yield "site", self.site
         yield "scheduler", self.scheduler
         yield "version", self.version
@@ -36,9 +36,9 @@ class SiteNumbers(msgspec.Struct, frozen=True):
 
 
 def cluster_of(site: Site, backend: Backend) -> SiteNumbers:
-    """The numbers of a site now.
+    """Return the current numbers of a site.
 
-    Raises: as the verbs of `Backend`
+    Raises: as the methods of `Backend`
     """
     systems = backend.systems()
     active = [job for job in backend.jobs() if job.ended is None]

@@ -1,7 +1,7 @@
-"""A job's layout as the words of srun and sbatch that start the same tasks on a cluster. Pure.
+"""Arguments of srun and sbatch for a job's layout. Pure.
 
-Source: srun(1), sbatch(1), heterogeneous jobs; `--kill-on-bad-exit` ends all components only when
-the first one has it
+Source: srun(1), sbatch(1), heterogeneous jobs; `--kill-on-bad-exit` ends all components only if it
+is set for the first one
 """
 
 import shlex
@@ -22,17 +22,18 @@ _OF_AN_ALLOCATION = (
     "--job-name=",
     "--signal=",
     "--time=",
-)  # a step takes what its job has
+)  # a step uses the resources of its job
 
 
 @dataclass(frozen=True)
 class Resources:
     """Options of a job besides its layout.
 
-    `alone_cpus` are the CPUs of a task that has a node to itself: they are the wafer's, too.
-    `grace_s` is what the tasks have to end in order; None where that is nobody's concern.
-    `every` are more words of each component, `first` of the first, for the job. `by_component`, if
-    there are any, are those of each component in the place of `every`.
+    alone_cpus: CPUs of a task with a node for itself; they include the wafer's.
+    grace_s: time for the tasks to end; None if it does not matter.
+    every: further arguments of each component.
+    first: further arguments of the first component, for the whole job.
+    by_component: arguments of each component in place of `every`, if any.
     """
 
     gres: str | None = None
@@ -45,11 +46,11 @@ class Resources:
     by_component: tuple[tuple[str, ...], ...] = ()
 
     def words(self, component: int = 0) -> list[str]:
-        """Options of a component besides its layout. Units: Slurm counts minutes
+        """Return the options of a component besides its layout. Units: Slurm counts minutes
 
-        The limit that Slurm gets is later than the job's own, which ends it in order: by the
-        minute that is begun, and the grace. Of another limit, e.g. its partition's, the job is
-        warned before.
+        Slurm's limit is later than the job's own, at which csrun ends the job in order: rounded up
+        to a minute, plus the grace period. For another limit, such as its partition's, Slurm
+        signals the job in advance.
         """
         words = [f"--job-name={self.job_name}"] if self.job_name else []
         grace_s = ceil(self.grace_s or 0)
@@ -67,14 +68,14 @@ def srun_line(
     label: bool = False,
     options: JobOptions = NO_OPTIONS,
 ) -> str:
-    """One heterogeneous srun as a text, in the original's form."""
+    """Return one heterogeneous srun as text, in the original's form."""
     first, *others = _components(layout, Resources(gres=gres))
     first = [*option_words(options), *(["--label"] if label else []), *first]
     return shlex.join(_joined([first, *others], command))
 
 
 def option_words(options: JobOptions) -> list[str]:
-    """A job's options as srun and sbatch have them."""
+    """Return a job's options as arguments of srun and sbatch."""
     limit_s = options.time_limit_s or 0
     limit = f"{limit_s // 3600}:{limit_s // 60 % 60:02}:{limit_s % 60:02}"
     given = {
@@ -88,17 +89,19 @@ def option_words(options: JobOptions) -> list[str]:
 def srun_words(
     layout: JobLayout, command: tuple[str, ...], resources: Resources
 ) -> tuple[str, ...]:
-    """The srun that asks for nodes and starts `command` on them: components in rank order."""
+    """Return the srun that requests nodes and starts `command` on them; components in rank order.
+    order.
+    """
     return _joined(_components(layout, resources), command)
 
 
 def salloc_words(layout: JobLayout, resources: Resources) -> tuple[str, ...]:
-    """The salloc that asks for the nodes of a job, for a shell in which the job can be run."""
+    """Return the salloc that requests the nodes of a job, for a shell in which the job can run."""
     return _joined(_components(layout, resources), (), ("salloc",))
 
 
 def node_needs(layout: JobLayout, alone_cpus: int) -> list[tuple[int, int]]:
-    """Nodes of each component of a job, and the CPUs that it needs on each of them."""
+    """Return the number of nodes of each component of a job, and the CPUs needed on each."""
     full = layout.tasks_per_node * layout.cpus_per_task
     first = max(1, layout.single_task_nodes)
     single = [(1, alone_cpus if layout.single_task_nodes else full)] * first
@@ -109,8 +112,10 @@ def node_needs(layout: JobLayout, alone_cpus: int) -> list[tuple[int, int]]:
 def step_words(
     layout: JobLayout, command: tuple[str, ...], resources: Resources, *, is_whole: bool = False
 ) -> tuple[str, ...]:
-    """The srun that starts `command` on the nodes that a job has already: of a whole one, on its
-    nodes in turn, else on those of each component. Its tasks are counted, else they were the job's.
+    """Return the srun that starts `command` on the nodes of an existing job.
+
+    In a job without components the nodes are used in order, else those of each component. The
+    number of tasks is given, since the default is that of the job.
     """
     nodes = [each for each, _ in node_needs(layout, 0)]
     components = _components(layout, replace(resources, every=(), first=(), by_component=()))
@@ -130,7 +135,7 @@ def cpu_words(
     gres_node: str | None,
     on_terminal: bool,
 ) -> tuple[str, ...]:
-    """The srun that runs `command` alone on a node, but not on the one of the CS systems."""
+    """Return the srun that runs `command` alone on a node, but not on the CS systems' node."""
     terminal = ["--pty"] if on_terminal else []
     written = [f"--output={output}"] if output else []
     elsewhere = [f"--exclude={gres_node}"] if gres_node else []
@@ -145,7 +150,9 @@ def batch_script(
     resources: Resources,
     prolog: Iterable[str] = (),
 ) -> str:
-    """A script for sbatch that asks for the nodes of a job and runs `command` on the first."""
+    """Return a script for sbatch that requests a job's nodes and runs `command` on the first one.
+    one.
+    """
     first, *others = _components(layout, resources)
     own = _prolog(prolog)
     lines = ["#!/bin/bash -l" if own else "#!/bin/sh", *_directives(first)]
@@ -155,7 +162,7 @@ def batch_script(
 
 
 def after_prolog(command: tuple[str, ...], prolog: Iterable[str]) -> tuple[str, ...]:
-    """The command as srun starts it where lines of bash come before it."""
+    """Return the command to start by srun if lines of bash precede it."""
     own = _prolog(prolog)
     if not own:
         return command
@@ -163,10 +170,10 @@ def after_prolog(command: tuple[str, ...], prolog: Iterable[str]) -> tuple[str, 
 
 
 def _prolog(lines: Iterable[str]) -> list[str]:
-    """Lines that end a script which they fail in, and say so as csrun does.
+    """Return lines that exit a failing script with an error message in csrun's form.
 
-    A login shell runs them, as only that one knows `module`. It stays for a second: srun may hear
-    of an exit before it has read what was written, and shows no more of that step then.
+    A login shell runs them, because only that defines `module`. It waits for a second before it
+    exits: srun may see an exit before it has read the output, and then drops the rest.
     """
     return [
         f"{line} || {{ echo {shlex.quote(f'csrun: prolog: {line}: failed')} >&2;"
@@ -178,7 +185,7 @@ def _prolog(lines: Iterable[str]) -> list[str]:
 def in_container(
     command: tuple[str, ...], image: str | None, mounts: Iterable[str]
 ) -> tuple[str, ...]:
-    """The command inside a container image with these folders; as it is without an image.
+    """Return the command inside a container image with these folders; unchanged without an image.
 
     Source: apptainer-exec(1)
     """
@@ -190,7 +197,8 @@ def in_container(
 
 
 def _directives(words: Iterable[str]) -> list[str]:
-    return [f"#SBATCH {shlex.quote(word)}" for word in words]  # sbatch unquotes as a shell does
+    # sbatch removes quotes as a shell does
+    return [f"#SBATCH {shlex.quote(word)}" for word in words]
 
 
 def _joined(

@@ -1,11 +1,11 @@
-"""Memory of a job's tasks besides the model and its data: Python, NumPy, csrun.
+"""Memory of a job's tasks without the model and its data: Python, NumPy, csrun.
 
-Source: proportional set sizes of jobs of two models, Linux x86-64, Python 3.11; of SwarmX assumed
+Source: proportional set sizes of jobs of two models, Linux x86-64, Python 3.11; SwarmX is estimated
 """
 
 from csrun.context import Role
 
-#: What all tasks of a job on one machine share, and what each task of a role has to itself.
+#: Memory shared by all tasks of a job on one machine, and memory of each task by role.
 SHARED_BYTES = 90_000_000
 PRIVATE_BYTES = {
     Role.CHIEF: 55_000_000,

@@ -1,4 +1,4 @@
-"""The command that a user runs: the facts that its words state."""
+"""The command of a job, and the facts that its arguments state."""
 
 import os
 import sys
@@ -32,16 +32,16 @@ _PREPARATIONS = {each.value: each for each in Preparation}
 
 @dataclass(frozen=True)
 class UserCommand:
-    """A command as its words, which are read as csrun.params and the PyTorch scripts read them.
+    """A command as its arguments, parsed as csrun.params and the PyTorch scripts parse them.
 
-    The script is the second word; `without_options` drops options of Python before it.
+    The script is the second argument; `without_options` drops options of Python before it.
     """
 
     words: tuple[str, ...]
 
     @property
     def interpreter(self) -> str:
-        """The first word; of a path into the folder of csrun's Python its bare name."""
+        """The first argument; for a path into the folder of csrun's Python its base name."""
         path = Path(self.words[0])
         # not Path.resolve(), which raises for a loop of links
         own = os.path.realpath(path.parent) == os.path.realpath(Path(sys.executable).parent)
@@ -49,9 +49,9 @@ class UserCommand:
 
     @property
     def mode(self) -> ExecutionMode | None:
-        """The mode of its interpreter; None if that is not one of csrun's.
+        """Mode of its interpreter; None if that is not one of csrun's.
 
-        csrun's are called by their bare names, or by a path into the folder of csrun's Python. The
+        csrun's interpreters are called by name, or by a path into the folder of csrun's Python. The
         path of another Python is another interpreter.
         """
         program = self.words[0]
@@ -74,11 +74,11 @@ class UserCommand:
 
     @property
     def params(self) -> str | None:
-        """The params file that it names; other interpreters' -p may be anything."""
+        """The params file that it names; for other interpreters -p could be anything."""
         return None if self.mode is None else option(self.words[2:], _PARAMS)
 
     def with_params(self, path: str) -> "UserCommand":
-        """The command with another params file."""
+        """Return the command with another params file."""
         words = []
         for before, word in self._pairs():
             if (old := _attached(word, _PARAMS)) is not None:
@@ -89,7 +89,7 @@ class UserCommand:
 
     @property
     def script_mode(self) -> str | None:
-        """The --mode of the script: the last one counts."""
+        """The --mode of the script; of several the last one."""
         given = [
             option(self.words[at:], _MODE)
             for at, word in enumerate(self.words)
@@ -99,22 +99,22 @@ class UserCommand:
 
     @property
     def system(self) -> str | None:
-        """The CS system that it asks for, by name or address."""
+        """The requested CS system, by name or address."""
         return option(self.words, _SYSTEM)
 
     @property
     def num_systems(self) -> int:
-        """Number of CS systems it asks for; the script refuses anything but a number."""
+        """Number of requested CS systems; the script refuses anything but a number."""
         said = option(self.words[2:], _SYSTEMS)
         return max(1, int(said)) if said and said.isdecimal() else 1
 
     def num_wgt_servers(self, asked: int | None) -> int:
-        """Number of MemoryX tasks: of csrun_wse's option, or of its own words.
+        """Return the number of MemoryX tasks, from csrun_wse's option or the command's arguments.
 
-        Raises: UsageError where the two differ, or the command cannot have several
+        Raises: UsageError if the two differ, or if the command cannot have several
         """
         said = option(self.words[2:], _WGT_SERVERS) if self.mode else None
-        count = int(said) if said and said.isdecimal() else None  # else the script refuses it
+        count = int(said) if said and said.isdecimal() else None  # otherwise the script refuses it
         if None not in (asked, count) and asked != count:
             raise UsageError(
                 f"--num-wgt-servers {asked} conflicts with the command's --num_wgt_servers {said}:"
@@ -130,7 +130,7 @@ class UserCommand:
 
     @property
     def preparation(self) -> Preparation | None:
-        """The mode or switch that has it compile or validate only; None for a run."""
+        """The mode or switch that makes it only compile or validate; None for a run."""
         return next(filter(None, (_asked(word, before) for before, word in self._pairs())), None)
 
     def prepared_run(self) -> "UserCommand":
@@ -146,7 +146,7 @@ class UserCommand:
         return UserCommand(tuple(words))
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield each word after the one before it."""
+        """Yield each argument with the one before it."""
         return zip(("", *self.words), self.words, strict=False)
 
 
@@ -171,7 +171,7 @@ def _asked(word: str, before: str) -> Preparation | None:
 
 
 def _attached(word: str, names: tuple[str, ...]) -> str | None:
-    """Return the value that is in an option's own word, or None."""
+    """Return the value attached to an option's argument, or None."""
     name, equals, value = word.partition("=")
     if equals and name in names:
         return value

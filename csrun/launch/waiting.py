@@ -1,4 +1,4 @@
-"""Waiting for a phase of a job, by asking its scheduler now and then."""
+"""Waiting for a phase of a job, by polling its scheduler."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from enum import StrEnum
 from csrun.jobs.record import RecordState
 from csrun.launch.backend import JobStatus
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0  # a long wait asks seldom: schedulers have other work
+# seconds between polls; a long wait polls rarely, to spare the scheduler
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LONGER = 1.3
 
 
@@ -22,14 +23,14 @@ class AwaitedPhase(StrEnum):
 
 @dataclass(frozen=True)
 class Waited:
-    """The job at the end of a wait, and whether the phase came."""
+    """The job at the end of a wait, and whether it reached the phase."""
 
     job: JobStatus
     is_met: bool
 
 
 def wait_for(look: Callable[[], JobStatus], phase: AwaitedPhase, limit_s: float | None) -> Waited:
-    """Wait until a job is in a phase or can no longer come to it, or the time is over."""
+    """Wait until a job reaches a phase, can no longer reach it, or the time is over."""
     deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     pause_s = FIRST_PAUSE_S
     while True:

@@ -1,1 +1,1 @@
-"""Arrays of jobs: one command run once per index, each time with other values."""
+"""Arrays of jobs: one command run once per index, with different values of some keys."""

@@ -1,4 +1,4 @@
-"""From a command and an array's values to the command of each element. Pure."""
+"""Elements of an array: the command of each, from the array's command and values. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from csrun.launch.script_imports import is_run_by_params
 from csrun.launch.script_options import options_of
 from csrun.launch.user_command import UserCommand, option
 
-INDEX = "%a"  # in words of the command and values: the element's index, as in Slurm's file names
+INDEX = "%a"  # in arguments and values: replaced by the element's index, as in Slurm's file names
 ARRAY = "%A"
 ARRAY_LABEL, INDEX_LABEL = "array", "array-index"
 _MODEL_DIR = ("-o", "--model_dir", "--model-dir")
@@ -24,9 +24,10 @@ _MODEL_DIR_KEY = "runconfig.model_dir"
 class ArrayElement(msgspec.Struct, frozen=True):
     """One job of an array.
 
-    values: of its keys, as on the command line. in_params: those keys that a params file of its own
-    has. model_dir: None where it is not known. exit_code: of its launcher, None until it has ended,
-    and after it has submitted the job.
+    values: values of its keys, as on the command line.
+    in_params: keys that are set in a separate params file of the element.
+    model_dir: None if not known.
+    exit_code: exit code of its launcher; None until it has ended, or has submitted the job.
     """
 
     index: int
@@ -39,11 +40,12 @@ class ArrayElement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ArrayScript:
-    """The script that takes an array's values.
+    """Script of an array's command.
 
-    takes_set: csrun.params parses the script's command line, and so knows --set. has_options: it is
-    a script of another parser. options: those that it declares, with their defaults where these are
-    constants; None where not known.
+    takes_set: csrun.params parses its command line, so it accepts --set.
+    has_options: another parser parses its command line.
+    options: options that it declares, with their defaults if those are constants; None if not
+        known.
     """
 
     takes_set: bool = False
@@ -52,7 +54,7 @@ class ArrayScript:
 
     @classmethod
     def of(cls, script: str | None) -> "ArrayScript":
-        """The script of a command; None is another program, which takes no values."""
+        """Return the script of a command; None for another program, which accepts no values."""
         if script is None:
             return cls()
         if is_run_by_params(script):
@@ -60,9 +62,9 @@ class ArrayScript:
         return cls(has_options=True, options=options_of(script))
 
     def option(self, key: str) -> str:
-        """The option of a key.
+        """Return the option that sets a key.
 
-        Raises: UsageError for one that the script does not have
+        Raises: UsageError if the script does not have it
         """
         known = [f"--{key}"] if self.options is None else self.options
         for each in known:
@@ -77,21 +79,21 @@ class ArrayScript:
 
 @dataclass(frozen=True)
 class ArraySettings:
-    """Values of one key: one for each element, or one for all."""
+    """Values of one key: one per element, or one for all."""
 
     key: str
     values: tuple[str, ...]
 
     def value(self, at: int, index: int) -> str:
-        """Value of the element at a place, which has an index."""
+        """Return the value of the element at position `place`, with this index."""
         text = self.values[at] if len(self.values) > 1 else self.values[0]
         return text.replace(INDEX, str(index))
 
 
 def parse_settings(words: Sequence[str], spec: ArrayIndices) -> tuple[ArraySettings, ...]:
-    """Settings of `KEY=V1,V2,...`.
+    """Parse settings of the form `KEY=V1,V2,...`.
 
-    Raises: UsageError for another form, a key given twice, or another number of values
+    Raises: UsageError for another form, a duplicate key, or a wrong number of values
     """
     found: list[ArraySettings] = []
     elements = len(spec.indices)
@@ -117,12 +119,13 @@ def elements_of(
     settings: Sequence[ArraySettings],
     script: ArrayScript,
 ) -> tuple[ArrayElement, ...]:
-    """Elements with their values on their command lines.
+    """Return the elements, with their values on their command lines.
 
-    A script with options of its own gets `--KEY=VALUE`. Keys in sections are those of the params
-    file that its command names, if it names one.
+    A script with its own parser gets `--KEY=VALUE`. Nested keys are set in the params file of its
+    command, if there is one.
 
-    Raises: UsageError for values of another command, and for one model_dir of all
+    Raises: UsageError for values that the command does not accept, and for a model_dir shared by
+    all elements
     """
     if settings and not (script.takes_set or script.has_options):
         raise UsageError(
@@ -155,13 +158,15 @@ def elements_of(
 
 
 def _unquoted(value: str) -> str:
-    """The value without the quotes that keep its commas."""
+    """Return the value without the quotes that protected its commas."""
     is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if is_quoted else value
 
 
 def _require_own_model_dirs(elements: Sequence[ArrayElement], script: ArrayScript) -> None:
-    """Raises: UsageError where elements would write to one model_dir, and resume each other"""
+    """Raises: UsageError if elements would write to one model_dir, and resume each other's training
+    training
+    """
     named = [each.model_dir for each in elements if each.model_dir is not None]
     if (shared := next((each for each in named if named.count(each) > 1), None)) is not None:
         raise UsageError(
@@ -182,9 +187,9 @@ def _require_own_model_dirs(elements: Sequence[ArrayElement], script: ArrayScrip
 def with_model_dirs(
     elements: Sequence[ArrayElement], command: UserCommand, model_dirs: Sequence[str | None]
 ) -> tuple[ArrayElement, ...]:
-    """Elements that each have a model_dir of their own below those that their params name.
+    """Give each element a model_dir below the one in its params.
 
-    One that the user makes from the index or lists by --set stays as it is.
+    A model_dir that the user derives from the index, or lists by --set, is kept.
     """
     named = option(command.words[2:], _MODEL_DIR) or ""
     found = []
@@ -201,11 +206,11 @@ def with_model_dirs(
     return tuple(found)
 
 
-_OF_ARRAYS = ("--array", "--set")  # options that each have a value
+_OF_ARRAYS = ("--array", "--set")  # options with a value
 
 
 def request_of(request: JobRequest, element: ArrayElement, array_id: int) -> JobRequest:
-    """The request of an element: its command, labels and output."""
+    """Return the job request of an element: its command, labels and output."""
     options = request.options
     labels = {ARRAY_LABEL: str(array_id), INDEX_LABEL: str(element.index)}
     output = options.output
@@ -218,7 +223,7 @@ def request_of(request: JobRequest, element: ArrayElement, array_id: int) -> Job
 def arguments_of(
     element: ArrayElement, given: Sequence[str], command: Sequence[str]
 ) -> tuple[str, ...]:
-    """Arguments of a launcher of this element alone. given: those of the array, with `command`."""
+    """Return the launcher arguments of one element; given: those of the array, with `command`."""
     found, words = [], iter(given[: len(given) - len(command)])
     for word in words:
         if word in _OF_ARRAYS:
@@ -229,7 +234,7 @@ def arguments_of(
 
 
 def require_own_outputs(output: str | None) -> None:
-    """Raises: UsageError for an --output that all elements would write to."""
+    """Raises: UsageError for an --output that all elements would write to"""
     if output is not None and INDEX not in output and "%j" not in output:
         raise UsageError(
             f"--output {output}: all elements of the array would write to it: add {INDEX}, the"

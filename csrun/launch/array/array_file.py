@@ -1,4 +1,4 @@
-"""Record of an array: its elements, one small file in csrun's state folder."""
+"""Record of an array and its elements: a small file in csrun's state folder."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ KEPT_ARRAYS = 200
 
 
 class ArrayFile(msgspec.Struct, frozen=True):
-    """An array of jobs; `launcher` starts its elements, or has submitted them."""
+    """An array of jobs; process `launcher` starts its elements, or has submitted them."""
 
     array_id: int
     working_dir: str
@@ -34,7 +34,7 @@ class ArrayFile(msgspec.Struct, frozen=True):
 
 
 class StoredArray:
-    """The record of an array of this process."""
+    """Record of the array of this process."""
 
     def __init__(self, site: Site, elements: tuple[ArrayElement, ...]) -> None:
         self._path = _create(site)
@@ -45,7 +45,7 @@ class StoredArray:
             stored.write(self._path, self.file, durable=False)
 
     def end(self, index: int, exit_code: int) -> None:
-        """An element has ended; a full disk loses that, and ends nothing."""
+        """Record the end of an element; on a full disk it is lost without an error."""
         elements = tuple(
             msgspec.structs.replace(each, exit_code=exit_code) if each.index == index else each
             for each in self.file.elements
@@ -56,9 +56,9 @@ class StoredArray:
 
 
 def read(site: Site, array_id: int) -> ArrayFile:
-    """An array of this account.
+    """Read an array of this account.
 
-    Raises: UsageError when there is none of this number; CsrunError for a damaged file
+    Raises: UsageError for an unknown number; CsrunError for a damaged file
     """
     path = _folder(site) / f"{array_id}.json"
     try:
@@ -71,7 +71,7 @@ def read(site: Site, array_id: int) -> ArrayFile:
 
 
 def _create(site: Site) -> Path:
-    """A new file with the next number."""
+    """Create the file with the next free number."""
     folder = _folder(site)
     with refusal_of_unwritable_state(site):
         make_folders(site)
@@ -87,12 +87,12 @@ def _create(site: Site) -> Path:
             try:
                 os.close(create_new(path))
                 return path
-            except FileExistsError:  # another launcher's, of this moment
+            except FileExistsError:  # created by another launcher meanwhile
                 number += 1
 
 
 def _params_folder(path: Path) -> Path:
-    """Folder of the elements' params files, beside the array's own."""
+    """Folder of the elements' params files, next to the array's record."""
     return path.with_suffix("")
 
 

@@ -17,7 +17,7 @@ _LIMIT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 
 @dataclass(frozen=True)
 class ArrayIndices:
-    """Indices of an array, in the order given. at_once: most elements at a time; None: no limit."""
+    """Indices of an array, in the given order; at_once: maximum number of concurrent elements."""
 
     indices: tuple[int, ...]
     at_once: int | None = None
@@ -26,7 +26,7 @@ class ArrayIndices:
 def parse(text: str) -> ArrayIndices:
     """Parse the value of --array.
 
-    Raises: UsageError for another form, an index given twice, or too many
+    Raises: UsageError for another form, a duplicate index, or too many
     """
     listed, percent, limit = text.partition("%")
     if percent and not _LIMIT.fullmatch(limit):

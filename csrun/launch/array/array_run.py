@@ -1,4 +1,6 @@
-"""Processes of an array: one launcher per element, some at a time, their lines with the index."""
+"""Processes of an array: one launcher per element, a limited number at a time, with prefixed
+output.
+"""
 
 import os
 import selectors
@@ -22,14 +24,14 @@ _EXIT_BUG = 1
 
 @dataclass(frozen=True)
 class ElementLauncher:
-    """Launcher of one element: what it runs in a process of its own, which returns an exit code."""
+    """Function that runs an element in a separate process and returns its exit code."""
 
     index: int
     run: Callable[[], int]
 
 
 class _PrefixedLines:
-    """One output of an element, of which whole lines are shown after its index."""
+    """Output stream of an element; complete lines are printed with its index in front."""
 
     def __init__(self, index: int, source: int, target: TextIO) -> None:
         self.source = source
@@ -38,7 +40,7 @@ class _PrefixedLines:
         self._begun = b""
 
     def show(self) -> bool:
-        """Show what has come; False when there is nothing, at the end for example."""
+        """Print new lines; False if there was no data, for example at the end."""
         try:
             data = os.read(self.source, _READ_BYTES)
         except BlockingIOError:
@@ -48,14 +50,14 @@ class _PrefixedLines:
         return bool(data)
 
     def end(self) -> None:
-        """Show the rest, whoever else may still hold the pipe."""
+        """Print the remaining text, even if another process still holds the pipe open."""
         while self.show():
             pass
         self._print([self._begun] if self._begun else [])
         os.close(self.source)
 
     def _print(self, lines: Iterable[bytes]) -> None:
-        with suppress(OutputError):  # nobody reads it: the jobs go on, and keep their logs
+        with suppress(OutputError):  # no reader: the jobs continue, and their logs are written
             for line in lines:
                 text = printable(line.decode(errors="replace"))
                 print(self._prefix + text, file=self._target, flush=True)
@@ -63,7 +65,7 @@ class _PrefixedLines:
 
 @dataclass(frozen=True)
 class _RunningElement:
-    """An element that runs; `process` is its launcher's descriptor."""
+    """Running element; `process` is the process descriptor of its launcher."""
 
     index: int
     pid: int
@@ -72,10 +74,10 @@ class _RunningElement:
 
 
 class ArrayRun:
-    """All elements of an array, from the first one's start to the last one's end.
+    """Run of all elements of an array.
 
-    A signal that asks to end goes to all that run, and no other is started. An element that fails
-    stops no other one.
+    A signal to end is forwarded to all running elements, and no further one is started. A failed
+    element does not stop the others.
     """
 
     def __init__(
@@ -92,13 +94,13 @@ class ArrayRun:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run all; the highest of their exit codes."""
+        """Run all elements; return the highest of their exit codes."""
         with ending_signals() as signals, self._selector:
             self._selector.register(signals, selectors.EVENT_READ)
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._at_once:
                     self._start(self._waiting.popleft())
-                # Ends last: they close outputs that may have events of the same moment.
+                # Exits last: they close outputs that may have events of the same poll.
                 events = [key for key, _ in self._selector.select()]
                 for key in sorted(events, key=lambda key: isinstance(key.data, _RunningElement)):
                     if key.fileobj is signals:
@@ -111,10 +113,10 @@ class ArrayRun:
 
     def _start(self, element: ElementLauncher) -> None:
         out, err = os.pipe(), os.pipe()
-        sys.stdout.flush()  # what is buffered would be written by both
+        sys.stdout.flush()  # otherwise both processes would write the buffered text
         sys.stderr.flush()
         parent = os.getpid()
-        # A signal between the fork and its handler would be lost: the array's own takes it.
+        # A signal between the fork and its handler would be lost: the array's handler gets it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
         pid = os.fork()
         if pid == 0:
@@ -135,10 +137,10 @@ class ArrayRun:
     def _be_launcher(
         self, element: ElementLauncher, write_ends: tuple[int, int], parent: int
     ) -> None:
-        """Be the process of an element; never returns."""
+        """Run an element in the forked process; never returns."""
         code = _EXIT_BUG
         try:
-            os.setsid()  # Ctrl-C reaches it once, from the array's own process
+            os.setsid()  # the array's process forwards Ctrl-C, so it arrives once
             self._selector.close()
             for sibling in self._running.values():
                 for descriptor in (sibling.process, *(each.source for each in sibling.outputs)):
@@ -169,7 +171,7 @@ class ArrayRun:
         self._selector.unregister(running.process)
         os.close(running.process)
         for output in running.outputs:
-            with suppress(KeyError):  # at its end already
+            with suppress(KeyError):  # it has ended meanwhile
                 self._selector.unregister(output.source)
             output.end()
         del self._running[running.pid]
@@ -181,7 +183,7 @@ class ArrayRun:
 
 
 def _restore_signals() -> None:
-    """Handlers of a process that has just begun; signals that have come meanwhile are delivered."""
+    """Restore the signal handlers of a new process; pending signals are delivered."""
     signal.set_wakeup_fd(-1)
     for signum in ENDING_SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:

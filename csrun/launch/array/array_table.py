@@ -15,14 +15,15 @@ from csrun.launch.array.array_file import ArrayFile
 from csrun.launch.backend import JobStatus
 from csrun.records.run_result import RunResult, result_of
 
-_CLOCKS = timedelta(seconds=2)  # Slurm's times have whole seconds
-_CANCELLED = (EXIT_INTERRUPTED, 129, 143)  # by Ctrl-C, SIGHUP, SIGTERM
+_CLOCKS = timedelta(seconds=2)  # Slurm's times have a resolution of one second
+_CANCELLED = (EXIT_INTERRUPTED, 129, 143)  # ended by Ctrl-C, SIGHUP, SIGTERM
 
 
 class ElementRow(msgspec.Struct, frozen=True):
-    """One element of an array, for a table or JSON.
+    """Row of one element, for a table or JSON.
 
-    state: of its job, in the scheduler's word; PENDING before it has one. model_dir: absolute.
+    state: state of its job, as the scheduler names it; PENDING before the job exists.
+    model_dir: absolute path.
     """
 
     index: int
@@ -38,7 +39,7 @@ class ElementRow(msgspec.Struct, frozen=True):
 
 
 def rows_of(array: ArrayFile, jobs: Iterable[JobStatus]) -> list[ElementRow]:
-    """Rows of all elements, in their order."""
+    """Return the rows of all elements, in order."""
     job_of = _jobs_by_index(array, jobs)
     return [_row(array, element, job_of.get(str(element.index))) for element in array.elements]
 
@@ -50,8 +51,8 @@ def active_jobs(array: ArrayFile, jobs: Iterable[JobStatus]) -> list[int]:
 
 
 def _jobs_by_index(array: ArrayFile, jobs: Iterable[JobStatus]) -> dict[str, JobStatus]:
-    """Jobs of an array by their elements' labels; the newest where one has several, as with a
-    compile before it.
+    """Return the jobs of an array by element; of several, such as a compile and its training, the
+    newest.
     """
     own, number = account_name(os.getuid()), str(array.array_id)
     return {
@@ -59,7 +60,7 @@ def _jobs_by_index(array: ArrayFile, jobs: Iterable[JobStatus]) -> dict[str, Job
         for job in sorted(jobs, key=lambda job: job.job_id)
         if job.labels.get(ARRAY_LABEL) == number
         and job.user == own
-        and job.submitted >= array.submitted - _CLOCKS  # not another array's of this number
+        and job.submitted >= array.submitted - _CLOCKS  # of another array with the same number
     }
 
 

@@ -1,4 +1,4 @@
-"""Earlier trainings in the model_dirs of an array: the same values resume, others are refused."""
+"""Check of earlier trainings in an array's model_dirs: only equal values may resume."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,10 +11,11 @@ from csrun.records.run_comparison import parameters_of
 
 
 def require_same_values(elements: Iterable[ArrayElement]) -> None:
-    """Check that no element would resume a training that had another value of its keys. Those of
-    `runconfig` may change on the way.
+    """Check that no element would resume a training with another value of its keys.
 
-    Raises: UsageError with the first one that would
+    Keys of `runconfig` may differ.
+
+    Raises: UsageError for the first element with a difference
     """
     for element in elements:
         if element.model_dir is None or not element.values:

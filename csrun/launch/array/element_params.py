@@ -1,7 +1,7 @@
-"""Params file of an element: a copy of the command's, with the element's values of its keys.
+"""Params file of an element: a copy of the command's, with the element's values.
 
-For scripts that read their params file themselves. Only the values change: a scalar keeps its text,
-whichever version of YAML the script's reader follows.
+Used for scripts that read their params file themselves. Only the values change; a scalar keeps its
+text, because the script may parse another version of YAML.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,16 +19,16 @@ from csrun.launch.user_command import UserCommand
 
 
 def require_params(elements: Iterable[ArrayElement]) -> None:
-    """Check the values of each element that go into a params file.
+    """Check the values of each element that are set in a params file.
 
-    Raises: UsageError for a file that cannot be read, and for a key that it lacks
+    Raises: UsageError for a file that cannot be read, and for a missing key
     """
     for element in elements:
         _params_of(element)
 
 
 def with_params_files(elements: Iterable[ArrayElement], folder: Path) -> tuple[ArrayElement, ...]:
-    """Elements whose commands name params files of their own, written into `folder`."""
+    """Return the elements with commands that name separate params files, written into `folder`."""
     found = []
     for element in elements:
         if (text := _params_of(element)) is not None:
@@ -42,7 +42,7 @@ def with_params_files(elements: Iterable[ArrayElement], folder: Path) -> tuple[A
 
 
 def _params_of(element: ArrayElement) -> bytes | None:
-    """Text of the element's params file; None where it has no value of its own."""
+    """Return the text of the element's params file; None if the element changes no value."""
     values = {key: element.values[key] for key in element.in_params}
     path = UserCommand(element.command).params
     if not values or path is None:
@@ -58,9 +58,9 @@ def _params_of(element: ArrayElement) -> bytes | None:
 
 
 def set_values(text: bytes, values: Mapping[str, str]) -> bytes:
-    """A YAML text with other values of its keys, by their sections; each is YAML itself.
+    """Set keys of a YAML text by their paths; each value is YAML itself.
 
-    Raises: UsageError for a key that is not there, or a value that is no YAML; yaml.YAMLError
+    Raises: UsageError for a missing key or a value that is not YAML; yaml.YAMLError
     """
     composed = {key: _composed(key, value) for key, value in values.items()}
     root = yaml.compose(text, yaml.SafeLoader)
@@ -70,7 +70,7 @@ def set_values(text: bytes, values: Mapping[str, str]) -> bytes:
 
 
 def _composed(key: str, value: str) -> yaml.Node:
-    """Raises: UsageError for a value that is no YAML"""
+    """Raises: UsageError for a value that is not YAML"""
     try:
         found = yaml.compose(value, yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -83,7 +83,9 @@ def _composed(key: str, value: str) -> yaml.Node:
 def _with_value(
     node: yaml.Node | None, path: list[str], value: yaml.Node | None, key: str
 ) -> yaml.Node | None:
-    """A copy of a node with another value: where aliases share a section, theirs stays."""
+    """Return a copy of a node with one value changed; other aliases of the section keep the old
+    value.
+    """
     if not path:
         return value
     names = _names_of(node)
@@ -98,7 +100,7 @@ def _with_value(
         (name, _with_value(old, path[1:], value, key) if name.value == path[0] else old)
         for name, old in node.value
     ]
-    if path[0] not in names:  # it overrides that of a merged section
+    if path[0] not in names:  # overrides a key of a merged section
         pairs.append((yaml.ScalarNode("tag:yaml.org,2002:str", path[0]), value))
     return yaml.MappingNode(node.tag, pairs, flow_style=node.flow_style)
 
@@ -108,7 +110,7 @@ def _names_of(node: yaml.Node | None) -> list[str]:
 
 
 def _merged(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Sections that a section takes in by `<<`."""
+    """Return the sections merged into a section by `<<`."""
     for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if name.value == "<<":
             yield from value.value if isinstance(value, yaml.SequenceNode) else (value,)

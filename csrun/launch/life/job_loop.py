@@ -1,7 +1,7 @@
-"""The loop of a job that runs: events in, the state's instructions done, on any scheduler.
+"""Event loop of a running job: passes events to the job state and executes its instructions.
 
-A `TaskServer` starts and reaps the tasks: the fork server of this machine, or the srun of a
-cluster. So both backends run a job by this loop, and neither knows the other.
+A `TaskServer` starts and reaps the tasks: the fork server of this machine, or srun on a cluster.
+Both backends therefore run a job by this loop without depending on each other.
 """
 
 import selectors
@@ -43,12 +43,12 @@ from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskE
 from csrun.launch.process.server import TaskServer
 from csrun.launch.process.task_output import TaskOutput
 
-LOG_POLL_S = 0.05  # 20 Hz: smooth to the eye
-MANY_TASKS = 32  # from here on a person wants to hear that all of them live
+LOG_POLL_S = 0.05  # 20 Hz, smooth progress display
+MANY_TASKS = 32  # seconds after which a message says that all tasks are alive
 
 
 class JobLoop:
-    """One job while it runs: waits for events, asks the state what to do, and does it."""
+    """Loop of one running job: waits for events, asks the state for instructions, executes them."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class JobLoop:
         self._stopped_by = ""  # what the scheduler has signalled the tasks for
         self._output_error: OutputError | None = None
         begun_s = monotonic()
-        self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks, to start
+        self._asked_s = begun_s if asked_s is None else asked_s  # for the tasks to start
         self._time_limit_s = job.time_limit_s
         self._limit_at_s = inf if job.time_limit_s is None else begun_s + job.time_limit_s
 
     def run(self) -> Outcome:
-        """Run to the end; nothing of the job lives when this returns.
+        """Run to the end; no process of the job is left when this returns.
 
-        Raises: OutputError when the job was ended for want of a place to show it
+        Raises: OutputError if the job was ended because its output could not be written
         """
         try:
             for instruction in self._state.begin():
@@ -104,7 +104,7 @@ class JobLoop:
         return Outcome(self._state.outcome, self._state.exit_code, self._cause_line())
 
     def _clean_up(self, outcome: Outcome) -> None:
-        """Leave nothing of the job alive, before anybody asks why it ended: that may fail, too."""
+        """End all processes of the job before the cause is determined, which may fail, too."""
         try:
             self._server.end(outcome)
         finally:
@@ -127,9 +127,10 @@ class JobLoop:
         self._forward()
 
     def _forward(self, is_last: bool = False) -> None:
-        """Show what the tasks have written; a closed pipe has no say in how the job ends.
+        """Forward the tasks' output; a closed pipe does not affect the job, whose logs are
+        complete.
 
-        Their logs have all of it. A full disk ends the job: what it would show is to be kept.
+        A full disk ends the job, because its output files must be complete.
         """
         try:
             self._output.forward(is_last)
@@ -177,8 +178,10 @@ class JobLoop:
         self._on_restart(summarize(cause))
 
     def _look_for_step(self) -> None:
-        """Keep the step of the training as its chief says it: with its end the file is gone."""
-        # Only the decision about a restart asks for the step: else no file is read for it.
+        """Store the training's step from the chief's telemetry; the file is deleted when the chief
+        ends.
+        """
+        # Only the decision about a restart needs the step; otherwise no file is read.
         if self._max_restarts:
             said = Telemetry.read(self._telemetry_dir)
             self._step = self._step if said is None else said.step
@@ -187,7 +190,7 @@ class JobLoop:
         try:
             self._server.send(message)
         except OSError:
-            return  # the server is gone; reading from it says so, with its exit code
+            return  # the server has died; reading from it returns its exit code
 
     def _from_server(self) -> Iterator[Event]:
         messages = self._server.receive()
@@ -196,8 +199,7 @@ class JobLoop:
         for message in messages or ():
             match message:
                 case TaskEnded():
-                    # A node agent sends the report along; a fork server leaves it in the job's
-                    # folder.
+                    # A node agent sends the report; with a fork server it is in the job folder.
                     report = message.report or self._folder.report(self._report_names[message.name])
                     yield TaskExited(
                         message.name,
@@ -241,7 +243,7 @@ class JobLoop:
             say(f"csrun_wse: {ending}: job terminated; logs: {self._folder.path / 'logs'}")
 
     def _cause_line(self) -> str:
-        """Why the job did not do well, for its record."""
+        """Return the reason of the failure, for the job's record."""
         if self._state.cause is not None:
             return self._lack_of_room() or summarize(self._state.cause)
         if self._state.server_exit_code is not None:
@@ -249,17 +251,17 @@ class JobLoop:
         return self._ending()
 
     def _lack_of_room(self) -> str | None:
-        """Reason why the first cause was not reported by its task: a full disk."""
+        """Return the reason why a task could not write its report: a full disk."""
         cause = self._state.cause
         if cause is None or cause.report is not None:
             return None
         try:
             return lack_of_room(self._folder.path, self._tasks)
-        except OSError:  # a disk that does not answer: what the task's end says must do
+        except OSError:  # the disk does not respond: the message has only what the task's end says
             return None
 
     def _ending(self) -> str:
-        """Event that ended a job without a failure; empty when there was none."""
+        """Return the event that ended a job without a failure; empty if there was none."""
         if self._state.timed_out and self._time_limit_s:
             return time_limit.reached(self._time_limit_s)
         signum = self._state.signum
@@ -267,7 +269,7 @@ class JobLoop:
 
 
 def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
-    """Error for a restart that failed; it carries the exit code of the failure before it."""
+    """Return the error for a failed restart; it carries the exit code of the failure before it."""
     refusal = CsrunError(
         f"{error.filename or folder.path}: cannot be written: {error.strerror}: no restart after"
         f" {summarize(cause)}; free some space and start the job again"
@@ -277,25 +279,25 @@ def _in_vain(error: OSError, folder: JobFolder, cause: TaskEnd) -> CsrunError:
 
 
 def say(text: str) -> None:
-    """Write one of the launcher's own lines, after what the tasks have written so far."""
+    """Print a line of the launcher, after the tasks' output so far."""
     sys.stdout.flush()
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def _say_ready(tasks: int, after_s: float) -> None:
-    """Say that all tasks live, when they are so many that a person wonders."""
+    """Report that all tasks are alive, in jobs large enough for a noticeable wait."""
     if tasks >= MANY_TASKS:
         say(f"csrun_wse: all {tasks} tasks started after {after_s:.2f} s")
 
 
 @contextmanager
 def ending_signals() -> Iterator[socket.socket]:
-    """A socket that gets the number of every signal that asks to end."""
+    """Return a socket that receives the number of every signal to end."""
     reader, writer = socket.socketpair()
-    # signal.set_wakeup_fd demands it: a full socket must not block in a signal handler.
+    # required by signal.set_wakeup_fd: a full socket must not block in a signal handler
     writer.setblocking(False)
     old_wakeup = signal.set_wakeup_fd(writer.fileno())
-    # Only signals with a handler in Python are written to the wakeup descriptor.
+    # Only signals with a Python handler are written to the wakeup descriptor.
     old = {signum: signal.signal(signum, lambda *_: None) for signum in handled_signals()}
     try:
         yield reader

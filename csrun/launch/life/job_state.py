@@ -35,8 +35,9 @@ from csrun.jobs.time_limit import EXIT_TIME_LIMIT
 from csrun.launch.first_cause import TaskEnd, first_cause, summarize
 from csrun.launch.process.protocol import StartTask
 
-COLLECT_S = 0.3  # for survivors to say that they only lost a peer, and for an earlier cause to show
-LOST_PEER_S = 10.0  # for a lost peer to unwind its stack and exit, on a machine that is overloaded
+# for survivors to report that they only lost a peer, and for an earlier cause to arrive
+COLLECT_S = 0.3
+LOST_PEER_S = 10.0  # for a lost peer to unwind its stack and exit, on an overloaded machine
 FAILURE_GRACE_S = 2.0  # from SIGTERM to SIGKILL after a failure: enough to discard a checkpoint
 
 
@@ -44,8 +45,8 @@ class JobPhase(Enum):
     """Phase of a job."""
 
     RUNNING = auto()
-    COLLECTING = auto()  # a task failed; its peers may tell why
-    AWAITING_LOST = auto()  # tasks lost a peer that still runs, and nothing else is known
+    COLLECTING = auto()  # a task failed; reports of its peers may still arrive
+    AWAITING_LOST = auto()  # tasks lost a peer that still runs; no other cause is known
     STOPPING = auto()  # SIGTERM was sent
     KILLING = auto()  # SIGKILL was sent
     ENDED = auto()
@@ -65,7 +66,7 @@ TRANSITIONS = frozenset(
         (JobPhase.STOPPING, JobPhase.KILLING),
         (JobPhase.STOPPING, JobPhase.ENDED),
         (JobPhase.KILLING, JobPhase.ENDED),
-        (JobPhase.RUNNING, JobPhase.RUNNING),  # restarts, from here on
+        (JobPhase.RUNNING, JobPhase.RUNNING),  # transitions of a restart
         (JobPhase.COLLECTING, JobPhase.RUNNING),
         (JobPhase.AWAITING_LOST, JobPhase.RUNNING),
         (JobPhase.STOPPING, JobPhase.RUNNING),
@@ -76,9 +77,10 @@ TRANSITIONS = frozenset(
 
 @dataclass(frozen=True)
 class TaskExited:
-    """A task's process is gone; `report` is what it has written before.
+    """A task's process has exited; `report` was written before.
 
-    `step` is the training's, when it was last heard of. `is_lost`: with what would start it again.
+    step: last known step of the training.
+    is_lost: its node agent or server is lost, too, so it cannot be restarted there.
     """
 
     name: str
@@ -99,7 +101,7 @@ class WaferRequested:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The launcher got SIGINT or SIGTERM; or, `by_scheduler`, Slurm has signalled the tasks."""
+    """The launcher got SIGINT or SIGTERM; with `by_scheduler`, Slurm signalled the tasks."""
 
     signum: int
     time_s: float
@@ -108,21 +110,21 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class TimeLimitReached:
-    """The job has had all the time that it was given."""
+    """The time limit of the job has passed."""
 
     time_s: float
 
 
 @dataclass(frozen=True)
 class DeadlinePassed:
-    """The time of the last `Wait` is over."""
+    """The time of the last `Wait` has passed."""
 
     time_s: float
 
 
 @dataclass(frozen=True)
 class ServerLost:
-    """The fork server is gone; `exit_code` is negative for a signal's number."""
+    """The fork server has died; `exit_code` is negative for a signal's number."""
 
     exit_code: int
 
@@ -144,14 +146,14 @@ class Send:
 
 @dataclass(frozen=True)
 class Wait:
-    """Bring a DeadlinePassed after `seconds`; replaces an earlier deadline."""
+    """Deliver a DeadlinePassed after `seconds`; replaces an earlier deadline."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Nothing of the job lives any more: tell of the cause, and make its folder new."""
+    """All tasks have ended and will restart: report the cause and reset the job folder."""
 
     cause: TaskEnd
     number: int
@@ -159,7 +161,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Finish:
-    """Nothing of the job lives any more."""
+    """All tasks have ended, and the job with them."""
 
 
 Event = TaskExited | WaferRequested | Interrupted | TimeLimitReached | DeadlinePassed | ServerLost
@@ -167,11 +169,11 @@ Instruction = Start | Send | Wait | Restart | Finish
 
 
 class PhaseTransitionError(Exception):
-    """A bug of this module: a change of phase that the table does not have."""
+    """Invalid phase transition, which is a bug of this module."""
 
 
 class JobState:
-    """One job's tasks, living and ended, and the phase of the whole."""
+    """Phase of a job, with its living and ended tasks."""
 
     def __init__(self, job: JobFile) -> None:
         self.phase = JobPhase.RUNNING
@@ -181,14 +183,15 @@ class JobState:
         self.server_exit_code: int | None = None
         self._job = job
         self._living: dict[str, StartTask] = {}
-        self._next_wafers: dict[str, StartTask] = {}  # of systems whose last wafer still lives
+        self._next_wafers: dict[str, StartTask] = {}  # systems whose last wafer is alive
         self._stopped_at_s: float | None = None
-        self._expects_echo = False  # Slurm has signalled the tasks, and may signal us, too
+        # Slurm has signalled the tasks, and may signal the launcher, too
+        self._expects_echo = False
         self._restarts = 0
         self._last_failure: tuple[str, int | None] | None = None
         self._step: int | None = None
-        self._has_lost_place = False  # where a task ran nothing can start any more
-        self._lost_at: int | None = None  # the same, exactly, by a task that lost a peer
+        self._has_lost_place = False  # nodes that cannot start tasks any more
+        self._lost_at: int | None = None  # the same, as reported by a task that lost a peer
         self._story: list[Event] = []
 
     def begin(self) -> list[Instruction]:
@@ -196,11 +199,11 @@ class JobState:
         return [self._start(StartTask(t.rank, self._job.command)) for t in self._job.tasks]
 
     def adopt(self, task: StartTask) -> None:
-        """Take on a task that another launcher has started."""
+        """Add a task that another launcher has started."""
         self._start(task)
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Instructions for an event."""
+        """Return the instructions for an event."""
         self._story.append(event)
         match event:
             case TaskExited():
@@ -218,9 +221,10 @@ class JobState:
 
     @property
     def cause(self) -> TaskEnd | None:
-        """The first cause of the job's failure, None when no task failed by itself.
+        """First cause of the job's failure; None if no task failed by itself.
 
-        In a job that is ending a lost peer is no failure: Slurm may signal some tasks before us.
+        While a job is ending, the loss of a peer is not a failure: Slurm may signal some tasks
+        first.
         """
         cause = first_cause(self.ends)
         was_told = self.signum is not None
@@ -228,7 +232,7 @@ class JobState:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the job: the first cause's, else that of what ended it."""
+        """Exit code of the job: that of the first cause, else that of the event that ended it."""
         if self.cause is not None:
             return self.cause.job_exit_code
         if self.server_exit_code is not None:
@@ -239,7 +243,7 @@ class JobState:
 
     @property
     def outcome(self) -> RecordState:
-        """End of the job, in the words of its record."""
+        """Outcome of the job for its record."""
         if self.cause is not None or self.server_exit_code is not None:
             return RecordState.FAILED
         if self.timed_out:
@@ -254,7 +258,7 @@ class JobState:
         self._step = event.step
         self._has_lost_place |= event.is_lost
         if self.phase is JobPhase.STOPPING and end.role is Role.CHIEF and self._living:
-            return [Send(tuple(self._living), SIGTERM)]  # it has let go of its peers
+            return [Send(tuple(self._living), SIGTERM)]  # it has released its peers
         next_wafer = self._next_wafers.pop(event.name, None)
         if next_wafer is not None and not end.failed and self.phase is JobPhase.RUNNING:
             return [self._start(next_wafer)]
@@ -271,7 +275,7 @@ class JobState:
         return [Wait(COLLECT_S)]
 
     def _is_lost_peer_running(self) -> bool:
-        """True if all failures are lost peers, and one of those runs here and may still report."""
+        """True if the only failures are lost peers, and one of those still runs and may report."""
         failed = [end for end in self.ends if end.failed]
         lost = {end.report.lost for end in failed if end.is_consequence and end.report is not None}
         running = {peer_name(self._role(t), t.rank, t.wafer) for t in self._living.values()}
@@ -293,7 +297,7 @@ class JobState:
             wafer=task.wafer,
         )
         stopped_at_s = self._stopped_at_s
-        # By the time of the failure: its process may be reaped after we have signalled the others.
+        # By the time of the failure: its process may be reaped after the others were signalled.
         ended_by_us = stopped_at_s is not None and end.cause_time_s >= stopped_at_s
         return replace(end, ended_by_launcher=ended_by_us)
 
@@ -301,7 +305,8 @@ class JobState:
         if self.phase is not JobPhase.RUNNING:
             return []
         wafer = StartTask(0, (), event.system, event.run)
-        if wafer.name in self._living:  # of the chief's last run; one at a time has log and report
+        # of the chief's last run; only one wafer at a time has the log and the report
+        if wafer.name in self._living:
             self._next_wafers[wafer.name] = wafer
             return []
         return [self._start(wafer)]
@@ -309,7 +314,7 @@ class JobState:
     def _interrupted(self, event: Interrupted) -> list[Instruction]:
         if self._is_repeated(event):
             return []
-        # The first signal decides the exit code, also when others follow.
+        # The first signal determines the exit code, also if others follow.
         self.signum = self.signum or event.signum
         is_echo = event.by_scheduler or self._expects_echo
         self._expects_echo = event.by_scheduler
@@ -320,7 +325,7 @@ class JobState:
         return []
 
     def _is_repeated(self, event: Interrupted) -> bool:
-        """True for a repeat of the signal that already ends the job."""
+        """True for a repetition of the signal that already ends the job."""
         if event.signum != self.signum or self._stopped_at_s is None:
             return False
         by_someone_else = event.by_scheduler or self._expects_echo
@@ -329,7 +334,7 @@ class JobState:
     def _time_limit_reached(self, event: TimeLimitReached) -> list[Instruction]:
         self.timed_out = self.signum is None
         if self.phase is not JobPhase.RUNNING:
-            return []  # it ends already; that it must not start again is kept
+            return []  # it is ending already; only record that it must not restart
         return self._stop(event.time_s, self._job.grace_s)
 
     def _deadline_passed(self, event: DeadlinePassed) -> list[Instruction]:
@@ -345,7 +350,7 @@ class JobState:
     def _server_lost(self, event: ServerLost) -> list[Instruction]:
         if self.phase is JobPhase.ENDED:
             return []
-        # Tasks die with their server, so nobody is left to report their ends.
+        # Tasks die with their server, so no further exits will be reported.
         self.server_exit_code = event.exit_code
         self._living.clear()
         return self._finish()
@@ -364,14 +369,14 @@ class JobState:
         return [Send(tuple(self._living), SIGKILL)]
 
     def _may_restart(self) -> bool:
-        """True if a failure is one that another try may get over."""
+        """True if a restart may overcome the failure."""
         cause = self.cause
         if cause is None or self._restarts == self._job.max_restarts:
             return False
         was_ended = self.signum is not None or self.timed_out or self._has_lost_place
         is_users_mistake = cause.job_exit_code == UsageError.exit_code
         step = self._step if self._lost_at is None else self._lost_at
-        # The same cause at the same step is deterministic: another try would end in it, too.
+        # The same cause at the same step is deterministic and would recur.
         failure, last = (summarize(cause), step), self._last_failure
         self._last_failure = failure
         return not was_ended and not is_users_mistake and failure != last

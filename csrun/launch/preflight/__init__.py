@@ -1,1 +1,1 @@
-"""The checks of `csrun site check` that any scheduler's nodes have: facts of a node, judged."""
+"""Checks of `csrun site check` for the nodes of any scheduler."""

@@ -1,4 +1,4 @@
-"""The checks of nodes: each a function of facts to results. Pure."""
+"""Checks of nodes: each is a function from facts to results. Pure."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -11,7 +11,7 @@ from csrun.launch.preflight.facts import UNLIMITED, NodeFacts
 
 LEAST_MEMORY_MB = 2048
 LEAST_DISK_MB = 1024
-LEAST_OPEN_FILES = 4096  # a chief has some for each of its tasks
+LEAST_OPEN_FILES = 4096  # one connection for each of the chief's tasks
 LEAST_PROCESSES = 4096
 MOST_CLOCK_S = 1.0
 ALL_NODES = "all"
@@ -26,7 +26,7 @@ class Status(StrEnum):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One check of one node, or of all; `remedy` is empty where none is needed."""
+    """Result of a check of one node, or of all; `remedy` is empty if none is needed."""
 
     check: str
     node: str
@@ -40,14 +40,14 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def judge(check: str, node: str, is_good: bool, result: str, remedy: str) -> CheckResult:
-    """The result of a check; a good one needs no remedy."""
+    """Return the result of a check; a passed one needs no remedy."""
     if is_good:
         return CheckResult(check, node, Status.OK, result)
     return CheckResult(check, node, Status.FAILED, result, remedy)
 
 
 def versions(found: Sequence[NodeFacts]) -> Iterator[CheckResult]:
-    """Equal versions of csrun, Python, NumPy and torch on all nodes."""
+    """Check that csrun, Python, NumPy and torch have the same versions on all nodes."""
     different = differing((each.node, each.versions) for each in found)
     names = dict.fromkeys(name for each in found for name in each.versions)
     for name in names:
@@ -59,13 +59,13 @@ def versions(found: Sequence[NodeFacts]) -> Iterator[CheckResult]:
 
 
 def jobs_dir(each: NodeFacts, folder: Path) -> CheckResult:
-    """The folder of jobs can be written."""
+    """Check that the folder of jobs is writable."""
     result, remedy = each.folder_problem or str(folder), "set jobs_dir in the site file"
     return judge("jobs_dir writable", each.node, not each.folder_problem, result, remedy)
 
 
 def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
-    """Files of other nodes in the folder of jobs are readable here."""
+    """Check that files of other nodes in the folder of jobs are readable here."""
     missing = sorted(set(asked) - set(each.read_from))
     result = (
         f"cannot read files of {', '.join(missing)}"
@@ -77,7 +77,7 @@ def shared_folder(each: NodeFacts, asked: Sequence[str]) -> CheckResult:
 
 
 def clock(each: NodeFacts) -> CheckResult:
-    """The clock is that of the other nodes."""
+    """Check that the clock agrees with those of the other nodes."""
     worst = max(each.clock_ahead_s, key=lambda n: abs(each.clock_ahead_s[n]), default=each.node)
     ahead_s = each.clock_ahead_s.get(worst, 0.0)
     result = f"{worst} is {ahead_s:+.3f} s"
@@ -86,7 +86,7 @@ def clock(each: NodeFacts) -> CheckResult:
 
 
 def network(each: NodeFacts) -> CheckResult:
-    """TCP ports that other nodes listen on can be reached."""
+    """Check that TCP ports of the other nodes are reachable."""
     reasons = "; ".join(f"{node}: {why}" for node, why in each.unreached.items())
     result = reasons or f"reaches {len(each.clock_ahead_s)} nodes"
     remedy = "open the ephemeral TCP ports between the nodes (sysctl net.ipv4.ip_local_port_range)"
@@ -94,21 +94,21 @@ def network(each: NodeFacts) -> CheckResult:
 
 
 def memory(each: NodeFacts) -> CheckResult:
-    """Memory is free for tasks."""
+    """Check that enough memory for tasks is free."""
     good = each.memory_free_mb >= LEAST_MEMORY_MB
     result, remedy = f"{each.memory_free_mb:,} MiB free", f"free {LEAST_MEMORY_MB:,} MiB"
     return judge("memory", each.node, good, result, remedy)
 
 
 def disk(each: NodeFacts) -> CheckResult:
-    """The file system of the folder of jobs has room."""
+    """Check that the file system of the folder of jobs has enough space."""
     good = each.disk_free_mb >= LEAST_DISK_MB
     remedy = "free disk space, or set jobs.keep_mb or jobs.keep_days and run 'csrun site clean'"
     return judge("disk of jobs_dir", each.node, good, f"{each.disk_free_mb:,} MiB free", remedy)
 
 
 def limits(each: NodeFacts) -> Iterator[CheckResult]:
-    """The hard limits of a process leave room for a large job."""
+    """Check that the hard limits of a process allow a large job."""
     for check, have, least, option in (
         ("open files", each.open_files, LEAST_OPEN_FILES, "-n"),
         ("processes", each.processes, LEAST_PROCESSES, "-u"),
@@ -120,7 +120,7 @@ def limits(each: NodeFacts) -> Iterator[CheckResult]:
 
 
 def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:
-    """Checks that need no other node."""
+    """Return the results of the checks of a single node."""
     yield jobs_dir(each, folder)
     if not each.folder_problem:
         yield disk(each)
@@ -129,7 +129,7 @@ def of_node(each: NodeFacts, folder: Path) -> Iterator[CheckResult]:
 
 
 def between(each: NodeFacts, asked: Sequence[str]) -> Iterator[CheckResult]:
-    """Checks of a node against the others."""
+    """Return the results of the checks of a node against the others."""
     if not each.folder_problem:
         yield shared_folder(each, asked)
     if each.read_from:
@@ -138,5 +138,5 @@ def between(each: NodeFacts, asked: Sequence[str]) -> Iterator[CheckResult]:
 
 
 def of_one(here: NodeFacts, folder: Path) -> list[CheckResult]:
-    """All checks of a site that is one machine."""
+    """Return the results of all checks of a site on one machine."""
     return [*versions([here]), *of_node(here, folder)]

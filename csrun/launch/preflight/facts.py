@@ -1,4 +1,4 @@
-"""Facts of one node, as its probe finds them."""
+"""Facts of one node, gathered by its probe."""
 
 import os
 import resource
@@ -13,13 +13,14 @@ UNLIMITED = -1
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """One node. The folder is the one of the site's jobs.
+    """Facts of one node; the folder is that of the site's jobs.
 
-    folder_problem: why it cannot be written, empty when it can. read_from: the nodes whose files
-    in it could be read. clock_ahead_s: of other nodes before this one's. unreached: the nodes whose
-    port does not answer, with the reason.
+    folder_problem: reason why it cannot be written; empty if it can.
+    read_from: nodes whose files in it could be read.
+    clock_ahead_s: by how much the clocks of other nodes are ahead of this one's.
+    unreached: nodes whose port does not answer, with the reason.
 
-    Units: limits are UNLIMITED where there is none
+    Units: limits are UNLIMITED if there is none
     """
 
     node: str
@@ -35,7 +36,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
 
 def facts_here(node: str, folder: Path) -> NodeFacts:
-    """Facts that need no other node."""
+    """Return the facts that need no other node."""
     problem, free_mb = _try_folder(folder, node)
     return NodeFacts(
         node=node,
@@ -61,6 +62,6 @@ def _try_folder(folder: Path, node: str) -> tuple[str, int]:
 
 
 def _limit(which: int) -> int:
-    """The hard limit: csrun raises the soft one to it."""
+    """Return the hard limit, to which csrun raises the soft one."""
     _, hard = resource.getrlimit(which)
     return UNLIMITED if hard == resource.RLIM_INFINITY else hard

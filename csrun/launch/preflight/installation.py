@@ -1,4 +1,4 @@
-"""Checks of this machine and installation for one user: what computes, how fast, how much fits."""
+"""Checks of this machine and installation for one user: arithmetic, speed, capacity."""
 
 import os
 import platform
@@ -35,11 +35,13 @@ _HERE = socket.gethostname()
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
-    """Facts of this machine and process. blas: of NumPy, with the core that it has chosen.
+    """Facts of this machine and process.
 
-    limits: variables that limit the threads of BLAS. cgroup_mb: None without a limit.
+    blas: NumPy's BLAS, with the core type that it detected.
+    limits: environment variables that limit the threads of BLAS.
+    cgroup_mb: memory limit of the cgroup; None without one.
 
-    Units: disk speed in MB/s, None where the folder cannot be written
+    Units: disk speed in MB/s, None if the folder is not writable
     """
 
     python: tuple[int, int, int]
@@ -58,7 +60,7 @@ class MachineFacts(msgspec.Struct, frozen=True):
 
 
 def machine_facts() -> MachineFacts:
-    """Facts of this machine; it writes 64 MiB into the state folder to know the disk's speed."""
+    """Gather the facts of this machine; writes 64 MiB into the state folder to measure the disk."""
     variables = environment.inherited()
     return MachineFacts(
         sys.version_info[:3],
@@ -90,7 +92,7 @@ def cpu_and_flags() -> tuple[str, frozenset[str]]:
 
 
 def _blas() -> str:
-    """NumPy's BLAS with its version, core and threads; empty if there is none that is known."""
+    """NumPy's BLAS with version, core type and threads; empty if unknown."""
     import numpy  # noqa: F401 - loads its BLAS
     from threadpoolctl import threadpool_info
 
@@ -112,7 +114,7 @@ def _cgroup_mb() -> int | None:
 
 
 def disk_speed(folder: Path) -> float | None:
-    """Speed in MB/s at which a folder's disk takes a file; None where none can be written."""
+    """Measure the write speed of a folder's disk in MB/s; None if the folder is not writable."""
     block = os.urandom(1 << 20)
     there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     try:
@@ -128,7 +130,7 @@ def disk_speed(folder: Path) -> float | None:
 
 
 def checks_of(found: MachineFacts) -> Iterator[CheckResult]:
-    """Checks of the facts of a machine."""
+    """Return the results of the checks of a machine."""
     version = ".".join(map(str, found.python))
     least = ".".join(map(str, LEAST_PYTHON))
     yield judge(
@@ -198,7 +200,7 @@ def _of_resources(found: MachineFacts) -> Iterator[CheckResult]:
 
 
 def site_checks(site: Site) -> Iterator[CheckResult]:
-    """Checks of the site file, and of Slurm where the site has it."""
+    """Return the results of the checks of the site file, and of Slurm if the site uses it."""
     systems = ", ".join(system.name for system in site.systems)
     yield CheckResult("site", _HERE, Status.OK, f"{site.name}: {site.scheduler}, {systems}")
     if site.scheduler is Scheduler.LOCAL:
@@ -230,6 +232,6 @@ def _slurm_answers() -> CheckResult:
 
 
 def site_problem(error: CsrunError) -> CheckResult:
-    """Check of a site that cannot be loaded."""
+    """Return the result for a site that cannot be loaded."""
     remedy = "correct the site file, or choose another with --site or CSRUN_SITE"
     return judge("site", _HERE, False, str(error), remedy)

@@ -1,1 +1,1 @@
-"""The processes of a job on one machine: fork server, tasks, their output."""
+"""Processes of a job on one machine: fork server, tasks, their output."""

@@ -1,4 +1,4 @@
-"""Detached launcher: it leaves its terminal once its job has a number."""
+"""Detached launcher: a process that leaves the terminal once its job is registered."""
 
 import os
 import signal
@@ -12,18 +12,18 @@ from csrun.jobs.registered_job import RegisteredJob
 
 
 def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
-    """Run a job in another process, which outlives this one; 0 as soon as the job is registered.
+    """Run a job in a process that outlives this one; return 0 as soon as the job is registered.
 
-    `run` gets a function to call with the registered job. A failure before that is reported
-    here, with the exit code of the run, as without --detach.
+    run: gets a function to call with the registered job. An earlier failure is reported here, with
+        the exit code that the run has without --detach.
     """
-    sys.stdout.flush()  # what is buffered would be written by both
+    sys.stdout.flush()  # otherwise both processes would write the buffered text
     sys.stderr.flush()
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        os.setsid()  # the terminal's end, and a shell's, are no concern of a session of its own
+        os.setsid()  # a new session: signals of the terminal and the shell do not reach it
         return run(partial(_leave_terminal, write_end))
     os.close(write_end)
     try:
@@ -43,7 +43,7 @@ def detached(run: Callable[[Callable[[RegisteredJob], None]], int]) -> int:
 
 
 def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
-    """The launcher's output goes to a log of its own, next to those of the tasks."""
+    """Redirect the launcher's output to a log next to those of the tasks."""
     log = job.folder.log(LAUNCHER_LOG)
     log.parent.mkdir(0o700, exist_ok=True)
     null = os.open(os.devnull, os.O_RDWR)
@@ -52,6 +52,6 @@ def _leave_terminal(write_end: int, job: RegisteredJob) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(said)
-    # Last: at its end the process in front of the terminal returns to the shell.
+    # Last: when it closes, the process in the foreground returns to the shell.
     os.write(write_end, str(job.job_id).encode())
     os.close(write_end)

@@ -1,15 +1,15 @@
-"""One command with the user's terminal, and nothing left of it when it is over, or we are.
+"""A command on the user's terminal, which leaves no process behind.
 
-Two processes stand around the command, all in one group: the front, which is the process that the
-user started, and a guardian between the two. The kernel gives the keys of the terminal (Ctrl-C,
-Ctrl-Z) to the whole group, so the command and job control work as if neither were there. Whichever
-of the two is killed, the other ends what descends from the command and restores the terminal; when
-both are, the kernel ends the command.
+Two processes surround the command, all in one process group: the front, which is the process that
+the user started, and a guardian between the two. The kernel sends the signals of the terminal
+(Ctrl-C, Ctrl-Z) to the whole group, so the command and job control work as without them. If one of
+the two is killed, the other ends the command's descendants and restores the terminal; if both are
+killed, the kernel ends the command.
 
 A program may send SIGINT or SIGQUIT to the front, to the group, or to both (`timeout -s INT`); the
-command gets it once. The guardian has seen what the group got, and the front has not: so the front
-relays such a signal, as a real-time one of its own, and the guardian passes on what the command has
-not got with the group.
+command must get it once. The guardian receives what the group gets but not what only the front
+gets. The front therefore relays such a signal to the guardian as a real-time signal, and the
+guardian forwards it unless the command has already received it with the group.
 """
 
 import os
@@ -33,7 +33,7 @@ from csrun.launch.process.task_process import EXIT_NOT_EXECUTABLE
 
 @dataclass(frozen=True)
 class Terminal:
-    """The controlling terminal of this process's group, with the modes it had."""
+    """Controlling terminal of this process's group, with its modes at the start."""
 
     fd: int
     group: int
@@ -41,24 +41,24 @@ class Terminal:
 
     @classmethod
     def remember(cls) -> Self | None:
-        """The terminal that this process is in the foreground of, if there is one."""
+        """Return the terminal if this process is in its foreground group."""
         try:
             fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return None
         group = os.getpgrp()
-        if os.tcgetpgrp(fd) != group:  # in the background, it is not ours to touch
+        if os.tcgetpgrp(fd) != group:  # in the background the terminal must not be changed
             os.close(fd)
             return None
         return cls(fd, group, termios.tcgetattr(fd))
 
     def restore(self) -> None:
-        """Bring modes and foreground group back, unless another living group has taken over.
+        """Restore modes and foreground group, unless another living group is in the foreground.
 
-        To be called when the command and all that descends from it are gone: a group that is in the
-        foreground then is a shell's, which has set the terminal up for itself.
+        Call it after the command and all of its descendants have ended: a group in the foreground
+        then is a shell's, which has set up the terminal for itself.
         """
-        # tcsetpgrp(3) from the background stops its caller by SIGTTOU, unless that is blocked.
+        # tcsetpgrp(3) from the background stops the caller by SIGTTOU unless that is blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
         with suppress(OSError, termios.error):  # the terminal may be gone, too
             if not self._is_taken():
@@ -74,28 +74,29 @@ class Terminal:
             os.killpg(foreground, 0)
         except ProcessLookupError:
             return False
-        # kill(2): EPERM, so it lives, as another account's.
+        # kill(2): EPERM means that it lives, under another account
         except PermissionError:
             pass
         return True
 
 
-GUARDIAN_NAME = "csrun-guardian"  # not the front's: `pkill -INT csrun_cpu` is for that one
-GUARDIAN_S = 1.0  # more than the command has, for the guardian, which waits for it
+# not the front's name: `pkill -INT csrun_cpu` is meant for the front
+GUARDIAN_NAME = "csrun-guardian"
+GUARDIAN_S = 1.0  # seconds beyond the command's grace period, for the guardian to end
 _KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
-#: What the front tells the guardian by: queued one by one, and taken after the group's own signals.
+#: Signals from the front to the guardian; they are queued, and delivered after the group's own.
 _RELAYED: dict[int, int] = {signal.SIGINT: signal.SIGRTMIN, signal.SIGQUIT: signal.SIGRTMIN + 1}
 _KEY_OF = {relayed: key for key, relayed in _RELAYED.items()}
 _WATCHED = _KEYS | {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, *_KEY_OF}
-_SI_KERNEL = 0x80  # siginfo.si_code of what the kernel sends, e.g. for a key; see sigaction(2)
+_SI_KERNEL = 0x80  # siginfo.si_code of signals from the kernel, e.g. for a key; see sigaction(2)
 
 
 @dataclass(frozen=True)
 class ForegroundCommand:
-    """A command, its environment, and the descriptors to keep as long as it lives.
+    """A command, its environment, and the descriptors to keep open while it lives.
 
-    output: a descriptor that gets what the command writes, in the terminal's place. grace_s: from
-    the signal that asks the command to end to its kill.
+    output: descriptor for the command's output, in place of the terminal.
+    grace_s: time from the signal to end until the kill.
     """
 
     argv: tuple[str, ...]
@@ -108,7 +109,9 @@ class ForegroundCommand:
 
 @dataclass
 class Ending:
-    """End of a command: 128 + signal for a killed one, and the signal that had asked it to."""
+    """End of a command: exit code (128 + signal if killed), and the signal that had asked it to
+    end.
+    """
 
     exit_code: int = 0
     asked_by: signal.Signals | None = None
@@ -118,14 +121,16 @@ class Ending:
 def run_in_foreground(command: ForegroundCommand) -> Ending:
     """Run a command on this terminal.
 
-    `kept_fds` stay open until nothing of the command lives, even if this process is killed.
+    kept_fds: descriptors that stay open until all of the command's processes have ended, even if
+        this process is killed.
     """
     terminal = Terminal.remember()
-    # sigtimedwait takes blocked signals only; none gets lost between two calls of it.
+    # sigtimedwait needs blocked signals; none is lost between two calls.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    kept = [os.dup(fd) for fd in command.kept_fds]  # locks close their own descriptor in a fork
+    # locks close their descriptor in a forked process
+    kept = [os.dup(fd) for fd in command.kept_fds]
     process_tree.become_subreaper()
-    # Buffered text would be written by both processes.
+    # Otherwise both processes would write the buffered text.
     sys.stdout.flush()
     front = os.getpid()
     guardian = os.fork()
@@ -144,20 +149,20 @@ def run_in_foreground(command: ForegroundCommand) -> Ending:
 def _guard(
     command: ForegroundCommand, front: int, terminal: Terminal | None, mask: Iterable[int]
 ) -> None:
-    """The guardian: starts the command, waits for it, and is gone with its exit code."""
+    """Guardian: starts the command, waits for it, and exits with its exit code."""
     code = 1
     try:
         process_tree.become_subreaper()
-        # SIGHUP, not SIGKILL: the guardian has yet to end what descends from the command.
+        # SIGHUP, not SIGKILL: the guardian still has to end the command's descendants.
         process_tree.die_with_parent(front, signal.SIGHUP)
         process_tree.set_name(GUARDIAN_NAME)
         process_tree.set_command_line(GUARDIAN_NAME)
         guardian = os.getpid()
-        while signal.sigtimedwait(_KEYS, 0):  # the command, which is yet to come, has not got it
+        while signal.sigtimedwait(_KEYS, 0):  # the command, not yet started, has not received it
             pass
         pid = os.fork()
         if pid == 0:
-            process_tree.die_with_parent(guardian)  # both may be killed, as by `pkill csrun_cpu`
+            process_tree.die_with_parent(guardian)  # both may be killed, e.g. by `pkill csrun_cpu`
             _become(command, mask)
         code = _wait_for(pid, command.grace_s, GroupKeys(pid).missed).exit_code
         _clean_up(terminal)
@@ -171,7 +176,7 @@ def _become(command: ForegroundCommand, mask: Iterable[int]) -> None:
     # Python ignores these two; another program expects their defaults.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # one that waits comes now
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a pending signal is delivered now
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if command.output is not None:
@@ -191,15 +196,15 @@ def _wait_for(
     key_for: Callable[[signal.struct_siginfo], int | None],
     time_limit_s: float | None = None,
 ) -> Ending:
-    """Until the child is gone: pass signals on, and kill it when it does not heed them.
+    """Wait for a child, forward signals, and kill it if it does not end in time.
 
-    key_for: what the child is sent for a SIGINT or SIGQUIT that came, or for a relayed one
+    key_for: returns the signal to forward for a SIGINT or SIGQUIT, or for a relayed one.
     """
     ending = Ending()
     limit_at_s = inf if time_limit_s is None else monotonic() + time_limit_s
     deadline_s = inf
     while True:
-        # sigtimedwait takes no infinite timeout.
+        # sigtimedwait has no infinite timeout.
         timeout_s = min(min(deadline_s, limit_at_s) - monotonic(), threading.TIMEOUT_MAX)
         info = signal.sigtimedwait(_WATCHED, max(0.0, timeout_s))
         if (code := process_tree.reap().get(pid)) is not None:
@@ -224,23 +229,25 @@ def _wait_for(
 
 
 def _relayed(info: signal.struct_siginfo) -> int | None:
-    """The front's word to the guardian of a key that did not come from the terminal."""
+    """Signal by which the front relays a key signal that did not come from the terminal."""
     if info.si_code == _SI_KERNEL or info.si_signo not in _KEYS:
         return None
     sleep(BURST_S)
-    signal.sigtimedwait({info.si_signo}, 0)  # one and the same, if it came to the group, too
+    signal.sigtimedwait({info.si_signo}, 0)  # the same signal, if the group got it, too
     return _RELAYED[info.si_signo]
 
 
 class GroupKeys:
-    """The guardian's record of the keys that a program has sent to the whole group."""
+    """Record of the key signals that a program has sent to the whole group, kept by the guardian.
+    guardian.
+    """
 
     def __init__(self, command_pid: int) -> None:
         self._pid = command_pid
         self._seen: set[int] = set()
 
     def missed(self, info: signal.struct_siginfo) -> int | None:
-        """The key that the front relays, unless the command has got it with the group."""
+        """Return the key signal that the front relays, unless the command got it with the group."""
         if info.si_signo in _KEYS:
             if info.si_code != _SI_KERNEL:
                 self._seen.add(info.si_signo)

@@ -1,8 +1,8 @@
-"""The tasks of a job on one node: forked, signalled and reaped by the one process that has them.
+"""Tasks of a job on one node: forked, signalled and reaped by one process.
 
-It is the fork server, for all of a job's tasks on one machine, and on a cluster the agent of
-each node. It has one thread, and has imported what the tasks want: they start in the time of a
-fork, and share its memory.
+This process is the fork server, for all tasks on one machine, or the node agent of each node of a
+cluster. It has one thread and has imported the modules that the tasks need, so a task starts in the
+time of a fork and shares their memory.
 """
 
 import os
@@ -32,14 +32,14 @@ _SIGNALS = 1 << 12  # of one kind or another, at once
 
 
 class Closable(Protocol):
-    """State of this process that a forked task must not inherit."""
+    """Resource of this process that a forked task must not inherit."""
 
     def close(self) -> None:
-        """Give it up."""
+        """Close it."""
 
 
 def with_command(start: StartTask, job: JobFile, job_dir: Path) -> StartTask:
-    """The task with the command line that it runs: a wafer's is made here."""
+    """Return the task with its command line; a wafer's command line is built here."""
     if start.wafer is None:
         return start
     run = job_dir / RUNS_DIR / str(start.run)
@@ -48,13 +48,13 @@ def with_command(start: StartTask, job: JobFile, job_dir: Path) -> StartTask:
 
 
 def signal_pipe(handled: Iterable[signal.Signals]) -> tuple[socket.socket, socket.socket]:
-    """A socket that gets the number of each of these signals, and its other end."""
+    """Return a socket that receives the number of each of these signals, and its other end."""
     reader, writer = socket.socketpair()
-    # signal.set_wakeup_fd demands it: a full socket must not block in a signal handler.
+    # required by signal.set_wakeup_fd: a full socket must not block in a signal handler
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno())
     for signum in handled:
-        # Only signals with a handler in Python are written to the wakeup descriptor.
+        # Only signals with a Python handler are written to the wakeup descriptor.
         signal.signal(signum, lambda *_: None)
     return reader, writer
 
@@ -62,11 +62,11 @@ def signal_pipe(handled: Iterable[signal.Signals]) -> tuple[socket.socket, socke
 def fork_task(
     handled: Collection[signal.Signals], owned: Iterable[Closable], become: Callable[[], NoReturn]
 ) -> int:
-    """Fork a process that closes what is `owned` and does what `become` says; its number.
+    """Fork a process that closes `owned` and then calls `become`; return its process id.
 
-    Raises: CsrunError where the account or the machine may have no more processes
+    Raises: CsrunError if the account or the machine has reached its limit of processes
     """
-    # A signal that meets the child before it has left would be written into our own pipe.
+    # A signal before the child resets its handlers would be written into our own pipe.
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     try:
         with naming_limit():
@@ -77,22 +77,22 @@ def fork_task(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     if pid == 0:
         become()
-    with suppress(OSError):  # the child does the same, and may have gone on already
+    with suppress(OSError):  # the child does the same, and may have continued already
         os.setpgid(pid, pid)
     return pid
 
 
 def send_signal(tasks: Mapping[int, StartTask], message: SignalTasks) -> None:
-    """Signal those of our unreaped tasks that the message names, with all that they have started.
+    """Signal the process groups of the named tasks that are not reaped yet.
 
-    A task that runs in a forked process of ours passes on what asks it to end, when it ends: the
-    workers of a streamer's DataLoader make batches until then.
+    A task that runs in a forked process of ours forwards the signal to its children when it ends:
+    the workers of a streamer's DataLoader make batches until then.
     """
     for pid, task in tasks.items():
         if task.name in message.names:
             is_passed_on = message.signum != signal.SIGKILL and runs_in_process(task.argv)
             send = os.kill if is_passed_on else os.killpg
-            send(pid, message.signum)  # unreaped, so the number is still its own
+            send(pid, message.signum)  # not reaped, so the process id is still its own
 
 
 def _leave(handled: Iterable[signal.Signals], owned: Iterable[Closable]) -> None:
@@ -105,7 +105,7 @@ def _leave(handled: Iterable[signal.Signals], owned: Iterable[Closable]) -> None
 
 
 class NodeTasks:
-    """The tasks that live here, their link to us, their gate, and the signals that we get."""
+    """Living tasks of this node, with their link, their gate, and the signals of this process."""
 
     def __init__(
         self, folder: JobFolder, link: str, planned: int, handled: Collection[signal.Signals]
@@ -129,8 +129,8 @@ class NodeTasks:
         return {task.name for task in self._living.values()}
 
     def start(self, ordered: StartTask, job: JobFile, owned: Iterable[Closable] = ()) -> None:
-        """Fork a task, which closes what is `owned` by this process; the first that start again
-        find nothing of those that have ended.
+        """Fork a task, which closes `owned`. The first task of a restart clears the state of ended
+        ones.
         """
         start = with_command(ordered, job, self._folder.path)
         if self._has_ended and not self._living:
@@ -144,25 +144,25 @@ class NodeTasks:
         self._living[pid] = start
 
     def send_signal(self, message: SignalTasks) -> None:
-        """Signal those that the message names."""
+        """Signal the tasks that the message names."""
         send_signal(self._living, message)
 
     def receive(self, job: JobFile | None) -> Message | None:
-        """Message of a task, if it is permitted; none before there is a job."""
+        """Return the next permitted message of a task; None before there is a job."""
         message = receive(self.link)
         if message is None or job is None:
             return None
         return message if is_permitted(message, job) else None
 
     def received(self) -> bytes:
-        """The numbers of the signals that have come."""
+        """Return the numbers of the received signals."""
         return self.signals.recv(_SIGNALS)
 
     def reap(self) -> list[tuple[StartTask, int]]:
-        """Ended tasks with their exit codes; peers are notified of those that ended well."""
+        """Reap ended tasks and return their exit codes; peers are notified of successful ends."""
         ended = []
         for pid, exit_code in reap().items():
-            if task := self._living.pop(pid, None):  # else an orphan that we adopted
+            if task := self._living.pop(pid, None):  # otherwise an adopted orphan
                 self._has_ended = True
                 if exit_code == 0 and task.wafer is None:
                     self._folder.mark_ended(task.rank)

@@ -1,9 +1,9 @@
-"""The fork server: one process with one thread that forks a job's tasks, reaps them, and ends all.
+"""Fork server: a single-threaded process that forks, reaps and ends a job's tasks.
 
 The launcher starts it as `python -P -m csrun.launch.process.forkserver CONTROL_FD JOB_DIR MODULES
-[LOCK_FD...]`. It imports MODULES (names with commas between them) before anything else, so that a
-task starts in the time of a fork and shares their memory. When the launcher's socket closes, or on
-SIGTERM, it kills whatever descends from it and is gone.
+[LOCK_FD...]`. It imports MODULES (names separated by commas) first, so that a task starts in the
+time of a fork and shares their memory. When the launcher's socket closes, or on SIGTERM, it kills
+all of its descendants and exits.
 """
 
 import os
@@ -48,7 +48,7 @@ class ForkServer:
         self._from_launcher = msgspec.msgpack.Decoder(ToServer)
 
     def serve(self) -> int | None:
-        """Work until the launcher is gone (None) or a signal asks to end (its number)."""
+        """Serve until the launcher has ended (None) or a signal arrives (its number)."""
         tasks = self._tasks
         for source in (self._control, tasks.link, tasks.gate, tasks.signals):
             self._selector.register(source, selectors.EVENT_READ)
@@ -95,11 +95,12 @@ class ForkServer:
 
 
 def main(argv: list[str]) -> None:
-    """Serve one job; see the module's text for the arguments."""
+    """Serve one job; the module docstring describes the arguments."""
     control_fd, job_dir, modules, *lock_fds = argv
     set_name("forkserver")
     become_subreaper()
-    die_with_parent(os.getppid())  # nobody hears the launcher's end while modules are imported
+    # the end of the launcher is not noticed while modules are imported
+    die_with_parent(os.getppid())
     preload((*ALWAYS, *filter(None, modules.split(","))))
     outlive_parent()  # there will be tasks to end
     locks = [FileLock.adopt(Path(), int(fd)) for fd in lock_fds]
@@ -111,19 +112,19 @@ def main(argv: list[str]) -> None:
         signum = server.serve()
     except CsrunError as error:
         kill_descendants()
-        sys.exit(str(error))  # the end of our log, which the launcher shows
+        sys.exit(str(error))  # the end of the server's log, which the launcher prints
     except OSError as error:
         print(f"launcher lost: {error}", file=sys.stderr)
         signum = None
     kill_descendants()
-    # Only now: a lock that is held says that something of the job lives.
+    # Only now: a held lock means that a process of the job lives.
     for held in locks:
         held.release()
     if signum is not None:
-        # By the signal itself, so that the launcher sees in the exit status which one it was.
+        # By the signal itself, so that the exit status tells the launcher which one it was.
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
-    # The launcher waits for us, and the interpreter's own way out frees each imported module.
+    # The launcher waits, and the interpreter's regular exit would free each imported module.
     sys.stdout.flush()
     os._exit(0)
 

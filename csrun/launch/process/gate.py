@@ -4,7 +4,7 @@ import os
 
 
 class Gate:
-    """Made by the fork server, passed once by every task that is forked from it."""
+    """Barrier created by the fork server, passed once by every task forked from it."""
 
     def __init__(self, tasks: int) -> None:
         self._missing = tasks
@@ -13,14 +13,14 @@ class Gate:
         self._opening, self._held_shut = os.pipe()
 
     def fileno(self) -> int:
-        """The descriptor that is readable when tasks have reported in."""
+        """Descriptor that is readable when tasks have arrived."""
         return self._arrivals
 
     def take_arrivals(self) -> bool:
-        """Count who has reported in; with the last task the gate opens, and this is True, once.
+        """Count arrived tasks; return True once, when the last task arrives and the gate opens.
 
-        Tasks that have started again are counted again: of those that came before the opening,
-        some may report in after it.
+        Restarted tasks are counted again, because some tasks of the first start may arrive after
+        the opening.
         """
         self._missing -= os.eventfd_read(self._arrivals)
         if self._is_open or self._missing > 0:
@@ -30,16 +30,18 @@ class Gate:
         return True
 
     def enter(self) -> None:
-        """Report in and wait for the others; in a forked task. It opens once for all of a job."""
+        """Report arrival and wait for the other tasks; called in a forked task. The gate opens once
+        per job.
+        """
         if self._is_open:
             self.leave()
             return
-        os.close(self._held_shut)  # the reader's end sees the end when nobody holds this one
+        os.close(self._held_shut)  # the reader gets the end of file when no process holds this end
         os.eventfd_write(self._arrivals, 1)
         os.read(self._opening, 1)
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the gate without a word."""
+        """Close the gate without reporting arrival."""
         os.close(self._arrivals)
         os.close(self._opening)

@@ -1,4 +1,4 @@
-"""Logs of a job's tasks, shown later or in full."""
+"""Printing of the logs of a job's tasks, during the job or later."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +23,11 @@ def show(
     follow: bool,
     write: Callable[[bytes], None],
 ) -> None:
-    """Write the logs of a job's tasks: of a role, else those that the job's launcher shows.
+    """Print the logs of a job's tasks: those of a role, else those that the job's launcher shows.
 
-    Several tasks' lines come each after its rank. `follow` goes on until the job has ended.
+    Lines of several tasks are prefixed with the rank. `follow` continues until the job has ended.
 
-    Raises: UsageError when there is no such job, or role in it, or its logs are gone
+    Raises: UsageError for an unknown job or role, or if the logs have been deleted
     """
     record = register.read(site, job_id)
     _require_logs(record, site.jobs.keep_count)
@@ -53,14 +53,14 @@ def show_folder(
     goes_on: Callable[[], bool],
     write: Callable[[bytes], None],
 ) -> None:
-    """Write the logs in the folder of a job that has begun, as long as it goes on.
+    """Print the logs in the folder of a job that has begun, until it ends.
 
-    Raises: UsageError when the job has no such role
+    Raises: UsageError if the job has no such role
     """
     job = JobFile.read(folder.path)
     tails: dict[str, LogTail] = {}
     while True:
-        # Asked before the logs are read, so that the last read has all that was written.
+        # Checked before the logs are read, so that the last read gets all of their text.
         is_last = not goes_on()
         for name, label in _logs(job, folder, role, is_last):
             tail = tails.setdefault(name, LogTail(folder.log(name), lambda: None, label))
@@ -94,7 +94,7 @@ def _require_logs(record: JobRecord, kept: int) -> None:
 def _logs(
     job: JobFile, folder: JobFolder, role: Role | None, is_last: bool
 ) -> list[tuple[str, str]]:
-    """Names of the logs to show, with their labels."""
+    """Return the names of the logs to show, with their labels."""
     names = _wafers(folder) if role is Role.WAFER else _of_role(job, role)
     if not names and is_last:
         roles = ", ".join(dict.fromkeys(task.role for task in job.tasks))

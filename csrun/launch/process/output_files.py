@@ -1,4 +1,4 @@
-"""--output: files that get what the tasks of a job write, by srun's patterns."""
+"""Files of --output for the output of a job's tasks, named by srun's patterns."""
 
 import os
 import re
@@ -27,7 +27,7 @@ class OutputPlace:
 
 _FIELDS: dict[str, Callable[[OutputPlace], str | int]] = {
     "j": lambda place: place.job_id,
-    # A slash in the job's name would name a folder.
+    # A slash in the job's name would create a path.
     "x": lambda place: place.job_name.replace("/", "_"),
     "u": lambda place: place.user,
     "t": lambda place: place.entry.rank,
@@ -37,9 +37,9 @@ _FIELDS: dict[str, Callable[[OutputPlace], str | int]] = {
 
 
 def check_pattern(pattern: str) -> None:
-    """Look at a pattern before there is a job.
+    """Check a pattern before the job exists.
 
-    Raises: UsageError for a field that is none, or a folder that is not there, or in its place
+    Raises: UsageError for an unknown field, or a parent that is missing or not a folder
     """
     for match in _FIELD.finditer(pattern):
         if match[2] != "%" and match[2] not in _FIELDS:
@@ -48,7 +48,7 @@ def check_pattern(pattern: str) -> None:
     folder = Path(pattern).parent
     if "%" not in str(folder) and not os.path.isdir(folder):
         raise UsageError(f"--output: {pattern}: no such folder: {folder}; create it with mkdir -p")
-    if os.path.isdir(Path(pattern)):  # which an empty one is, too
+    if os.path.isdir(Path(pattern)):  # also for an empty pattern
         example = Path(pattern) / "%j.out"
         raise UsageError(
             f"--output: must be a file, got the folder {Path(pattern)}: name one, e.g. {example}"
@@ -56,12 +56,12 @@ def check_pattern(pattern: str) -> None:
 
 
 def is_of_tasks(pattern: str) -> bool:
-    """True when each task, or each node, gets a file of its own."""
+    """True if each task, or each node, has a separate file."""
     return any(match[2] in _OF_A_TASK for match in _FIELD.finditer(pattern))
 
 
 def expand(pattern: str, place: OutputPlace) -> Path:
-    """The file of a task. A number in a field is the width of a number, with zeros before it.
+    """Return the file of a task. A number in a field is a width, padded with zeros.
 
     Source: srun(1), filename pattern
     """
@@ -77,7 +77,7 @@ def expand(pattern: str, place: OutputPlace) -> Path:
 
 
 class OutputFile:
-    """A file that takes text as it comes."""
+    """File to which output is appended as it arrives."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,9 +87,9 @@ class OutputFile:
             raise UsageError(f"--output: {path}: cannot be written: {error.strerror}") from error
 
     def write(self, data: bytes) -> None:
-        """Add text.
+        """Append text.
 
-        Raises: OutputError when the file takes no more
+        Raises: OutputError if the write fails
         """
         try:
             while data:
@@ -98,7 +98,7 @@ class OutputFile:
             raise OutputError(error, str(self._path)) from error
 
     def fileno(self) -> int:
-        """The descriptor, for a process to write to."""
+        """Descriptor for a process to write to."""
         return self._file.fileno()
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class OutputFile:
 
 
 class OutputFiles:
-    """The open files of a job, each once."""
+    """Open files of a job, each opened once."""
 
     def __init__(self, pattern: str, job_id: int, job_name: str, user: str) -> None:
         self._pattern = pattern
@@ -115,9 +115,9 @@ class OutputFiles:
         self._open = ExitStack()
 
     def of(self, entry: TaskEntry) -> OutputFile:
-        """The file of a task.
+        """Return the file of a task.
 
-        Raises: UsageError when it cannot be written
+        Raises: UsageError if it cannot be written
         """
         path = expand(self._pattern, OutputPlace(*self._job, entry))
         if path not in self._files:

@@ -1,4 +1,4 @@
-"""Modules that tasks import, imported once by the process that forks them."""
+"""Import of the tasks' modules by the process that forks them."""
 
 import gc
 import importlib
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 
 from csrun.context import use_keras_2_for_tensorflow
 
-ALWAYS = ("numpy",)  # of what each Python of csrun's wants
+ALWAYS = ("numpy",)  # modules that tasks of each of csrun's interpreters need
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import what the tasks will want, once for all that are forked from this process."""
+    """Import the modules that tasks will need, once for all tasks forked from this process."""
     if "tensorflow" in (modules := tuple(modules)):
         use_keras_2_for_tensorflow()
-    gc.disable()  # finds nothing, and takes a fifth of PyTorch's import
+    gc.disable()  # finds nothing, and takes a fifth of the time of PyTorch's import
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception:  # a task that imports it fails in its own name, for the user to read
+        except Exception:  # the task that imports it fails and reports the error
             traceback.print_exc()
-    from csrun.launch.process.task_process import blas  # looks for NumPy's
+    from csrun.launch.process.task_process import blas  # finds NumPy's BLAS
 
     blas()
-    gc.freeze()  # keeps the tasks' garbage collectors from copying our pages
+    gc.freeze()  # prevents copies of shared pages by the tasks' garbage collectors
     gc.enable()

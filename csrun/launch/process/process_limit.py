@@ -1,4 +1,4 @@
-"""The limit of an account's processes (RLIMIT_NPROC), named where the kernel refuses another one.
+"""Limit of an account's processes (RLIMIT_NPROC), named in the error when fork fails.
 
 Source: fork(2), EAGAIN: the account's limit, or one of the machine or of a cgroup
 """
@@ -13,9 +13,9 @@ from csrun.base.errors import CsrunError
 
 @contextmanager
 def naming_limit() -> Iterator[None]:
-    """Start a process.
+    """Context manager around the start of a process.
 
-    Raises: CsrunError with the limit and the remedy, where there can be no more of them
+    Raises: CsrunError with the limit and the remedy, if the limit is reached
     """
     try:
         yield

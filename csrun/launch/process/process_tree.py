@@ -1,4 +1,4 @@
-"""The end of a process tree, however deep, and however fast it grows."""
+"""Termination of a process tree of any depth, also while it forks."""
 
 import ctypes
 import os
@@ -14,37 +14,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
-    """Adopt every orphan among this process's descendants, instead of init."""
+    """Make this process the parent of orphaned descendants, in place of init."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Get a signal when the parent dies; at once when it is dead already."""
+    """Get a signal when the parent dies; at once if it is dead already."""
     _prctl(_PR_SET_PDEATHSIG, int(signum))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signum)
 
 
 def outlive_parent() -> None:
-    """Take `die_with_parent` back."""
+    """Undo `die_with_parent`."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def set_name(name: str) -> None:
-    """Name this process in `ps -o comm` and top; the kernel takes its first 15 bytes."""
+    """Set the name in `ps -o comm` and top; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode())
 
 
 def set_command_line(text: str) -> None:
-    """Name this process in `ps -f`, and for `pkill -f`, in place of the words it was started with.
+    """Set the command line that `ps -f` and `pkill -f` see.
 
-    Source: proc_pid_stat(5), fields 48 and 49: where the words lie in this process's memory
+    Source: proc_pid_stat(5), fields 48 and 49: addresses of the arguments in this process's memory
     """
     with open("/proc/self/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     start, end = (int(fields[number - 3]) for number in (48, 49))
     if start < end:
-        # The kernel shows no more than the memory of the first command line.
+        # The kernel shows at most as many bytes as the original command line had.
         words = text.encode()[: end - start - 1]
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, words, len(words))
@@ -56,12 +56,12 @@ def _prctl(option: int, value: int | bytes) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-_PAUSE_S = 0.005  # for killed processes to become zombies, and orphans to be handed to us
+_PAUSE_S = 0.005  # for killed processes to become zombies, and for orphans to be reparented
 
 
 def kill_descendants() -> None:
-    """Kill and reap all that descends from this process, which must be a subreaper."""
-    import psutil  # at the end of a task: it would make its start later
+    """Kill and reap all descendants of this process, which must be a subreaper."""
+    import psutil  # local: the import would delay the start of a task
 
     me = psutil.Process()
     while True:
@@ -69,7 +69,7 @@ def kill_descendants() -> None:
         descendants = me.children(recursive=True)
         if not descendants:
             return
-        # Round after round: a process may fork between the listing and its own end.
+        # Repeatedly: a process may fork between the listing and its end.
         for process in descendants:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -77,7 +77,7 @@ def kill_descendants() -> None:
 
 
 def reap() -> dict[int, int]:
-    """Collect every dead child: process id to exit code, negative for a signal's number."""
+    """Reap all dead children: exit codes by process id, negative for signals."""
     ended: dict[int, int] = {}
     while True:
         try:

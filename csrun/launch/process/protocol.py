@@ -11,9 +11,9 @@ _RECEIVE_BYTES = 1 << 16
 
 
 class StartTask(msgspec.Struct, frozen=True, tag="start"):
-    """Start a task: rank's own command, or the wafer of a system for a run of rank 0's.
+    """Start a task: the command of a rank, or the wafer of a system for a run of rank 0.
 
-    The command of a wafer is csrun's own: who starts it knows it (see `forking.with_command`).
+    A wafer's command is csrun's own and is not sent (see `forking.with_command`).
     """
 
     rank: int
@@ -28,22 +28,22 @@ class StartTask(msgspec.Struct, frozen=True, tag="start"):
 
     @property
     def report_name(self) -> str:
-        """The name of the task's report file."""
+        """Name of the task's report file."""
         return str(self.rank) if self.wafer is None else self.name
 
 
 class SignalTasks(msgspec.Struct, frozen=True, tag="signal"):
-    """Send a signal to the process groups of these tasks; the ended ones are passed over."""
+    """Send a signal to the process groups of these tasks; ended ones are skipped."""
 
     names: tuple[str, ...]
     signum: int
 
 
 class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """A task's process is gone. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC.
+    """A task's process has exited. `exit_code` is negative for a signal; time of CLOCK_MONOTONIC.
 
-    `report` is the task's own word when it comes with the message; else it is in a file. `is_lost`:
-    what started it is gone, too, and nothing can start there again.
+    report: the task's report if it is sent with the message; otherwise it is in a file.
+    is_lost: the task's node agent is lost, too, so nothing can be started there.
     """
 
     name: str
@@ -54,14 +54,14 @@ class TaskEnded(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Somebody else than the launcher has sent the job a signal to end; time as of TaskEnded."""
+    """Another process than the launcher sent the job a signal to end; time as of TaskEnded."""
 
     signum: int
     time_s: float
 
 
 class TasksReady(msgspec.Struct, frozen=True, tag="ready"):
-    """All planned tasks have reported in; from here on they run the user's command."""
+    """All planned tasks have arrived at the gate and now run the user's command."""
 
     tasks: int
     time_s: float
@@ -72,7 +72,7 @@ ToLauncher = TaskEnded | TasksReady | Stopped | SpawnWafer | Progress
 
 
 class MessageSocket:
-    """Whole messages over a connected stream socket: msgpack in frames."""
+    """Messages over a connected stream socket: msgpack in frames."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -86,12 +86,12 @@ class MessageSocket:
     def send(self, message: ToServer | ToLauncher) -> None:
         """Send one message.
 
-        Raises: OSError when the other end is gone
+        Raises: OSError if the other end is closed
         """
         self._connection.sendall(framing.encode(self._encoder.encode(message)))
 
     def receive(self) -> list[bytes] | None:
-        """The bodies of all messages that are complete after one read; None at the end."""
+        """Return the bodies of all messages that are complete after one read; None at the end."""
         try:
             data = self._connection.recv(_RECEIVE_BYTES)
         except ConnectionError:

@@ -21,38 +21,38 @@ from csrun.launch.process.protocol import MessageSocket, ToLauncher, ToServer
 from csrun.system import FileLock
 
 MODULE = "csrun.launch.process.forkserver"
-END_S = 5.0  # for the server to kill and reap all, before we do it
+END_S = 5.0  # for the server to kill and reap all tasks before the launcher does
 _POLL_S = 0.002
 _DECODER: "msgspec.msgpack.Decoder[ToLauncher]" = msgspec.msgpack.Decoder(ToLauncher)
 
 
 class TaskServer(Protocol):
-    """Starts, signals and reaps a job's tasks: a fork server, or the srun of a cluster."""
+    """Process that starts, signals and reaps a job's tasks: a fork server, or srun on a cluster."""
 
     @property
     def name(self) -> str:
         """Name of the server in messages."""
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is something to receive."""
+        """Descriptor that is readable when there is data to receive."""
 
     def send(self, message: ToServer) -> None:
-        """Order something.
+        """Send an order.
 
-        Raises: OSError when the server is gone
+        Raises: OSError if the server has ended
         """
 
     def receive(self) -> list[ToLauncher] | None:
-        """Messages of the tasks and the server; None once it is gone."""
+        """Return messages of the tasks and the server; None once the server has ended."""
 
     def end(self, outcome: Outcome | None = None) -> int:
-        """End the server and all that it runs; its exit code.
+        """End the server and all of its tasks; return its exit code.
 
-        `outcome` is the job's, for a server that is asked for it later; None when it is not known.
+        outcome: outcome of the job, which Slurm stores; None if unknown.
         """
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
-        """Message for a server that died before its tasks."""
+        """Describe a server that ended before its tasks."""
 
     def describe_stop(self) -> str:
         """Event for which a scheduler has signalled the tasks; empty if it does not say."""
@@ -60,7 +60,7 @@ class TaskServer(Protocol):
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A running fork server."""
+    """Running fork server."""
 
     process: "subprocess.Popen[bytes]"
     control: MessageSocket
@@ -71,14 +71,14 @@ class ServerProcess:
         return self.control.fileno()
 
     def send(self, message: ToServer) -> None:
-        """Order something.
+        """Send an order.
 
-        Raises: OSError when the server is gone
+        Raises: OSError if the server has ended
         """
         self.control.send(message)
 
     def receive(self) -> list[ToLauncher] | None:
-        """New messages; None at its end."""
+        """Return new messages; None at the end."""
         bodies = self.control.receive()
         return None if bodies is None else [_DECODER.decode(body) for body in bodies]
 
@@ -87,11 +87,11 @@ class ServerProcess:
         return ""
 
     def describe_loss(self, exit_code: int, folder: JobFolder) -> str:
-        """Say how the server ended."""
+        """Describe how the server ended."""
         return describe_server_loss(exit_code, folder.path)
 
     def end(self, outcome: Outcome | None = None) -> int:
-        """Close the socket, by which the server ends itself and all of the job; its exit code."""
+        """Close the socket, upon which the server ends the job and itself; return its exit code."""
         self.control.close()
         deadline_s = monotonic() + END_S
         while self.process.poll() is None and monotonic() < deadline_s:
@@ -107,7 +107,7 @@ def start_server(
     """Start the fork server of a job; it imports `modules`, and holds `locks` while it lives."""
     ours, theirs = socket.socketpair()
     lock_fds = [held.fd for held in locks]
-    # -P: a file in the user's folder must not be imported in the place of a module of ours.
+    # -P: a file in the user's folder must not replace one of our modules.
     command = [sys.executable, "-P", "-m", MODULE]
     command += [str(theirs.fileno()), str(folder.path), ",".join(modules), *map(str, lock_fds)]
     with theirs, folder.log(LOG_NAME).open("wb") as log, naming_limit():
@@ -118,9 +118,9 @@ def start_server(
             stderr=subprocess.STDOUT,
             env=environment.inherited() | environment.ONE_BLAS_THREAD,
             pass_fds=(theirs.fileno(), *lock_fds),
-            # Ctrl-C is for the launcher to pass on; the terminal would signal its whole group.
+            # The launcher forwards Ctrl-C; the terminal would signal the whole group.
             process_group=0,
             cwd=os.getcwd(),
         )
-    open_files.restore(process.pid)  # before it forks a task: it is asked to later
+    open_files.restore(process.pid)  # before it forks a task; read again later
     return ServerProcess(process, MessageSocket(ours))

@@ -1,4 +1,4 @@
-"""The environment of a task, as a table: the same names whichever scheduler starts it."""
+"""Environment variables of a task, as a table; the same names for any scheduler."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class TaskPlace:
 
     @property
     def node_list(self) -> str:
-        """The job's nodes in the order of their ids, each once."""
+        """Job's nodes in the order of their ids, each once."""
         return ",".join(dict.fromkeys(self._names_by_id()))
 
     @property
@@ -31,13 +31,13 @@ class TaskPlace:
 
     @property
     def tasks_per_node(self) -> str:
-        """Tasks of each node in Slurm's notation: `1(x2),8(x12)`."""
+        """Number of tasks of each node in Slurm's notation: `1(x2),8(x12)`."""
         runs = [(count, len([*same])) for count, same in groupby(self._counts_by_id())]
         return ",".join(f"{count}(x{nodes})" if nodes > 1 else f"{count}" for count, nodes in runs)
 
     @property
     def tasks_of_most_nodes(self) -> str:
-        """Tasks of a node that carries more than a single one."""
+        """Number of tasks of a multi-task node."""
         return str(self._counts_by_id()[-1])
 
     @property
@@ -48,7 +48,7 @@ class TaskPlace:
 
     @property
     def threads(self) -> str:
-        """BLAS threads: one for each real CPU that the task may use."""
+        """Number of BLAS threads: one for each real CPU that the task may use."""
         return str(len(self.entry.cpus))
 
     def _counts_by_id(self) -> list[int]:
@@ -86,18 +86,18 @@ VARIABLES: Table = {
     "OMP_NUM_THREADS": lambda place: place.threads,
     "OPENBLAS_NUM_THREADS": lambda place: place.threads,
     "MKL_NUM_THREADS": lambda place: place.threads,
-    # The launcher follows the log while the task writes it.
+    # The launcher reads the log while the task writes it.
     "PYTHONUNBUFFERED": lambda _: "1",
 }
 
 
 def task_variables(job: JobFile, job_dir: Path, entry: TaskEntry) -> dict[str, str]:
-    """The variables that a task has over what its launcher inherited."""
+    """Return the variables of a task, which override those inherited from its launcher."""
     place = TaskPlace(job, job_dir, entry)
     return {name: value(place) for name, value in VARIABLES.items()}
 
 
 def slurm_variables(job: JobFile, entry: TaskEntry) -> dict[str, str]:
-    """Slurm's own variables only: for a command that is allocated a node, and has no peers."""
+    """Return only Slurm's variables, for a command on an allocated node without peers."""
     place = TaskPlace(job, Path(), entry)
     return {name: value(place) for name, value in SLURM_VARIABLES.items()}

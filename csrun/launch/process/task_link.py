@@ -1,4 +1,4 @@
-"""The server's end of its tasks' link: the sender of each message is checked."""
+"""Server end of its tasks' connection; the sender of each message is verified."""
 
 import os
 import socket
@@ -20,12 +20,14 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def bind_link(job_dir: Path, name: str) -> socket.socket:
-    """The socket in a job's folder that its tasks' messages come to, with who has sent each."""
-    # A socket path is limited to 108 bytes, a job's folder is not: go through its descriptor.
+    """Create the socket in the job folder for messages of its tasks, with the sender's credentials.
+    credentials.
+    """
+    # Socket paths are limited to 108 bytes, job folders are not: use the folder's descriptor.
     link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     folder = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY)
-    # bind(2) makes the file with the umask; a chmod after it would come too late.
+    # bind(2) creates the file with the umask; a later chmod would leave a gap.
     mask = os.umask(0o077)
     try:
         link.bind(f"/proc/self/fd/{folder}/{name}")
@@ -36,9 +38,9 @@ def bind_link(job_dir: Path, name: str) -> socket.socket:
 
 
 def receive(link: socket.socket) -> Message | None:
-    """The next message of a task; None, with a word in the log, for what is no message.
+    """Return the next message of a task; None, with a log line, for an invalid one.
 
-    What another account has sent is dropped undecoded.
+    A message of another account is dropped without decoding it.
     """
     data, ancillary, _, _ = link.recvmsg(_DATAGRAM_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
     sender = _sender(ancillary)
@@ -54,7 +56,9 @@ def receive(link: socket.socket) -> Message | None:
 
 
 def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
-    """The account that the kernel says has sent a datagram; unix(7), SCM_CREDENTIALS."""
+    """Return the account that sent a datagram, according to the kernel; unix(7), SCM_CREDENTIALS.
+    SCM_CREDENTIALS.
+    """
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             _, uid, _ = _CREDENTIALS.unpack(data)
@@ -63,14 +67,14 @@ def _sender(ancillary: Iterable[tuple[int, int, bytes]]) -> int | None:
 
 
 def is_permitted(message: Message, job: JobFile) -> bool:
-    """True if the job may have what a task asks for: a wafer is of a system of its site, and of
-    those that it was given, where a scheduler gives them.
+    """True if the job may have the requested wafer: its system belongs to the site, and to the
+    systems that a scheduler allocated to the job.
 
     A refused request is logged.
     """
     if not isinstance(message, SpawnWafer):
         return True
-    from csrun.site import load  # reads YAML, which a server of tasks without a wafer never does
+    from csrun.site import load  # reads YAML, which a server without a wafer never needs
 
     try:
         known = job.systems or [each.name for each in load(job.site).systems]

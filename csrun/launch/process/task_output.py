@@ -1,4 +1,4 @@
-"""The logs of a job's tasks on their way to the user: the console, or the files of --output."""
+"""Forwarding of the tasks' logs to the console, or to the files of --output."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -22,9 +22,10 @@ _READ_BYTES = 1 << 20
 
 
 class LogTail:
-    """One task's log, read as it grows: whole lines, and nothing of a reported error's own text.
+    """Reader of one task's growing log; returns complete lines, without the text of a reported
+    error.
 
-    With a `label`, every line comes with it in front, and the last one has its end.
+    label: prefix of every line; the last line is then terminated.
     """
 
     def __init__(self, log: Path, report: Callable[[], TaskReport | None], label: str = "") -> None:
@@ -33,14 +34,15 @@ class LogTail:
         self._report = report
         self._offset = 0
         self._partial = b""
-        self._end: int | None = None  # where a reported error's own text begins
+        self._end: int | None = None  # position at which the text of a reported error begins
 
     def read(self, is_last: bool = False) -> bytes:
-        """Text written since, up to the last line's end; all of it when `is_last`.
+        """Return the text written since the last call, up to the last line's end; all of it if
+        `is_last`.
 
-        The data is read before the report is looked for: a report is there before its traceback
-        is in the log, so what is read without a report is not part of one. A log that has not
-        grown costs one look at its size.
+        The data is read before the report is looked for. A report exists before its traceback is in
+        the log, so text that was read without a report is not part of a traceback. A log that has
+        not grown costs one stat().
         """
         new = self._read_new()
         if not new and not is_last:
@@ -57,7 +59,7 @@ class LogTail:
         return self._labelled(data[:end])
 
     def begin_anew(self) -> None:
-        """Continue after the existing text: a restarted task appends to it."""
+        """Continue after the existing text, to which a restarted task appends."""
         self._partial, self._end = b"", None
         self._offset = self._log.stat().st_size if self._log.exists() else 0
 
@@ -85,13 +87,13 @@ class LogTail:
 
 
 class Console:
-    """The user's terminal: log lines, and progress below them when it is one."""
+    """The user's terminal: log lines, with a progress display below on a terminal."""
 
     def __init__(self) -> None:
-        self._bars: Bars | None = None  # drawn once there is one
+        self._bars: Bars | None = None  # created when progress is first shown
 
     def write(self, data: bytes) -> None:
-        """Show text of a task's log."""
+        """Print text of a task's log."""
         if not data:
             return
         text = data.decode(errors="replace")
@@ -105,7 +107,7 @@ class Console:
             sys.stdout.flush()
 
     def progress(self, progress: Progress) -> None:
-        """Show how far a long operation is."""
+        """Show the progress of a long operation."""
         if not sys.stdout.isatty():
             return
         if self._bars is None:
@@ -115,7 +117,7 @@ class Console:
         self._bars.update(progress)
 
     def close(self) -> None:
-        """Take the progress display down."""
+        """Remove the progress display."""
         if self._bars is not None:
             self._bars.close()
 
@@ -127,7 +129,7 @@ class _Way:
 
 
 class TaskOutput:
-    """The tasks whose logs are shown, and where each one's goes."""
+    """Tasks whose logs are shown, with the destination of each."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -136,9 +138,9 @@ class TaskOutput:
         self._closing = ExitStack()
 
     def to_console(self, folder: JobFolder, labels: Mapping[int, str]) -> None:
-        """Show tasks' output, by rank, where the command was given.
+        """Forward the output of tasks, by rank, to the console.
 
-        What of it a report tells is shown at the end of the job, once.
+        Text of a report is printed once, at the end of the job.
         """
         for rank, label in labels.items():
             name = log_name(rank)
@@ -149,9 +151,9 @@ class TaskOutput:
     def to_files(
         self, folder: JobFolder, labels: Mapping[int, str], job: JobFile, files: OutputFiles
     ) -> None:
-        """Write all of tasks' output, by rank, into files.
+        """Write all output of tasks, by rank, to files.
 
-        Raises: UsageError when one cannot be written
+        Raises: UsageError if a file cannot be written
         """
         self._closing.enter_context(files)
         for rank, label in labels.items():
@@ -160,13 +162,13 @@ class TaskOutput:
             self._ways[name] = _Way(tail, files.of(job.tasks[rank]).write)
 
     def was_on_console(self, name: str) -> bool:
-        """True when the user has seen this task's output."""
+        """True if this task's output was printed on the console."""
         return name in self._on_console
 
     def forward(self, is_last: bool = False) -> None:
-        """Show what has been written since; all of it when `is_last`.
+        """Forward new text; all of it if `is_last`.
 
-        Raises: OutputError when there is no place to show it
+        Raises: OutputError if the destination cannot be written
         """
         for way in self._ways.values():
             while data := way.tail.read():
@@ -175,29 +177,29 @@ class TaskOutput:
                 way.write(way.tail.read(is_last=True))
 
     def progress(self, progress: Progress) -> None:
-        """Show how far a long operation is."""
+        """Show the progress of a long operation."""
         self._console.progress(progress)
 
     def begin_anew(self) -> None:
-        """All tasks start again."""
+        """Continue after a restart of all tasks."""
         for way in self._ways.values():
             way.tail.begin_anew()
 
     def give_up(self) -> None:
-        """Show nothing any more."""
+        """Stop forwarding."""
         self._ways.clear()
         self._on_console.clear()
 
     def close(self) -> None:
-        """Take the progress display down, and close the files."""
+        """Remove the progress display, and close the files."""
         self._console.close()
         self._closing.close()
 
 
 def task_output(job_file: JobFile, job: RegisteredJob, label: bool) -> TaskOutput:
-    """Console output that a job's options select.
+    """Return the output that a job's options select.
 
-    Raises: UsageError when a file of --output cannot be written
+    Raises: UsageError if a file of --output cannot be written
     """
     options = JobOptions(job.record.name, output=job.record.output)
     return show(job_file, job.folder, options, job.record.user, label)
@@ -206,9 +208,9 @@ def task_output(job_file: JobFile, job: RegisteredJob, label: bool) -> TaskOutpu
 def show(
     job_file: JobFile, folder: JobFolder, options: JobOptions, user: str, label: bool
 ) -> TaskOutput:
-    """Output settings of a job of this name and user.
+    """Return the output of a job with this name and user.
 
-    Raises: UsageError when a file of --output cannot be written
+    Raises: UsageError if a file of --output cannot be written
     """
     output, pattern = TaskOutput(), options.output
     everyone = range(len(job_file.tasks))
@@ -224,12 +226,12 @@ def show(
 
 
 def visible_ranks(job: JobFile) -> list[int]:
-    """The chief's log speaks for a training; of another command, every task's does."""
+    """Return the ranks whose logs are shown: only the chief's for a training, else all."""
     return [task.rank for task in job.tasks if task.role in (Role.CHIEF, Role.TASK)]
 
 
 def rank_label(rank: int, tasks: int) -> str:
-    """Prefix of each line of a task, of one width in the whole job."""
+    """Return the prefix of each line of a task; all prefixes of a job have equal width."""
     return f"{rank:{len(str(tasks - 1))}}: "
 
 
@@ -238,5 +240,5 @@ def _report_reader(folder: JobFolder, rank: int) -> Callable[[], TaskReport | No
 
 
 def log_name(rank: int) -> str:
-    """The name of a planned task's log."""
+    """Return the log name of a planned task."""
     return StartTask(rank, ()).name

@@ -1,4 +1,4 @@
-"""A forked process that becomes a task, from its first instruction to its exit code."""
+"""Forked process that becomes a task, from the fork to its exit code."""
 
 import atexit
 import importlib
@@ -31,7 +31,7 @@ from csrun.launch.process.task_environment import task_variables
 from csrun.launch.script_imports import HEAVY
 from csrun.launch.user_command import UserCommand
 
-EXIT_NOT_FOUND = 127  # as a shell has it
+EXIT_NOT_FOUND = 127  # as in a shell
 EXIT_NOT_EXECUTABLE = 126
 EXIT_TERMINATED = 128 + signal.SIGTERM
 _OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
@@ -40,9 +40,9 @@ _OUR_FILES = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 def become_task(
     start: StartTask, job: JobFile, folder: JobFolder, server_pid: int, gate: Gate | None = None
 ) -> NoReturn:
-    """Turn this process, just forked from the server, into the task and end with its exit code.
+    """Turn this process, just forked from the server, into the task; exits with its exit code.
 
-    A planned task goes through the gate of its job, if it has one; a wafer comes later.
+    A planned task passes the gate of its job first, if there is one; a wafer starts later.
     """
     code = 1
     try:
@@ -54,7 +54,7 @@ def become_task(
             gate.leave()
         code = _run(start, folder)
     except Exception:
-        traceback.print_exc()  # ours: what the user's code raises has been reported
+        traceback.print_exc()  # a bug of csrun: exceptions of user code have been reported
     finally:
         _flush()
         os._exit(code)
@@ -62,7 +62,7 @@ def become_task(
 
 @cache
 def blas() -> ThreadpoolController:
-    """The BLAS of this process; the server looks for it once, for all that is forked from it."""
+    """BLAS of this process; the server looks it up once for all tasks."""
     return ThreadpoolController()
 
 
@@ -76,12 +76,12 @@ def _detach(start: StartTask, job: JobFile, folder: JobFolder) -> None:
         variables[environment.WAFER] = start.wafer
     environment.adopt(variables)
     _reseed()
-    if len(entry.cpus) > 1:  # the server's own BLAS has one thread
+    if len(entry.cpus) > 1:  # the server sets BLAS to one thread
         blas().limit(limits=len(entry.cpus))
 
 
 def _reseed() -> None:
-    """NumPy's global generator, if it is there, was seeded in the server, alike for all tasks."""
+    """Seed NumPy's global generator again; the server's state would be the same for all tasks."""
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()
 
@@ -102,14 +102,14 @@ def _make_lines_appear() -> None:
 
 
 def runs_in_process(argv: tuple[str, ...]) -> bool:
-    """True if the forked process itself runs the command: Python of our own, a script or module."""
+    """True if the forked process itself runs the command: a script or module under our Python."""
     if UserCommand(argv).mode is None or len(argv) < 2:
         return False
     return len(argv) > 2 if argv[1] == "-m" else not argv[1].startswith("-")
 
 
 def _run(start: StartTask, folder: JobFolder) -> int:
-    """Python of our own runs in this process; all else replaces it."""
+    """Run a script or module under our Python in this process; replace it by any other program."""
     interpreter, *arguments = start.argv
     if start.wafer is not None and any(name in sys.modules for name in HEAVY):
         return _replace_process(sys.executable, ("python", *fresh_words(start, folder)))
@@ -126,15 +126,16 @@ def _run(start: StartTask, folder: JobFolder) -> int:
 
 
 def fresh_words(start: StartTask, folder: JobFolder) -> tuple[str, ...]:
-    """Options of a new Python process that continues as this task: `main`.
+    """Return options of a new Python process that continues as this task in `main`.
 
-    For a wafer, which holds what its plan says and never torch, and for a Python with options.
+    Used for a wafer, which then only has the memory in its plan and never torch, and for a Python
+    with options.
     """
     return "-P", "-m", __name__, str(folder.path), str(start.rank), start.wafer or "", *start.argv
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Go on as a task that was forked, and has replaced itself; see `fresh_words`."""
+    """Continue as a task that was forked and replaced its program; see `fresh_words`."""
     job_dir, rank, wafer, *command = argv
     folder, code = JobFolder(Path(job_dir)), 1
     try:
@@ -142,11 +143,11 @@ def main(argv: list[str]) -> NoReturn:
         set_name(start.name)
         _make_lines_appear()
         if (cpus := len(os.sched_getaffinity(0))) > 1:
-            importlib.import_module("numpy")  # whose BLAS it is
+            importlib.import_module("numpy")  # of this new process
             blas().limit(limits=cpus)
         code = _run(start, folder)
     except Exception:
-        traceback.print_exc()  # ours: what the user's code raises has been reported
+        traceback.print_exc()  # a bug of csrun: exceptions of user code have been reported
     finally:
         _flush()
         os._exit(code)
@@ -154,14 +155,14 @@ def main(argv: list[str]) -> NoReturn:
 
 def _run_script(arguments: list[str]) -> None:
     sys.argv[:] = arguments
-    # As `python SCRIPT` has it.
+    # as `python SCRIPT` sets it
     sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
     runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv[:] = arguments
-    # As `python -m MODULE` has it.
+    # as `python -m MODULE` sets it
     sys.path.insert(0, os.getcwd())
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
@@ -184,7 +185,7 @@ def _replace_process(program: str, argv: tuple[str, ...]) -> NoReturn:
 
 def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -> int:
     signal.signal(signal.SIGTERM, _raise_terminated)
-    # The fork has reset it to the system's default; a script expects KeyboardInterrupt.
+    # The fork reset it to the system's default; a script expects KeyboardInterrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _run_to_end(body)
@@ -194,7 +195,7 @@ def _run_python(body: Callable[[], None], start: StartTask, folder: JobFolder) -
     except BaseException as error:
         code = _report(error, start, folder)
     if code == 0:
-        # The interpreter's own way out, which os._exit goes around: threads, then exit handlers.
+        # The interpreter's regular exit, which os._exit skips: threads, then exit handlers.
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     return code
@@ -210,25 +211,25 @@ def _run_to_end(body: Callable[[], None]) -> None:
 
 
 def _raise_terminated(signum: int, frame: FrameType | None) -> None:
-    # First, for killpg signals this process, too.
+    # First, because killpg signals this process, too.
     signal.signal(signum, signal.SIG_IGN)
     if os.getpgrp() == os.getpid():  # not in a process that the task has forked
-        os.killpg(0, signum)  # to those: only now, see `forking.send_signal`
+        os.killpg(0, signum)  # to its children; only now, see `forking.send_signal`
     raise Terminated
 
 
 def _report(error: BaseException, start: StartTask, folder: JobFolder) -> int:
-    """Write the report, then the error to the log, so that a reader never shows the error twice."""
+    """Write the report, then the error to the log, so that a reader never sees the error twice."""
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         print(error.code, file=sys.stderr)
     if not isinstance(error, SystemExit):
-        sys.last_value = error  # as Python's own way out has it, for exit handlers
+        sys.last_value = error  # as in Python's regular exit, for exit handlers
     text = _user_traceback(error)
     _flush()
     report = report_of(start.rank, error, text, os.fstat(1).st_size)
     if report.exit_code == 0:
         return 0
-    with suppress(OSError):  # a full disk: the log, the exit code and what is in memory remain
+    with suppress(OSError):  # full disk: the log, the exit code and the data in memory remain
         report.write(folder.path, start.report_name)
     _write_to_log(report, error)
     return report.exit_code
@@ -247,7 +248,7 @@ def _write_to_log(report: TaskReport, error: BaseException) -> None:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback without the frames by which the launcher got to the user's code."""
+    """Return the traceback without the frames of the launcher that precede the user's code."""
     frames: TracebackType | None = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in _OUR_FILES:
         frames = frames.tb_next

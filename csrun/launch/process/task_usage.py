@@ -1,4 +1,4 @@
-"""CPU time and memory of a job's tasks on this machine, by the log that each process writes."""
+"""CPU time and memory of a job's tasks on this machine; a process belongs to the log it writes."""
 
 import os
 from collections.abc import Iterator
@@ -12,10 +12,11 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class TaskUsage(msgspec.Struct, frozen=True, array_like=True):
-    """Processes of one task together; `name` is that of its log.
+    """Usage of one task's processes; `name` is that of its log.
 
-    state: of the oldest process, in the kernel's letter. cpu_s: CPU time since the start.
-    memory_bytes: resident; memory that processes share counts in each of them.
+    state: the kernel's letter for the oldest process.
+    cpu_s: CPU time since the start.
+    memory_bytes: resident memory; memory shared by processes is counted in each.
 
     Units: age_s in seconds since the oldest process began
     Source: proc_pid_stat(5)
@@ -30,26 +31,26 @@ class TaskUsage(msgspec.Struct, frozen=True, array_like=True):
 
 
 def measure(logs: Path) -> dict[str, TaskUsage]:
-    """Usage of the tasks whose logs are in a folder, by the name of the log.
+    """Measure the usage of tasks whose logs are in a folder, by log name.
 
-    A process inherits the log from its task, so a task's own processes count with it.
+    A task's child processes inherit its log and are included.
     """
     found: dict[str, TaskUsage] = {}
     up_s = float(Path("/proc/uptime").read_text().split()[0])
     for pid, name in _writers(f"{logs.resolve()}/"):
-        with suppress(OSError, ValueError, IndexError):  # it has ended just now
+        with suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             found[name] = _joined(found.get(name), _usage(name, pid, up_s))
     return found
 
 
 def _writers(folder: str) -> Iterator[tuple[int, str]]:
-    """Processes whose standard output is a log in a folder."""
+    """Return the processes whose standard output is a log in a folder."""
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal():
             continue
         try:
             log = os.readlink(f"/proc/{entry.name}/fd/1")
-        except OSError:  # it has ended, or is another account's
+        except OSError:  # it has ended, or belongs to another account
             continue
         if log.startswith(folder) and log.endswith(".log"):
             yield int(entry.name), log[len(folder) : -len(".log")]

@@ -1,7 +1,8 @@
-"""CPU and memory of a job's tasks over time: a file of each node in the job's folder.
+"""CPU and memory of a job's tasks over time: one file per node in the job folder.
 
 The parent process of a node's tasks appends a line every few seconds. `csrun top` and the dashboard
-read the files, on any machine. A full file is thinned, so that it stays small in a job of days.
+read the files, on any machine. A full file is thinned out, so that it stays small in a job of
+several days.
 """
 
 import os
@@ -20,12 +21,12 @@ from csrun.jobs.folder import JobFolder
 from csrun.launch.process.task_usage import TaskUsage, measure
 
 FILE = "usage-{}.log"
-FIRST_S, EVERY_S = 0.5, 5.0  # between samples of a job that has just begun, and later
-AGE_SHARE = 0.1  # of the time since the begin, that is between two samples meanwhile
+FIRST_S, EVERY_S = 0.5, 5.0  # seconds between samples, at the beginning and later
+AGE_SHARE = 0.1  # interval of samples as a share of the elapsed time, in between
 MOST_SAMPLES = 600
-RECENT_S = 4 * EVERY_S  # clocks of nodes differ, and NFS is late
-MOST_BYTES = 32 << 20  # of a file whose samples have thousands of tasks; more is thinned
-_HEAD_BYTES = 32  # of a file, by which a reader recognizes it; no sample's line is shorter
+RECENT_S = 4 * EVERY_S  # clocks of nodes differ, and NFS delays
+MOST_BYTES = 32 << 20  # maximum size of a file; a larger one is thinned out
+_HEAD_BYTES = 32  # bytes that identify a file; no sample's line is shorter
 
 
 class UsageSample(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +45,7 @@ def _line_of(sample: UsageSample) -> bytes:
 
 
 def _samples_in(data: bytes) -> Iterator[UsageSample]:
-    """Samples of whole lines; a damaged one is left out."""
+    """Decode the samples of complete lines; damaged lines are skipped."""
     for line in data.splitlines():
         checksum, _, text = line.partition(b" ")
         if checksum == b"%08x" % crc32(text):
@@ -53,11 +54,9 @@ def _samples_in(data: bytes) -> Iterator[UsageSample]:
 
 
 def thinned(samples: Sequence[UsageSample], most: int) -> list[UsageSample]:
-    """Return the first sample of each of equal spans of time, of at most so many spans, and the
-    last sample.
+    """Return the first sample of each of at most this many equal time spans, and the last sample.
 
-    Spans have 2^k times the distance of new samples: what one thinning keeps of a span is what a
-    later one would have kept of it.
+    Spans are 2^k sample intervals, so thinning repeatedly gives the same samples as thinning once.
     """
     if not samples:
         return []
@@ -84,7 +83,7 @@ class UsageWriter:
         return max(0.0, self._due_s - time.monotonic())
 
     def sample_if_due(self, names: Collection[str]) -> None:
-        """Write a sample of the tasks that live here, if one is due; a full disk loses it."""
+        """Write a sample of this node's living tasks if one is due; on a full disk it is lost."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -104,13 +103,13 @@ class UsageWriter:
         self._samples += 1
 
     def _thin(self) -> None:
-        """Thin the file to half; one without a readable sample is begun anew."""
+        """Thin the file out to half of its size; one without a readable sample is restarted."""
         data = b""
-        with suppress(OSError):  # also of one that has grown by other hands
+        with suppress(OSError):  # also if another process has enlarged it
             data = read_whole(self._path, MOST_BYTES)
         samples = [*_samples_in(data)]
         kept = thinned(samples, max(1, min(MOST_SAMPLES, len(samples)) // 2))
-        # Not by its inode: a file system may give a removed file's to the next one.
+        # Not by inode number, which a file system may reuse for the next file.
         head = b"thinned %b\n" % os.urandom(8).hex().encode()
         text = head + b"".join(map(_line_of, kept))
         write_whole(self._path, text, durable=False)
@@ -118,8 +117,11 @@ class UsageWriter:
 
 
 class TaskLoad(msgspec.Struct, frozen=True):
-    """Load of a task. state: as in its TaskUsage. cpu_percent: of one CPU, since the sample before;
-    since the task's start in the first one.
+    """Load of a task.
+
+    state: as in its TaskUsage.
+    cpu_percent: percent of one CPU since the previous sample; in the first sample since the task's
+        start.
     """
 
     state: str
@@ -128,14 +130,14 @@ class TaskLoad(msgspec.Struct, frozen=True):
 
 
 class LoadSample(msgspec.Struct, frozen=True):
-    """Loads of a node's tasks at one moment, by the names of their logs."""
+    """Loads of a node's tasks at one time, by log name."""
 
     taken_s: float
     loads: dict[str, TaskLoad]
 
 
 class _NodeFile:
-    """One node's file, read as it grows, and again when it was thinned."""
+    """One node's file, read as it grows, and from the start after it was thinned out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -147,7 +149,7 @@ class _NodeFile:
         self.samples: list[LoadSample] = []
 
     def read(self) -> None:
-        """Read what was added; what cannot be read is left out."""
+        """Read new samples; unreadable ones are skipped."""
         with suppress(OSError):
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
             with open(open_regular(self._path, flags), "rb", buffering=0) as file:
@@ -176,14 +178,14 @@ class _NodeFile:
 
 
 class UsageReader:
-    """Loads of a job's tasks, read as its nodes add samples."""
+    """Reader of the loads of a job's tasks."""
 
     def __init__(self, job_dir: Path) -> None:
         self._job_dir = job_dir
         self._files: dict[Path, _NodeFile] = {}
 
     def newest(self) -> dict[str, TaskLoad]:
-        """Loads of the newest sample of each node, if it is recent."""
+        """Return the loads of each node's newest sample, if it is recent."""
         oldest_s, found = time.time() - RECENT_S, dict[str, TaskLoad]()
         for file in self._read():
             if file.samples and file.samples[-1].taken_s >= oldest_s:
@@ -191,7 +193,7 @@ class UsageReader:
         return found
 
     def history(self) -> list[LoadSample]:
-        """Samples of all nodes, oldest first."""
+        """Return the samples of all nodes, oldest first."""
         each = (file.samples for file in self._read())
         return list(merge(*each, key=lambda sample: sample.taken_s))
 

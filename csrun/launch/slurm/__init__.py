@@ -1,6 +1,6 @@
-"""Running a job on a cluster: one srun, whose tasks are directed from here as on one machine.
+"""Running a job on a Slurm cluster: one srun, controlled from this process.
 
-csrun_wse (in front of a terminal, or in a batch job's script) starts srun; srun starts a node agent
-for every task; the node agents report in, and from there on the job is the same `JobLoop` that runs
-on one machine, over the mail of `csrun.launch.slurm.mailbox` instead of a fork server's socket.
+csrun_wse (on a terminal, or in a batch job's script) starts srun, which starts a node agent on each
+node. When all node agents have reported, the job runs in the same `JobLoop` as on one machine; the
+mailboxes of `csrun.launch.slurm.mailbox` replace the fork server's socket.
 """

@@ -1,7 +1,7 @@
-"""A job of the user's own, by salloc or sbatch, in which csrun_wse was started.
+"""User's own Slurm job, from salloc or sbatch, in which csrun_wse was started.
 
-The tasks run in it where it holds the CS systems and has the nodes of the layout; srun would give
-a step no more than its job has. Else the error shows a line that asks for all of it at once.
+Tasks run inside it if it has the CS systems and the nodes of the layout, because srun cannot give a
+step more than its job has. Otherwise the error shows a command that requests everything at once.
 """
 
 import re
@@ -26,9 +26,9 @@ def around(
     resources_of: Callable[[str | None], Resources],
     partitions: Sequence[str | None] = (None,),
 ) -> environment.SlurmAllocation:
-    """Resources that the user's job gives a job of csrun's; `resources_of` maps a gres.
+    """Return the resources of the user's job for a job of csrun's; `resources_of` maps a gres.
 
-    Raises: UsageError with the line that asks for enough, when it does not; as `squeue.jobs`
+    Raises: UsageError with a command that requests enough, if they do not suffice; as `squeue.jobs`
     """
     ways, found = _ways(job_plan, site), parts(site, job_id)
     count = UserCommand(job_plan.command).num_systems
@@ -55,10 +55,9 @@ def in_its_own_way(
     gres: str | None,
     partitions: Sequence[str | None] = (None,),
 ) -> str:
-    """Why a new job could only start after the one in which it is asked for; empty when it need not
-    wait for that.
+    """Return why a new job could only start after the surrounding job; empty if it need not wait.
 
-    Raises: UsageError for what not even an idle cluster could run, and as `squeue.jobs`
+    Raises: UsageError for a job that could not even run on an idle cluster, and as `squeue.jobs`
     """
     own = squeue.node_names(squeue.job(site, job_id), site)
     every = sinfo.nodes(site)
@@ -82,7 +81,7 @@ def _has(each: System, gres: str, site: Site) -> bool:
 
 
 def holds(found: Sequence[JobComponent], gres: str | None) -> bool:
-    """True if the first component, which is the chief's, was given a resource."""
+    """True if the first component, the chief's, has a resource."""
     if gres is None:
         return True
     asked = re.sub(r"gres[:/]", "", found[0].gres if found else "").split(",")
@@ -90,7 +89,9 @@ def holds(found: Sequence[JobComponent], gres: str | None) -> bool:
 
 
 def lacks(found: Sequence[JobComponent], needs: Sequence[tuple[int, int]]) -> str:
-    """Reason why components, or one whole job, cannot carry a layout; empty when they can."""
+    """Return why components, or one job without components, are too small for a layout; else empty.
+    empty.
+    """
     if len(found) == 1 and len(needs) > 1:
         needs = [(sum(nodes for nodes, _ in needs), max(cpus for _, cpus in needs))]
     if len(found) != len(needs):
@@ -105,8 +106,8 @@ def lacks(found: Sequence[JobComponent], needs: Sequence[tuple[int, int]]) -> st
 
 
 def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
-    """Each system that would do as a job's first, followed by those that can share the run; none
-    when the job needs none.
+    """Return each possible first system of a job, followed by the systems that can share the run;
+    none if the job needs no system.
 
     Raises: UsageError, CsrunError as `run.systems_for`
     """
@@ -116,14 +117,14 @@ def _ways(job_plan: JobPlan, site: Site) -> list[tuple[System, ...]]:
     choice = system.in_mode(site, mode)
     firsts = choice if named is None and len(choice) > 1 else [system.find(site, named, mode)]
     others = UserCommand(job_plan.command).num_systems - 1
-    system.others_like(site, firsts[0], others, mode, users=lambda *_: 0)  # as many there must be
+    system.others_like(site, firsts[0], others, mode, users=lambda *_: 0)  # the required number
     return [(first, *system.alike(site, first, mode)) for first in firsts]
 
 
 def _held(
     way: Sequence[System], count: int, found: Sequence[JobComponent], site: Site
 ) -> tuple[str, ...]:
-    """The first of a way and as many others as are needed; none where a job has not got them."""
+    """Return the first system and as many others as are needed; none if the job lacks them."""
     held = [each for each in way if holds(found, site.gres_of(each.name))][:count]
     return tuple(each.name for each in held) if held[:1] == [way[0]] and len(held) == count else ()
 

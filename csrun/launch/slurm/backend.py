@@ -1,4 +1,4 @@
-"""The scheduler of a cluster, by Slurm's own commands."""
+"""Scheduler of a cluster, through Slurm's commands."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class SlurmBackend(Backend):
         self._site = site
 
     def plan(self, request: JobRequest) -> JobPlan:
-        """Lay a job out on the CPUs of the site's nodes."""
+        """Lay out a job on the CPUs of the site's nodes."""
         if request.detach:
             raise UsageError(
                 f"--detach needs scheduler {Scheduler.LOCAL}, site {self._site.name} has"
@@ -56,19 +56,19 @@ class SlurmBackend(Backend):
         return plan(request, self._site, tuple(range(self._site.nodes.cpus)), is_cluster=True)
 
     def run(self, request: JobRequest, job_plan: JobPlan) -> int:
-        """Run a job by srun, or hand it and its compile to sbatch; the exit code."""
+        """Run a job by srun, or submit it and its compile by sbatch; return the exit code."""
         if request.foreground is not None:
             return submission.in_foreground(request, request.foreground, self._site)
         return submission.run(request, job_plan, self._site)
 
     def preview(self, request: JobRequest, job_plan: JobPlan) -> DryRun:
-        """The plan, with srun's line or the script for sbatch."""
+        """Return the plan, with srun's command or the script for sbatch."""
         line = submission.preview(request, job_plan, self._site)
         return describe(job_plan, self._site, line, sharing=None)
 
     def jobs(self, job_id: int | None = None, *, all_states: bool = False) -> list[squeue.SlurmJob]:
-        """Jobs that Slurm still knows, whatever their state; with `all_states` also those of which
-        only csrun has a record.
+        """Return all jobs that Slurm still knows; with `all_states` also those that only csrun's
+        records have.
         """
         if job_id is not None:
             return [_with_record(_known(self._site, job_id), self._site)]
@@ -80,7 +80,7 @@ class SlurmBackend(Backend):
         return [*map(of_record, forgotten), *found]
 
     def records(self) -> list[JobRecord]:
-        """csrun's own, of all accounts that may be read; Slurm says which of them still run."""
+        """Return csrun's records of all readable accounts; Slurm reports which jobs still run."""
         running = {job.job_id for job in squeue.jobs(self._site) if job.is_running}
         return [
             each if each.job_id in running else records.settled(each)
@@ -94,14 +94,14 @@ class SlurmBackend(Backend):
         return _jobs_dir(self._site) / str(job_id)
 
     def check(self) -> list[CheckResult]:
-        """By a short job on the idle nodes."""
+        """Check the site by a short job on the idle nodes."""
         return [*site_check.check_cluster(self._site, _jobs_dir(self._site))]
 
     def nodes(self) -> list[squeue.SlurmNode]:
         return squeue.nodes(self._site)
 
     def systems(self) -> list[SystemStatus]:
-        """By whom Slurm gave them to."""
+        """Return the systems, with the jobs that Slurm gave them to."""
         return squeue.systems(self._site)
 
     def cancel(self, job_id: int, command: str) -> str:
@@ -111,7 +111,7 @@ class SlurmBackend(Backend):
         return "Slurm ends it"
 
     def label(self, job_id: int, changes: Sequence[str]) -> Mapping[str, str]:
-        """Of a job that this account has, whether it runs or waits."""
+        """Change labels of this account's job, running or pending."""
         job = _with_record(_known(self._site, job_id), self._site)
         if job.user != account_name(os.getuid()):
             raise UsageError(f"job {job_id} is {job.user}'s: only its owner can label it")
@@ -120,7 +120,7 @@ class SlurmBackend(Backend):
     def logs(
         self, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
     ) -> None:
-        """From the job's folder, which all nodes share."""
+        """Print the logs in the job folder, which all nodes share."""
         show(self._site, job_id, role, follow, write)
 
 
@@ -142,9 +142,9 @@ def _jobs_dir(site: Site) -> Path:
 
 
 def _known(site: Site, job_id: int) -> squeue.SlurmJob:
-    """A job that Slurm knows, or csrun has a record of.
+    """Return a job that Slurm knows, or that csrun has a record of.
 
-    Raises: UsageError when neither does, and as `squeue.jobs`
+    Raises: UsageError for an unknown job, and as `squeue.jobs`
     """
     try:
         return squeue.job(site, job_id)
@@ -156,7 +156,7 @@ def _known(site: Site, job_id: int) -> squeue.SlurmJob:
 
 
 def of_record(record: JobRecord) -> squeue.SlurmJob:
-    """A job that Slurm has forgotten, by csrun's record of it."""
+    """Return a job that Slurm has forgotten, from csrun's record."""
     record = records.settled(record)
     return squeue.SlurmJob(
         job_id=record.job_id,
@@ -178,9 +178,9 @@ def of_record(record: JobRecord) -> squeue.SlurmJob:
 
 
 def _with_record(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
-    """The job with what csrun knows better: why it did not end well, and the number of its tasks.
+    """Add the reason of a failure and the number of tasks from csrun's record to a job.
 
-    A record that is older than the job is that of another cluster's job of this number.
+    A record older than the job belongs to another cluster's job of the same number.
     """
     own = account_name(os.getuid()) == job.user
     known = records.labels_of(site, job.job_id, job.submitted) if own else {}
@@ -194,8 +194,9 @@ def _with_record(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
 
 
 def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
-    """The job with the number of csrun's tasks, where this account has its plan, or a shared site's
-    board shows it: Slurm's own tasks are one a node.
+    """Add the number of csrun's tasks, from this account's plan or a shared site's board.
+
+    Slurm only counts one task per node.
     """
     with suppress(OSError, CsrunError):
         folder = _jobs_dir(site) / str(job.job_id)
@@ -207,16 +208,16 @@ def _counted(job: squeue.SlurmJob, site: Site) -> squeue.SlurmJob:
     return job
 
 
-_ASK_S = 1.0  # squeue is a question to a controller that others ask, too
+_ASK_S = 1.0  # squeue queries a controller that serves other users, too
 
 
 def show(
     site: Site, job_id: int, role: Role | None, follow: bool, write: Callable[[bytes], None]
 ) -> None:
-    """Write the logs of a job's tasks, as those of a job on one machine.
+    """Print the logs of a job's tasks, as on one machine.
 
-    Raises: UsageError when there is no such job, or role in it, or its logs are gone, or someone
-    else's; CsrunError when Slurm does not answer
+    Raises: UsageError for an unknown job or role, deleted logs, or another account's job;
+    CsrunError if Slurm does not answer
     """
     folder = JobFolder(_jobs_dir(site) / str(job_id))
     while not _has_begun(folder.path):
@@ -234,7 +235,7 @@ def show(
 
 
 def _has_begun(path: Path) -> bool:
-    """Raises: UsageError for the folder of someone else's job."""
+    """Raises: UsageError for a job folder of another account"""
     if path.exists() and not os.access(path, os.R_OK | os.X_OK):
         raise UsageError(f"job {path.name}: only its owner {path.owner()} may read {path}")
     return (path / JOB_FILE).exists()

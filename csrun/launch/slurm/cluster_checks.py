@@ -1,4 +1,4 @@
-"""The checks of slurm.conf against the site file: each a function of both to results. Pure."""
+"""Checks of slurm.conf against the site file; each is a function from both to results. Pure."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from csrun.site import Site
 
 
 def gres(found: tuple[Node, ...], site: Site) -> Iterator[CheckResult]:
-    """Each CS system of the site is a resource of a node in slurm.conf."""
+    """Check that slurm.conf has each CS system of the site as a resource of a node."""
     for system in site.systems:
         wanted = site.gres_of(system.name)
         having = nodes_with(found, wanted)
@@ -19,14 +19,14 @@ def gres(found: tuple[Node, ...], site: Site) -> Iterator[CheckResult]:
 
 
 def kill_wait(kill_wait_s: int, site: Site) -> CheckResult:
-    """Slurm gives a cancelled job as long as csrun does."""
+    """Check that Slurm's KillWait is at least csrun's grace period."""
     result = f"KillWait {kill_wait_s} s, grace_s {site.grace_s:g} s"
     remedy = f"set KillWait={int(site.grace_s)} in slurm.conf, or grace_s to {kill_wait_s}"
     return judge("KillWait", ALL_NODES, kill_wait_s >= site.grace_s, result, remedy)
 
 
 def states(found: tuple[Node, ...], site: Site) -> Iterator[CheckResult]:
-    """Nodes are in service, and have the CPUs that the site file says."""
+    """Check that nodes are in service, and have as many CPUs as the site file says."""
     for node in found:
         remedy = f"scontrol update NodeName={node.name} State=resume"
         yield judge("state", node.name, node.takes_jobs, node.state, remedy)

@@ -1,4 +1,4 @@
-"""One srun of a job: its folder made, its nodes gathered, and then as on one machine."""
+"""One srun of a job: creates its folder, gathers its nodes, then runs the job as on one machine."""
 
 import os
 import selectors
@@ -34,7 +34,7 @@ from csrun.launch.srun import Resources
 from csrun.site import Site
 
 VERSION_HERE = "csrun_wse's machine"
-NEWS = ("srun: job ", "srun: Required ")  # what a person who waits wants to know of srun's lines
+NEWS = ("srun: job ", "srun: Required ")  # lines of srun that are shown to a waiting user
 
 
 def run_step(
@@ -45,7 +45,7 @@ def run_step(
     systems: tuple[str, ...],
     given: environment.SlurmAllocation | None,
 ) -> int:
-    """Run it to its end, in a folder of its own; the exit code."""
+    """Run the srun in a new job folder to its end; return the exit code."""
     jobs_dir = jobs_dir_of(site.name, site.jobs_dir, site.shared)
     if site.shared or site.jobs_dir is None:
         with refusal_of_unwritable_state(site):
@@ -84,7 +84,7 @@ def _run_in(
 
 @contextmanager
 def _writing(folder: JobFolder) -> Iterator[None]:
-    """Raises: CsrunError when there is no place for what is written, as on a full disk"""
+    """Raises: CsrunError for a failed write, for example on a full disk"""
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ def _writing(folder: JobFolder) -> Iterator[None]:
 
 
 class _SrunExecution:
-    """One srun of a job: until all nodes have reported in, and then as on one machine."""
+    """One srun of a job, from its start to its end."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _SrunExecution:
         )
 
     def run(self) -> int:
-        """Run to the end; nothing of the job lives when this returns."""
+        """Run to the end; no process of the job is left when this returns."""
         with ExitStack() as while_it_runs:
             try:
                 self._gather()
@@ -146,7 +146,7 @@ class _SrunExecution:
         return outcome.exit_code
 
     def _begin(self, job: JobFile, record: records.Recorded) -> JobLoop:
-        """Server of the running job; all of its tasks wait to be started."""
+        """Start the job; return its server, with all tasks still to be started."""
         self._step.job = job
         with _writing(self._folder):
             job.write(self._folder.path)
@@ -165,7 +165,7 @@ class _SrunExecution:
         )
 
     def _gather(self) -> None:
-        """Wait for all nodes to report in, and show meanwhile what srun has to say."""
+        """Wait for all nodes to report; print srun's messages meanwhile."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._step, selectors.EVENT_READ)
             selector.register(self._signals, selectors.EVENT_READ)
@@ -208,7 +208,7 @@ class _SrunExecution:
                 say(line)
 
     def _placed(self) -> JobFile:
-        """The planned job with the nodes and CPUs that its tasks were given."""
+        """Return the planned job with the allocated nodes and CPUs of its tasks."""
         job_id, machines = self._ready[0].job_id, {r.machine for r in self._ready.values()}
         hosts = Hosts.SHARED if len(machines) == 1 else Hosts.SEPARATE
         tasks = tuple(self._place(task) for task in self._planned.tasks)
@@ -221,7 +221,7 @@ class _SrunExecution:
 
 
 def require_equal_versions(ready: Iterable[NodeReady]) -> None:
-    """Make sure that all nodes compute with the same versions.
+    """Check that all nodes have the same versions of packages that compute.
 
     Raises: UsageError with the names, versions and nodes that differ
     """
@@ -242,6 +242,6 @@ def require_equal_versions(ready: Iterable[NodeReady]) -> None:
 
 
 def _planned(request: JobRequest, job_plan: JobPlan, systems: tuple[str, ...]) -> JobFile:
-    """The job before Slurm has given it a number and nodes."""
+    """Return the planned job before Slurm has assigned a number and nodes."""
     nodes = tuple(f"node id {index}" for index in range(job_plan.layout.nodes))
     return job_plan.job_file(request.site, Path.cwd(), 0, nodes, systems=systems)

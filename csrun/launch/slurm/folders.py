@@ -1,6 +1,7 @@
-"""The folders of a cluster's jobs: on a file system that all nodes share, for their owner alone.
+"""Folders of a cluster's jobs, on a shared file system, private to their owner.
 
-A job's folder is made before Slurm has given the job its number, and named by it later, by a link.
+A job's folder is created before Slurm has assigned the job number; a link named by the number is
+added later.
 """
 
 import os
@@ -18,9 +19,9 @@ _PREFIX = ".job-"
 
 
 def create(jobs_dir: Path) -> tuple[JobFolder, FileLock]:
-    """Make a job's folder and hold it as that of a living job.
+    """Create a job's folder and lock it as that of a living job.
 
-    Raises: UsageError when it cannot be made
+    Raises: UsageError if it cannot be created
     """
     path = jobs_dir / f"{_PREFIX}{secrets.token_hex(6)}"
     try:
@@ -35,20 +36,20 @@ def create(jobs_dir: Path) -> tuple[JobFolder, FileLock]:
 
 
 def name_by_id(folder: JobFolder, job_id: int) -> JobFolder:
-    """Give a job's folder the name of its number; the folder by that name."""
+    """Add the link named by the job number; return the folder's path through it."""
     link = folder.path.with_name(str(job_id))
-    link.unlink(missing_ok=True)  # a cluster that counts from the start again
+    link.unlink(missing_ok=True)  # a cluster whose job numbers restarted
     link.symlink_to(folder.path.name)
     return JobFolder(link)
 
 
 def newest_first(jobs_dir: Path) -> list[Path]:
-    """The folders of jobs, by when they were last changed."""
+    """Return the folders of jobs, by modification time."""
     return sorted(jobs_dir.glob(f"{_PREFIX}*"), key=_changed_ns, reverse=True)
 
 
 def prune(jobs_dir: Path, rule: Retention) -> None:
-    """Remove the folders of dead jobs that the site does not keep, and links that lead nowhere."""
+    """Delete the folders of ended jobs beyond the site's retention, and dangling links."""
     retention.prune(newest_first(jobs_dir), rule)
     for link in jobs_dir.iterdir():
         if link.is_symlink() and not link.exists():
@@ -58,5 +59,5 @@ def prune(jobs_dir: Path, rule: Retention) -> None:
 def _changed_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
-    except OSError:  # removed just now
+    except OSError:  # deleted meanwhile
         return 0

@@ -1,4 +1,4 @@
-"""Identity of a node: the kernel that it runs under, and its address."""
+"""Identity of a node: its running kernel, and its address."""
 
 import os
 import socket
@@ -6,19 +6,21 @@ from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
-_ANY_PORT = 9  # nothing is sent
+_ANY_PORT = 9  # no packet is sent
 
 
 def machine() -> str:
-    """The same for two processes exactly when they run under one kernel, in one network.
+    """Return an id that is equal for two processes exactly if they share a kernel and a network
+    namespace.
 
-    Source: random(4), boot_id; network_namespaces(7): abstract sockets are a network's own
+    Source: random(4), boot_id; network_namespaces(7): abstract sockets belong to a network
+    namespace
     """
     return f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}"
 
 
 def address_towards(peer: str) -> str:
-    """This machine's address in the network in which it reaches `peer`, an IP address."""
+    """Return this machine's IP address in the network in which it reaches `peer`, an IP address."""
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as route:
         route.connect((peer, _ANY_PORT))

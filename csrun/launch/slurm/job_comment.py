@@ -1,14 +1,14 @@
-"""csrun's note in a job's comment, after the text that its user gave: Slurm shows it to everybody.
+"""csrun's note in the comment of a Slurm job, after the user's text; visible to all users.
 
-Slurm takes no comment of a job that has ended.
+Slurm does not accept a comment for an ended job.
 
 Source: scontrol(1), update JobId Comment; squeue(1), %k
 """
 
 from csrun.launch.slurm.commands import call
 
-LOST = "csrun: launcher lost"  # while csrun_wse is silent and the job goes on
-TIME_LIMIT = "csrun: time limit"  # csrun has ended the job by its own
+LOST = "csrun: launcher lost"  # while csrun_wse is silent and the job continues
+TIME_LIMIT = "csrun: time limit"  # csrun has ended the job at its own limit
 PREFIX = "csrun: "
 MOST_CHARACTERS = 250
 _BETWEEN = "; "
@@ -16,20 +16,20 @@ _NONE = "(null)"
 
 
 def note(job_id: int, text: str) -> None:
-    """Add one of these to the job's comment."""
+    """Add a note to the job's comment."""
     own = _comment(job_id)
     if own is not None and not own.endswith(text):
         _update(job_id, f"{own}{_BETWEEN}{text}" if own else text)
 
 
 def cause(text: str) -> str:
-    """The note of why a job did not end well, in one short line."""
+    """Return the note about the reason of a failure, in one short line."""
     line = f"{PREFIX}{text.partition(chr(10))[0]}"
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
 
 
 def noted(comment: str) -> str:
-    """csrun's note in a comment, without its prefix; empty when there is none."""
+    """Return csrun's note in a comment, without its prefix; empty if there is none."""
     _, prefix, text = comment.rpartition(PREFIX)
     return text.strip() if prefix else ""
 
@@ -42,14 +42,14 @@ def forget(job_id: int) -> None:
 
 
 def take_back(job_id: int, text: str) -> None:
-    """Leave the comment as if the text had never been added."""
+    """Restore the comment to the state before the text was added."""
     own = _comment(job_id)
     if own is not None and own.endswith(text):
         _update(job_id, own.removesuffix(text).removesuffix(_BETWEEN))
 
 
 def _comment(job_id: int) -> str | None:
-    """The first component's, as all have it; None when Slurm does not say."""
+    """Return the first component's comment, equal for all; None if Slurm does not answer."""
     lines = call("squeue", "--noheader", f"--jobs={job_id}", "--format=%k").splitlines()
     return lines[0].removesuffix(_NONE).strip() if lines else None
 

@@ -1,13 +1,13 @@
-"""Mailboxes of csrun_wse and the node agents of a Slurm job: files, and bells.
+"""Mailboxes of csrun_wse and the node agents of a Slurm job: files, and notifications.
 
-Messages are appended to a file of their sender's in the job's folder, which all nodes share. A
-bell carries no data and says that there is something new: a line of output through srun towards
-csrun_wse, and SIGURG by scancel towards the node agents, a signal that no other process of the job
-notices. So no port is opened, Slurm itself decides who may ring, and the job's folder who may
-write. A file is closed after each message and opened to be read: on NFS this is what makes one
+A sender appends messages to its own file in the job folder, which all nodes share. A notification
+(bell) carries no data and only says that there are new messages: a line of output through srun
+towards csrun_wse, and SIGURG by scancel towards the node agents, a signal that other processes of
+the job ignore. No port is opened; Slurm controls who may notify, and the job folder's permissions
+who may write. A file is closed after each message and reopened for reading, which on NFS makes one
 side's messages visible to the other.
 
-Source: signal(7) for SIGURG, which does nothing where it is not asked for; nfs(5), close-to-open
+Source: signal(7) for SIGURG, whose default action is to ignore; nfs(5), close-to-open
 """
 
 import os
@@ -30,11 +30,13 @@ from csrun.launch.process.protocol import SignalTasks, StartTask, Stopped, TaskE
 
 
 class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
-    """A node agent lives and has found the job's folder; `job_id` is Slurm's.
+    """A node agent is running and has found the job folder; `job_id` is Slurm's.
 
-    `cpus` are those of all its tasks, `machine` is equal for nodes that can share memory and
-    sockets, `address` is the IP address under which other nodes reach this one, `account` the one
-    that Slurm charges. `versions` are those of what the tasks compute with, by name.
+    cpus: CPUs of all its tasks.
+    machine: equal for nodes that can share memory and sockets.
+    address: IP address at which other nodes reach this one.
+    account: account that Slurm charges.
+    versions: versions of the packages that tasks compute with, by name.
     """
 
     node_id: int
@@ -48,9 +50,9 @@ class NodeReady(msgspec.Struct, frozen=True, tag="node_ready"):
 
 
 class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
-    """Every node has reported in: start the planned tasks.
+    """Every node has reported: start the planned tasks.
 
-    `shows_progress`: somebody would see it.
+    shows_progress: progress is displayed, so tasks should send it.
     """
 
     job: JobFile
@@ -58,9 +60,9 @@ class StartAll(msgspec.Struct, frozen=True, tag="start_all"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """csrun_wse lives; it is lost after `silence_s` without a message.
+    """csrun_wse is alive; it counts as lost after `silence_s` without a message.
 
-    `frees_job`: the job was made for its srun alone, and is for the node agents to give back then.
+    frees_job: the job was created for its srun only, so the node agents end it in that case.
     """
 
     silence_s: float
@@ -68,10 +70,10 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class LetGo(msgspec.Struct, frozen=True, tag="let_go"):
-    """Nothing of the job lives any more: end, all nodes but `stays`.
+    """All tasks of the job have ended: all node agents but `stays` exit.
 
-    The last one to go has the job's exit code, which is Slurm's then: the first task that fails has
-    srun kill the others, and their codes are higher.
+    The last one exits with the job's exit code, which becomes Slurm's. It must be the last, because
+    after a failed task srun kills the others, whose exit codes are higher.
     """
 
     stays: int | None = None
@@ -88,58 +90,60 @@ FromNodeAgent = Left | NodeReady | TasksReady | TaskEnded | SpawnWafer | Progres
 
 MAIL_DIR = "mail"
 _CHECKSUM = struct.Struct(">I")
-_READ_BYTES = 2 * framing.MAX_BODY_BYTES  # at once: one message at least
+_READ_BYTES = 2 * framing.MAX_BODY_BYTES  # per read: at least one message
 
 Message = TypeVar("Message")
 
 
 def launcher_box(job_dir: Path) -> Path:
-    """The file of what csrun_wse says to all."""
+    """Return the file of csrun_wse's messages to all node agents."""
     return job_dir / MAIL_DIR / "launcher"
 
 
 def node_box(job_dir: Path, node_id: int) -> Path:
-    """Mailbox of the messages of a node's agent."""
+    """Return the file of a node agent's messages."""
     return job_dir / MAIL_DIR / str(node_id)
 
 
 def give_up_file(job_dir: Path) -> Path:
-    """The file of a node agent that has left a job without csrun_wse, after a failure."""
+    """Return the file by which a node agent reports that it left a job without csrun_wse after a
+    failure.
+    """
     return job_dir / MAIL_DIR / "given_up"
 
 
 class Outbox:
-    """One box as its sender writes it: each message whole and in its turn, or not yet.
+    """Mailbox as seen by its sender: messages are written completely and in order, or queued.
 
-    What finds no room waits, and all that comes after it.
+    A message that cannot be written, for example on a full disk, and all after it, wait in memory.
     """
 
     def __init__(self, box: Path) -> None:
         self._box = box
-        self._lock = threading.Lock()  # a heart beats in a thread of its own
+        self._lock = threading.Lock()  # the heartbeat runs in a separate thread
         self._waiting: deque[bytes] = deque()
         self._whole_bytes = box.stat().st_size if box.exists() else 0
         self._waits_since_s = 0.0
-        self.error: OSError | None = None  # of the last try
+        self.error: OSError | None = None  # of the last attempt
 
     @property
     def is_waiting(self) -> bool:
-        """True if something has found no room yet."""
+        """True if messages are queued."""
         return bool(self._waiting)
 
     @property
     def waits_s(self) -> float:
-        """For how long."""
+        """How long messages have been queued, in seconds."""
         return time.monotonic() - self._waits_since_s if self._waiting else 0.0
 
     @property
     def refusal(self) -> str:
-        """Why what waits cannot be written."""
+        """Reason why the queued messages cannot be written."""
         why = self.error.strerror if self.error is not None else "?"
         return f"{self._box}: job messages cannot be written: {why}"
 
     def post(self, message: msgspec.Struct) -> bool:
-        """Append a message, its checksum before it; False when it has to wait."""
+        """Append a message with its checksum; False if it was queued."""
         with self._lock:
             if not self._waiting:
                 self._waits_since_s = time.monotonic()
@@ -147,12 +151,12 @@ class Outbox:
             return self._append_all()
 
     def post_or_drop(self, message: msgspec.Struct) -> bool:
-        """The same of a message that nobody wants later: it does not wait."""
+        """Append a message, or drop it if it cannot be written now."""
         with self._lock:
             return self._append_all() and self._append(_frame(message))
 
     def retry(self) -> bool:
-        """Append what waits; True when nothing does any more."""
+        """Append the queued messages; True if none is left."""
         with self._lock:
             return self._append_all()
 
@@ -165,11 +169,11 @@ class Outbox:
         try:
             with self._box.open("ab", buffering=0) as file:
                 if file.tell() != self._whole_bytes:
-                    file.truncate(self._whole_bytes)  # a part of a message that had no room
+                    file.truncate(self._whole_bytes)  # remove the incomplete part of a message
                 left = memoryview(frame)
                 while left:
                     left = left[file.write(left) :]
-        except OSError as error:  # here, or on NFS when it is closed
+        except OSError as error:  # write errors appear here, or on NFS at close
             self.error = error
             return False
         self._whole_bytes += len(frame)
@@ -182,7 +186,7 @@ def _frame(message: msgspec.Struct) -> bytes:
 
 
 class MailboxReader(Generic[Message]):
-    """One box, read as it grows."""
+    """Reader of one growing mailbox."""
 
     def __init__(self, box: Path, decoder: "msgspec.msgpack.Decoder[Message]") -> None:
         self._box = box
@@ -190,9 +194,9 @@ class MailboxReader(Generic[Message]):
         self._offset = 0
 
     def read(self) -> list[Message]:
-        """The messages that came since; one that is not all there yet is left for the next time.
+        """Return new messages; an incomplete one is left for the next call.
 
-        Raises: CsrunError for what was not posted as it lies there
+        Raises: CsrunError for data that does not match its checksum
         """
         try:
             with open(open_regular(self._box, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

@@ -1,12 +1,12 @@
-"""Node agent of a cluster's job: the one process that srun starts on a node.
+"""Node agent of a cluster's job: the single process that srun starts on a node.
 
 Started as `python -P -m csrun.launch.slurm.node_agent JOB_DIR MODULES`. It imports MODULES (names
-with commas between them) for its tasks, reports in, forks them when all nodes have, passes signals
-and messages on, reaps the tasks, and reports how each ended; for the chief it does so for the
-wafers, too. It leaves when its tasks have ended well, after a failure only when csrun_wse lets it
-go: Slurm would end the whole job before the others have spoken. In a job that may restart it always
-waits for that, and forks the tasks anew on request. When csrun_wse is silent, it acts
-in its place: see `csrun.launch.slurm.orphaned_node`.
+separated by commas) for its tasks, reports to csrun_wse, forks the tasks when all nodes have
+reported, forwards signals and messages, reaps the tasks, and reports the end of each; on the
+chief's node also for the wafers. It exits when its tasks have ended without error. After a failure
+it waits until csrun_wse releases it, because Slurm would otherwise end the whole job before the
+other nodes have reported. In a job with restarts it always waits, and forks the tasks again on
+request. If csrun_wse is silent, it acts in its place: see `csrun.launch.slurm.orphaned_node`.
 """
 
 import os
@@ -38,16 +38,17 @@ from csrun.launch.slurm.orphaned_node import OrphanedNode
 
 PLAN_FILE = "plan.json"
 BELL = b"\n"
-COMPLAINT = "csrun: "  # how a line begins that csrun_wse is to show as the reason
+COMPLAINT = "csrun: "  # prefix of a line that csrun_wse shows as the reason
 EXIT_NOT_SHARED = 2
 HEARD_S = 1.0  # srun may see an exit before it has read the output
 PROGRESS_S = 1.0
-UNRUNG_S = 2.0  # orders are looked for this often without a bell, which a busy Slurm may lose
+# seconds between reads of orders without a notification, which a busy Slurm may lose
+UNRUNG_S = 2.0
 _HANDLED = (signal.SIGURG, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class NodeAgent:
-    """The loop of one node agent, and the tasks and wafers that live under it."""
+    """Event loop of one node agent, with its tasks and wafers."""
 
     def __init__(
         self, folder: JobFolder, place: environment.SlurmPlace, ranks: Iterable[int]
@@ -62,14 +63,15 @@ class NodeAgent:
         self._shows_progress = False
         self._next_progress_s = 0.0
         self._usage = UsageWriter(folder, place.node_id)
-        self._has_failed = False  # one of the tasks
+        self._has_failed = False  # a task of this node
         self._is_let_go = False
         self._let_go_code = 0
 
     def run(self, ready: mailbox.NodeReady) -> int:
-        """Work until the tasks have ended well, or csrun_wse lets go or is lost; the exit code.
+        """Run until the tasks have ended without error, or csrun_wse releases the agent or is lost;
+        return the exit code.
 
-        Raises: CsrunError when nothing could be said for as long as a launcher is waited for
+        Raises: CsrunError if no message could be written for the launcher's timeout
         """
         self._say(ready)
         with selectors.DefaultSelector() as selector:
@@ -87,7 +89,7 @@ class NodeAgent:
         return self._alone.leave() if is_left else self._let_go_code
 
     def leave(self) -> None:
-        """Say that nothing is left here."""
+        """Send the last message: no process is left here."""
         self._say(mailbox.Left())
 
     def _is_over(self) -> bool:
@@ -105,7 +107,7 @@ class NodeAgent:
             self._ring()
 
     def _say_again(self) -> None:
-        """Wait for messages that had no room on the disk, up to a timeout when no task is alive."""
+        """Wait until queued messages are written, up to a timeout if no task is alive."""
         if not self._box.is_waiting:
             return
         if self._box.retry():
@@ -116,7 +118,7 @@ class NodeAgent:
             raise CsrunError(self._box.refusal)
 
     def _ring(self) -> None:
-        with suppress(OSError):  # srun is gone, and we shall be
+        with suppress(OSError):  # srun has ended, and this process will end, too
             os.write(1, BELL)
 
     def _let_in(self) -> None:
@@ -133,7 +135,7 @@ class NodeAgent:
             self._do(self._alone.keep(WaferRequested(message.system, message.run)))
 
     def _is_worth_showing(self, progress: Progress) -> bool:
-        """Mail is kept, on a file system that others use: a few of a thousand steps will do."""
+        """Limit progress messages to a few: they are files on a file system that others use."""
         now_s = time.monotonic()
         is_due = now_s >= self._next_progress_s or progress.done == progress.total
         if is_due:
@@ -142,7 +144,7 @@ class NodeAgent:
 
     def _take_signals(self) -> None:
         received = self._tasks.received()
-        if signal.SIGTERM in received:  # of scancel, to all processes of the job
+        if signal.SIGTERM in received:  # scancel signals all processes of the job
             self._say(Stopped(signal.SIGTERM, time.time()))
         if signal.SIGCHLD in received:
             self._reap()
@@ -152,7 +154,7 @@ class NodeAgent:
             self._handle(order)
 
     def _do(self, instructions: Iterable[Instruction]) -> None:
-        """Do in csrun_wse's stead what is to be done for our tasks."""
+        """Execute an instruction for our tasks in csrun_wse's place."""
         for each in instructions:
             if isinstance(each, Start):
                 self._start(each.task)
@@ -193,7 +195,7 @@ class NodeAgent:
 
 
 def _on_wall_clock(report: TaskReport | None) -> TaskReport | None:
-    """A report for csrun_wse, whose monotonic clock is another machine's."""
+    """Convert a report's monotonic time to wall-clock time for csrun_wse on another machine."""
     if report is None:
         return None
     since_s = time.monotonic() - report.time_s
@@ -201,13 +203,13 @@ def _on_wall_clock(report: TaskReport | None) -> TaskReport | None:
 
 
 def _complain(text: str) -> None:
-    """Say what keeps the job from running, and wait until srun has read it."""
+    """Print what prevents the job from running, and wait until srun has read it."""
     print(f"{COMPLAINT}{text}", file=sys.stderr, flush=True)
     time.sleep(HEARD_S)
 
 
 def _ready(place: environment.SlurmPlace) -> mailbox.NodeReady:
-    """Report of this node before its tasks start."""
+    """Return the report of this node before its tasks start."""
     return mailbox.NodeReady(
         place.node_id,
         place.job_id,
@@ -221,7 +223,9 @@ def _ready(place: environment.SlurmPlace) -> mailbox.NodeReady:
 
 
 def main(argv: list[str]) -> int:
-    """Run the agent of the node in Slurm's variables; the module's text has the arguments."""
+    """Run the agent of the node in Slurm's variables; the module docstring describes the arguments.
+    arguments.
+    """
     folder, modules = JobFolder(Path(argv[0])), argv[1]
     place = environment.slurm_place()
     try:
@@ -238,8 +242,9 @@ def main(argv: list[str]) -> int:
     set_name(f"node-agent-{place.node_id}")
     become_subreaper()
     environment.adopt(environment.ONE_BLAS_THREAD)
-    preload(filter(None, modules.split(",")))  # before the report: all nodes then fork together
-    os.set_blocking(1, False)  # for a bell that nobody takes from the pipe any more
+    # before the report, so that all nodes then fork at the same time
+    preload(filter(None, modules.split(",")))
+    os.set_blocking(1, False)  # discards a notification that nobody reads
     ranks = (task.rank for task in plan.tasks if task.node_id == place.node_id)
     agent = NodeAgent(folder, place, ranks)
     try:
@@ -255,4 +260,4 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     left_with = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(left_with)  # at once: with its last word, srun may be told of another's exit code
+    os._exit(left_with)  # without cleanup: after the last message srun may get another exit code

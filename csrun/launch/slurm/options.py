@@ -1,11 +1,11 @@
-"""Slurm's options of a job: the site file's, over them those of its roles, over both the
-command line's.
+"""Slurm options of a job: the site file's, overridden by its roles', then by the command line's.
 
-Three tables: options of every component of a job, options of the first one, which stands for the
-whole job, and options that csrun sets itself. An option in none of them is refused, as it is
-unknown which components need it.
+There are three tables: options of every component of a job, options of the first component, which
+stand for the whole job, and options that csrun sets itself. Other options are refused, because it
+is unknown which components need them.
 
-Source: srun(1), sbatch(1); heterogeneous jobs: an option that is not repeated is the first one's
+Source: srun(1), sbatch(1); heterogeneous jobs: an option that is not repeated applies to the first
+component
 """
 
 import difflib
@@ -23,7 +23,7 @@ FIRST = frozenset(
     {"begin", "comment", "deadline", "dependency", "licenses", "mail-type", "mail-user", "nice",
      "no-requeue", "requeue"}
 )  # fmt: skip
-OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun knows no such thing
+OF_SBATCH = frozenset({"no-requeue", "requeue"})  # srun does not have these
 _TASKS = "use --tasks-per-node and --total-nodes instead"
 REFUSED = {
     "array": "use csrun_wse's --array instead",
@@ -49,10 +49,10 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """Options of a job as words of srun and sbatch.
+    """Options of a job as arguments of srun and sbatch.
 
-    `by_component` are those of each component in the place of `every`, where the site has options
-    for roles, `partitions` what they name.
+    by_component: options of each component in place of `every`, if the site has options for roles.
+    partitions: partitions that they name.
     """
 
     every: tuple[str, ...] = ()
@@ -64,13 +64,15 @@ class SlurmOptions:
 def of(
     asked: Iterable[str], site: Site, *, batch: bool, roles: Sequence[Role] = ()
 ) -> SlurmOptions:
-    """The options of a job on a site: `asked` are the command line's, each `NAME` or `NAME=VALUE`,
-    `roles` those of the job's components.
+    """Return the options of a job on a site.
 
-    Raises: UsageError for one that csrun does not pass on, with the reason
+    asked: options of the command line, each `NAME` or `NAME=VALUE`.
+    roles: roles of the job's components.
+
+    Raises: UsageError for an option that csrun does not pass on, with the reason
     """
     general = _of_site(site.slurm_options, f"site {site.name}: slurm_options")
-    # The site's options serve both commands; srun would refuse those of sbatch.
+    # The site's options are for both commands; srun would refuse those of sbatch.
     if not batch:
         general = {name: text for name, text in general.items() if name not in OF_SBATCH}
     of_roles = _of_roles(site)
@@ -88,7 +90,7 @@ def of(
 
 
 def _of_site(options: SlurmOptionValues, where: str) -> dict[str, str | None]:
-    """Options of a mapping of the site file that are not switched off."""
+    """Return the enabled options of a mapping in the site file."""
     found: dict[str, str | None] = {}
     for name, value in options.items():
         if value is not False:

@@ -1,13 +1,13 @@
-"""Node agent without its launcher: after how long it is lost, and what replaces its orders.
+"""Node agent without its launcher: detection of the loss, and the decisions in its place.
 
-csrun_wse adds a heartbeat to its mail every HEARTBEAT_S, whatever else it waits for. A node agent
-that reads nothing new for SILENCE_S goes on without it: its tasks work on to their end or to the
-job's time limit, the chief has the wafers that it asks for, and when one of them has failed the
-others are ended, as csrun_wse would have done. Then the node agent leaves.
+csrun_wse appends a heartbeat to its mailbox every HEARTBEAT_S. A node agent that reads nothing new
+for SILENCE_S continues without it: its tasks run to their end or to the job's time limit, the chief
+gets the wafers that it requests, and when a task fails the others are ended, as csrun_wse would do.
+Then the node agent exits.
 
-`SilenceWatch` and `FallbackController` are pure: what is read and when comes in, what is to be done
-goes out. `OrphanedNode` has the files by which node agents know of each other, and the commands of
-Slurm's that free a job without a launcher.
+`SilenceWatch` and `FallbackController` are pure: events and times are inputs, instructions are
+    outputs. `OrphanedNode` has the files by which node agents notify each other, and calls the
+    Slurm commands that end a job without a launcher.
 """
 
 import os
@@ -40,16 +40,16 @@ from csrun.launch.slurm.commands import call
 
 EXIT_NEVER_STARTED = 1
 HEARTBEAT_S = 10.0
-SILENCE_S = 120.0  # what is away for a moment, a launcher that is stopped, comes back
-MOST_S = 5.0  # cap of one look: no message can arrive while the file system hangs
+SILENCE_S = 120.0  # a launcher that is stopped for a moment must be able to return
+MOST_S = 5.0  # maximum per read: no message can arrive while the file system hangs
 
 Happening = StartTask | TaskExited | WaferRequested
 
 
 class SilenceWatch:
-    """The time for which nothing new was read of csrun_wse, on this machine's monotonic clock.
+    """Time since something new was read from csrun_wse, on this machine's monotonic clock.
 
-    The times of the file are not asked: over NFS they are another machine's, or old.
+    File times are not used: over NFS they come from another machine, or are stale.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -57,20 +57,20 @@ class SilenceWatch:
         self._silent_s = 0.0
 
     def look(self, now_s: float, *, has_news: bool) -> None:
-        """The mail was read, and had something new or not."""
+        """Record that the mailbox was read, with or without new messages."""
         since_s = min(now_s - self._looked_s, MOST_S)
         self._looked_s = now_s
         self._silent_s = 0.0 if has_news else self._silent_s + since_s
 
     def is_lost(self, silence_s: float) -> bool:
-        """True if the silence has lasted as long as this."""
+        """True if the silence has lasted at least this long."""
         return self._silent_s >= silence_s
 
 
 class FallbackController:
-    """The life of the tasks of one node without csrun_wse; none of them starts again.
+    """Controller of one node's tasks without csrun_wse; tasks are not restarted.
 
-    `begun_s`: when they were started first, for the job's time limit.
+    begun_s: time of their first start, for the job's time limit.
     """
 
     def __init__(self, job: JobFile, begun_s: float) -> None:
@@ -81,26 +81,28 @@ class FallbackController:
 
     @property
     def is_needed(self) -> bool:
-        """False as long as csrun_wse, if it comes back, finds all as it was."""
+        """False as long as a returning csrun_wse would find nothing changed."""
         return self._state.phase is not JobPhase.RUNNING
 
     @property
     def exit_code(self) -> int:
-        """The job's, as far as it is known here: the first cause's, else that of what ended it."""
+        """Exit code of the job as known here: that of the first cause, else of the event that ended
+        it.
+        """
         return self._state.exit_code
 
     def take_over(self, story: Iterable[Happening], now_s: float) -> list[Instruction]:
-        """Instructions for all events since the tasks were started."""
+        """Return the instructions for all events since the tasks were started."""
         happened = [*story]
         done = [instruction for each in happened for instruction in self._repeat(each, happened)]
         return self._timed(done, now_s)
 
     def handle(self, event: TaskExited | WaferRequested, now_s: float) -> list[Instruction]:
-        """Instructions for an event."""
+        """Return the instructions for an event."""
         return self._timed(self._state.handle(event), now_s)
 
     def turn(self, now_s: float, *, is_given_up: bool) -> list[Instruction]:
-        """Instructions that are due; `is_given_up`: an agent left after a failure."""
+        """Return the instructions that are due; is_given_up: an agent left after a failure."""
         if now_s >= self._deadline_s:
             self._deadline_s = inf
             return self._timed(self._state.handle(DeadlinePassed(now_s)), now_s)
@@ -124,7 +126,7 @@ class FallbackController:
         return []
 
     def _timed(self, instructions: list[Instruction], now_s: float) -> list[Instruction]:
-        """Keep the deadlines; the rest is for the node agent to do."""
+        """Store deadlines; return the other instructions for the node agent."""
         for each in instructions:
             if isinstance(each, Wait):
                 self._deadline_s = now_s + each.seconds
@@ -133,7 +135,7 @@ class FallbackController:
 
 
 class OrphanedNode:
-    """A node agent's view of its launcher. `is_first`: the agent is the chief's."""
+    """Node agent's view of its launcher; is_first: the agent is on the chief's node."""
 
     def __init__(self, folder: JobFolder, job_id: int, *, is_first: bool) -> None:
         self._folder = folder
@@ -146,11 +148,11 @@ class OrphanedNode:
         self._watch = SilenceWatch(time.monotonic())
         self._job: JobFile | None = None
         self._begun_s = 0.0
-        self._story: list[Happening] = []  # since the tasks were started
+        self._story: list[Happening] = []  # events since the tasks were started
         self._fallback: FallbackController | None = None
 
     def orders(self) -> list[mailbox.ToNodeAgents]:
-        """New messages of the launcher."""
+        """Return new messages of the launcher."""
         orders = self._orders.read()
         self._watch.look(time.monotonic(), has_news=bool(orders))
         for order in orders:
@@ -160,42 +162,42 @@ class OrphanedNode:
 
     @property
     def stays(self) -> bool:
-        """True if we are needed to the end of all: without a launcher we free the job."""
+        """True if this agent stays to the end: without a launcher it ends the Slurm job."""
         return self._is_first and self._heartbeat.frees_job
 
     @property
     def silence_s(self) -> float:
-        """For how long one waits for the other."""
+        """Time after which the launcher and an agent each consider the other lost, in seconds."""
         return self._heartbeat.silence_s
 
     @property
     def is_alone(self) -> bool:
-        """True if the launcher is lost, or was, and we have begun to end what it had begun."""
+        """True if the launcher is lost, or was lost and we have started to end the job."""
         is_lost = self._watch.is_lost(self.silence_s)
         return is_lost or (self._fallback is not None and self._fallback.is_needed)
 
     def begin(self, job: JobFile) -> None:
-        """The tasks start, or start again."""
+        """Record the start, or restart, of the tasks."""
         if self._job is None:
             self._begun_s = time.monotonic()
         self._job = job
         self._story.clear()
 
     def has_started(self, task: StartTask) -> bool:
-        """True if a task was started already: what a controller has done is ordered once more when
-        its launcher comes back.
+        """True if a task was started already: what a controller did is ordered again when its
+        launcher returns.
         """
         return task in self._story
 
     def keep(self, happened: Happening) -> list[Instruction]:
-        """Take note of what has happened; what there is to do about it."""
+        """Record an event; return the instructions for it."""
         self._story.append(happened)
         if self._fallback is None or isinstance(happened, StartTask):
             return []
         return self._fallback.handle(happened, time.monotonic())
 
     def turn(self) -> list[Instruction]:
-        """Instructions in place of the launcher's; none while it sends messages."""
+        """Return instructions in place of the launcher's; none while it sends messages."""
         if not self.is_alone:
             if self._fallback is not None:
                 self._fallback = None
@@ -221,7 +223,7 @@ class OrphanedNode:
         return has_failed or not self.stays or self._have_all_ended(len(self._job.tasks))
 
     def leave(self) -> int:
-        """Let the others know of a failure, and free the job; the exit code."""
+        """Notify the other agents of a failure, and end the Slurm job; return the exit code."""
         code = EXIT_NEVER_STARTED if self._fallback is None else self._fallback.exit_code
         if code != 0:
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The probe of one node: `python -P -m csrun.launch.slurm.probe FOLDER NODES`, one task a node.
+"""Probe of one node: `python -P -m csrun.launch.slurm.probe FOLDER NODES`, one task per node.
 
-It leaves a card with its address in FOLDER, which all nodes should share, waits for the cards of
-the others, asks each of them for its time over TCP, and prints its facts as one line of JSON.
+It writes a file with its address into FOLDER, which all nodes should share, waits for the files of
+the others, requests the time of each over TCP, and prints its facts as one line of JSON.
 """
 
 import socket
@@ -62,7 +62,7 @@ def _with_peers(
             except OSError as error:
                 unreached[each.node] = f"{each.address} port {each.port}: {error}"
         _leave(folder / f"done-{node_id}", b"")
-        # Our clock is asked by the others until all have left their mark.
+        # Others request our time until all probes have written their second file.
         _wait(lambda: len([*folder.glob("done-*")]) >= len(cards))
     return msgspec.structs.replace(
         facts,
@@ -73,7 +73,7 @@ def _with_peers(
 
 
 def _leave(path: Path, data: bytes) -> None:
-    """Write a file that is whole as soon as it has its name."""
+    """Write a file that is complete as soon as it has its name."""
     made = path.with_name(f".{path.name}")
     made.write_bytes(data)
     made.rename(path)
@@ -89,14 +89,14 @@ def _tell_time(server: socket.socket) -> None:
     while True:
         try:
             connection, _ = server.accept()
-        except OSError:  # it is closed: the others have asked
+        except OSError:  # closed: the other probes are done
             return
         with connection:
             connection.sendall(_TIME.pack(time.time()))
 
 
 def _clock_ahead_s(card: Card) -> float:
-    """By how much a node's clock is before ours: halfway between question and answer."""
+    """Offset of a node's clock to ours, measured at half of the round trip."""
     with socket.create_connection((card.address, card.port), CONNECT_S) as connection:
         asked_s = time.time()
         data = connection.recv(_TIME.size, socket.MSG_WAITALL)

@@ -1,4 +1,4 @@
-"""Progress of a job in Slurm's queue: the reason why it waits, whenever that changes."""
+"""Progress of a job in Slurm's queue: prints the reason for waiting when it changes."""
 
 import re
 import subprocess
@@ -8,19 +8,19 @@ from time import monotonic
 
 from csrun.launch.slurm.squeue import waits_for
 
-ASK_S = 10.0  # squeue is a question to a controller that others ask, too
+ASK_S = 10.0  # squeue queries a controller that serves other users, too
 _QUEUED = re.compile(r"srun: job (\d+) queued")
 _NO_REASON = ("", "None")
 
 
 def job_of(line: str) -> int:
-    """The job that one of srun's lines says is queued; 0 for another line."""
+    """Return the job number in a line of srun about queueing; 0 for other lines."""
     queued = _QUEUED.match(line)
     return int(queued[1]) if queued else 0
 
 
 class QueueWatch:
-    """Asks squeue for the reason, next to a loop that must not wait for the answer."""
+    """Asks squeue for the reason in a thread, since the caller must not wait for the answer."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -30,12 +30,12 @@ class QueueWatch:
         self._said = ""
 
     def handle_line(self, line: str) -> None:
-        """Take one of srun's lines: it names the job that waits."""
+        """Process a line of srun, which may name the waiting job."""
         if job_id := job_of(line):
             self._job_id, self._next_s = str(job_id), monotonic() + 1
 
     def look(self) -> None:
-        """Ask when it is time to; say an answer that is another than before."""
+        """Query when due; print the answer if it has changed."""
         if self._asking is not None and self._asking.poll() is not None:
             told, _ = self._asking.communicate()
             self._asking = None
@@ -46,7 +46,7 @@ class QueueWatch:
             self._ask()
 
     def close(self) -> None:
-        """The job waits no longer."""
+        """Stop; the job is no longer waiting."""
         self._job_id = ""
         if self._asking is not None:
             self._asking.kill()

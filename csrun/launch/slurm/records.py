@@ -1,8 +1,8 @@
-"""csrun's own records of a cluster's jobs: how each ended, and which CS systems it had, and when.
+"""csrun's records of a cluster's jobs: their outcomes, and their CS systems with times.
 
-Slurm forgets a job after minutes (`MinJobAge`) and knows its end only by an exit code. A record is
-written when the tasks start and when the job ends. It lies next to the folders of its account's
-jobs, and stays when they go.
+Slurm forgets a job after minutes (`MinJobAge`) and only stores an exit code. A record is written
+when the tasks start and when the job ends. It is next to its account's job folders, and outlives
+them.
 """
 
 import os
@@ -34,13 +34,13 @@ RECORDS_DIR = "records"
 
 @dataclass
 class Recorded:
-    """The record of a job of this process."""
+    """Record of the job of this process."""
 
     path: Path
     record: JobRecord
 
     def end(self, outcome: Outcome) -> None:
-        """The job is over, and its systems are given back."""
+        """Record that the job has ended and released its systems."""
         systems = tuple(
             msgspec.structs.replace(use, given_back=now()) for use in self.record.systems
         )
@@ -48,13 +48,13 @@ class Recorded:
         self.write()
 
     def restarted(self, cause: str) -> None:
-        """The tasks start again after a failure."""
+        """Record that the tasks restart after a failure."""
         restarts = (*self.record.restarts, cause)
         self.record = msgspec.structs.replace(self.record, restarts=restarts)
         self.write()
 
     def write(self) -> None:
-        """Write the file; a full disk loses it, and ends no job."""
+        """Write the file; on a full disk it is lost and the job continues."""
         try:
             make_private(self.path.parent)
             stored.write(self.path, self.record, durable=False)
@@ -67,7 +67,7 @@ class Recorded:
 def recorded(
     site: Site, request: JobRequest, job: JobFile, folder: JobFolder, account: str
 ) -> Iterator[Recorded]:
-    """The record of a job while it runs; an exception ends it."""
+    """Context manager of a running job's record; an exception ends it."""
     records = jobs_dir_of(site.name, site.jobs_dir, site.shared) / RECORDS_DIR
     own = Recorded(records / f"{job.job_id}.json", _begun(request, job, folder, account))
     own.write()
@@ -81,7 +81,7 @@ def recorded(
 
 
 def of_job(site: Site, job_id: int) -> JobRecord | None:
-    """This account's record of a job; None when there is none, or it is damaged."""
+    """Return this account's record of a job; None if it is missing or damaged."""
     with suppress(OSError, CsrunError):
         path = _path(site, job_id)
         return _with_labels(stored.read(path, JobRecord, "the record", "remove it"), path)
@@ -91,9 +91,9 @@ def of_job(site: Site, job_id: int) -> JobRecord | None:
 def label(
     site: Site, job_id: int, known: job_labels.Labels, changes: Iterable[str]
 ) -> job_labels.Labels:
-    """Change the labels of a job of this account; all of its labels then.
+    """Change labels of this account's job; return all of its labels.
 
-    Raises: as `job_labels.changed`; CsrunError for a folder that cannot be written
+    Raises: as `job_labels.changed`; CsrunError if the folder is not writable
     """
     found, path = job_labels.changed(known, changes), _path(site, job_id)
     try:
@@ -105,7 +105,9 @@ def label(
 
 
 def labels_of(site: Site, job_id: int, since: datetime) -> job_labels.Labels:
-    """Labels of this account's job; one that was set before the job is of another of its number."""
+    """Return labels of this account's job; labels older than the job belong to another job of its
+    number.
+    """
     record, path = of_job(site, job_id), _path(site, job_id)
     with suppress(OSError):
         if path.with_suffix(job_labels.SUFFIX).stat().st_mtime >= since.timestamp():
@@ -123,7 +125,7 @@ def _with_labels(record: JobRecord, path: Path) -> JobRecord:
 
 
 def read_all(site: Site) -> list[JobRecord]:
-    """The records of all accounts that this one may read, the newest job last."""
+    """Return the records of all readable accounts, newest job last."""
     found = []
     for folder in every_jobs_dir(site.name, site.jobs_dir, site.shared):
         for path in folder.glob(f"{RECORDS_DIR}/*.json"):
@@ -133,8 +135,8 @@ def read_all(site: Site) -> list[JobRecord]:
 
 
 def settled(record: JobRecord) -> JobRecord:
-    """The record of a job that does not run any more: LOST if nobody has written its end, which is
-    then at the last message of its launcher.
+    """Return the record of a job that has ended: LOST if no end was recorded, at its launcher's
+    last message.
     """
     if not record.is_active:
         return record
@@ -144,7 +146,7 @@ def settled(record: JobRecord) -> JobRecord:
 
 
 def _last_heard(record: JobRecord) -> datetime:
-    """By the file to which a launcher adds its heartbeat; without it, the job's start."""
+    """Return the time of the launcher's last heartbeat, or else of the job's start."""
     begun = record.started or record.submitted
     if record.logs is None:
         return begun
@@ -191,7 +193,7 @@ def _begun(request: JobRequest, job: JobFile, folder: JobFolder, account: str) -
 
 
 def _prune(records: Path) -> None:
-    """Remove the oldest records beyond those that are kept."""
+    """Delete the oldest records beyond the retention."""
     paths = sorted(records.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     for path in paths[:-KEPT_RECORDS]:
         path.unlink(missing_ok=True)

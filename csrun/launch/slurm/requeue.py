@@ -1,11 +1,11 @@
-"""A batch job of csrun's that Slurm has started again, as after the loss of its first node.
+"""Batch job of csrun that Slurm has requeued, for example after the loss of its first node.
 
-Slurm takes back the first component alone: the others keep running, and with them what is left of
-the job's first start. A new step has the number of that one, and is refused as long as it is there
-(`Duplicate job step id`). Its node agents leave when they miss their launcher for long enough; that
-is waited for here, and what is left then is cancelled.
+Slurm only requeues the first component. The other components keep running, with the remains of the
+job's first start. A new step gets the number of the old one, and is refused while that exists
+(`Duplicate job step id`). The old node agents exit after missing their launcher for long enough.
+This module waits for that, and cancels steps that remain.
 
-Seen with Slurm 22.05.8.
+Observed with Slurm 22.05.8.
 """
 
 import time
@@ -17,17 +17,17 @@ from csrun.base.errors import CsrunError
 from csrun.launch.slurm import orphaned_node, sinfo
 from csrun.site import Site
 
-MARGIN_S = 30.0  # beyond the silence after which node agents leave
-CANCEL_S = 60.0  # for Slurm to end what is cancelled
+MARGIN_S = 30.0  # beyond the time after which node agents exit
+CANCEL_S = 60.0  # for Slurm to end cancelled steps
 POLL_S = 1.0
 
 
 def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume: str) -> None:
-    """Wait until the steps of a job's earlier start have ended, and end those that do not.
+    """Wait until the steps of a job's earlier start have ended; cancel those that do not end.
 
-    `resume` is the line that submits the job again.
+    resume: command that submits the job again.
 
-    Raises: CsrunError when they do not end, or a component has ended; when Slurm does not answer
+    Raises: CsrunError if they do not end, if a component has ended, or if Slurm does not answer
     """
     components = _components(job_id, site)
     if ended := [
@@ -41,14 +41,14 @@ def await_old_steps(job_id: int, site: Site, say: Callable[[str], None], resume:
     left = _wait(numbers, site, orphaned_node.SILENCE_S + MARGIN_S)
     for step in left:
         say(f"csrun_wse: cancelling step {step}")
-        with suppress(CsrunError):  # it has ended just now
+        with suppress(CsrunError):  # it has ended meanwhile
             sinfo.ask(site, "scancel", step)
     if left and (left := _wait(numbers, site, CANCEL_S)):
         raise _cannot(job_id, f"old steps {_list(left)} are still running", resume)
 
 
 def _wait(numbers: Sequence[str], site: Site, for_s: float) -> list[str]:
-    """The steps that are left when the time is over; none as soon as none is."""
+    """Wait up to a timeout; return the remaining steps."""
     until_s = time.monotonic() + for_s
     while (steps := _steps(numbers, site)) and time.monotonic() < until_s:
         time.sleep(POLL_S)
@@ -57,7 +57,7 @@ def _wait(numbers: Sequence[str], site: Site, for_s: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Component:
-    """One of a job: `7+1`, which Slurm counts as job 8."""
+    """Component of a heterogeneous job: `7+1`, which is Slurm's job 8."""
 
     name: str
     number: str
@@ -76,7 +76,7 @@ def _components(job_id: int, site: Site) -> list[Component]:
 
 
 def _steps(numbers: Sequence[str], site: Site) -> list[str]:
-    """Steps that srun has started in the components with these numbers, `8.0` for example."""
+    """Return the steps that srun has started in the components with these numbers, e.g. `8.0`."""
     jobs = f"--jobs={','.join(numbers)}"
     text = sinfo.ask(site, "squeue", "--noheader", "--steps", jobs, "--format=%i")
     return [name for name in text.split() if name.rpartition(".")[2].isdigit()]

@@ -1,4 +1,4 @@
-"""Jobs that csrun_wse does not wait for: scripts for sbatch, and the compile before a job."""
+"""Scripts for sbatch: a job, and the compile before it; csrun_wse does not wait for them."""
 
 import shlex
 import subprocess
@@ -22,7 +22,7 @@ _END = "END_OF_CSRUN_SCRIPT"
 def resources_of(
     request: JobRequest, gres: str | None, site: Site, given: options.SlurmOptions
 ) -> Resources:
-    """Request of a job to Slurm besides its layout; its name defaults to its script's."""
+    """Return a job's request to Slurm without the layout; the default name is the script's."""
     limit_s = request.options.time_limit_s
     return Resources(
         gres,
@@ -38,16 +38,16 @@ def resources_of(
 
 @dataclass(frozen=True)
 class Scripts:
-    """Scripts for sbatch: the job's, after that of its compile where there is one."""
+    """Scripts for sbatch: the job's, preceded by that of its compile if there is one."""
 
     job: str
     compiling: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def submit(self, site: Site) -> int:
-        """Hand them to sbatch; 0 when all was taken.
+        """Submit all scripts; return 0 if all were accepted.
 
-        Raises: UsageError when sbatch refuses; CsrunError when Slurm does not answer
+        Raises: UsageError if sbatch refuses one; CsrunError if Slurm does not answer
         """
         after: tuple[str, ...] = ()
         if self.compiling is not None:
@@ -58,14 +58,14 @@ class Scripts:
         return 0
 
     def _sbatch(self, text: str, site: Site, *words: str) -> str:
-        """Submit a script; the job has its labels while it waits, too."""
+        """Submit a script; the pending job already has its labels."""
         number = _sbatch(text, site, *words)
         if self.labels:
             records.label(site, int(number), {}, [job_labels.text(self.labels)])
         return number
 
     def text(self) -> str:
-        """A file that submits the same: for sbatch, or, of two scripts, for sh."""
+        """Return a file that submits the same: for sbatch, or for sh if there are two scripts."""
         if self.compiling is None:
             return self.job
         after = " ".join(_after('"${number%%;*}"'))
@@ -84,9 +84,9 @@ def scripts(
     resources: Resources,
     systems: tuple[str, ...],
 ) -> Scripts:
-    """The scripts of a job that is submitted.
+    """Return the scripts of a job to submit.
 
-    Its compile waits for what the user's --dependency names, and the job for its compile.
+    The compile waits for the user's --dependency, and the job for its compile.
     """
     if not request.compile_first:
         text = script(request, job_plan, resources, systems, site.prolog)
@@ -108,7 +108,9 @@ def script(
     systems: tuple[str, ...],
     prolog: tuple[str, ...] = (),
 ) -> str:
-    """The script that asks for the job's nodes and runs the same csrun_wse on the first of them."""
+    """Return the script that requests the job's nodes and runs the same csrun_wse on the first one.
+    one.
+    """
     layout = job_plan.layout
     own = (str(Path(sys.executable).with_name("csrun_wse")), *_options(request, layout))
     command = (*environment.allocation_words(systems), *own, *job_plan.command)
@@ -116,18 +118,18 @@ def script(
 
 
 def resume_line(request: JobRequest, layout: JobLayout) -> str:
-    """The command that submits a job again, with all that it was asked for but Slurm's options."""
+    """Return the command that submits a job again, without Slurm options."""
     own = ("csrun_wse", "--sbatch", *_options(request, layout))
     return shlex.join((*own, *request.command))
 
 
 def _after(job_id: str) -> tuple[str, str]:
-    # After a compile that has failed the job would stay in the queue for good, without the second.
+    # Without the second option a job would stay queued for ever after a failed compile.
     return f"--dependency=afterok:{job_id}", "--kill-on-invalid-dep=yes"
 
 
 def compile_job(request: JobRequest, job_plan: JobPlan) -> tuple[JobRequest, JobPlan]:
-    """The job that only compiles: its chief, alone on one node."""
+    """Return the request of the compile job: only the chief, on one node."""
     chief = job_plan.tasks[0]
     command = (*job_plan.command, COMPILE_ONLY)
     layout = JobLayout(1, 1, len(chief.cpus), 0, cyclic=False)
@@ -154,7 +156,7 @@ def _options(request: JobRequest, layout: JobLayout) -> list[str]:
     words += [f"--max-restarts={request.max_restarts}"] if request.max_restarts else []
     options = request.options
     words += [f"--job-name={options.job_name}"] if options.job_name else []
-    # As minutes:seconds, for a limit that is no whole number of minutes.
+    # as minutes:seconds, since the limit may not be a whole number of minutes
     words += [f"--time-limit=0:{options.time_limit_s}"] if options.time_limit_s else []
     words += [f"--output={options.output}"] if options.output else []
     words += [f"--job-labels={job_labels.text(options.labels)}"] if options.labels else []

@@ -1,7 +1,7 @@
-"""A job of a cluster on the board of a shared site, as the other accounts read it.
+"""Job of a cluster on the board of a shared site, where other accounts can see it.
 
-It is what a job on one machine has there, a record, a lock that says that it lives, telemetry and
-uses of systems, for as long as it runs: how it ended, Slurm tells.
+As on one machine, it has a record, a lock that is held while the job lives, telemetry and leases.
+It exists while the job runs; Slurm reports the outcome.
 """
 
 import os
@@ -25,10 +25,9 @@ from csrun.system import FileLock, lock, try_lock
 
 @contextmanager
 def publish(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
-    """The job with its place on the board, where it is shown while this lasts; of a site that is
-    not shared, the job as it is.
+    """Publish a job on the board while the context lasts; on a site that is not shared, do nothing.
 
-    Raises: UsageError when the board cannot be written
+    Raises: UsageError if the board cannot be written
     """
     if not site.shared:
         yield job
@@ -40,7 +39,7 @@ def publish(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
     with live:
         try:
             with refusal_of_unwritable_state(site):
-                for left in (TELEMETRY_FILE, USES_FILE):  # by a job that was queued again
+                for left in (TELEMETRY_FILE, USES_FILE):  # created by a job that was requeued
                     (place / left).unlink(missing_ok=True)
                 register.show(site, _record(name, job))
             yield msgspec.structs.replace(job, board=str(place))
@@ -49,15 +48,16 @@ def publish(site: Site, name: str, job: JobFile) -> Iterator[JobFile]:
 
 
 def _own_board(site: Site) -> FileLock:
-    """Held while a place is made or taken down, so that nobody takes one for a dead job's between
-    its making and its locking.
+    """Lock held while an entry is created or deleted.
+
+    Without it another process could take an entry for a dead job's before it is locked.
     """
     own = account_state_dir(site.name, site.shared)
     return lock(own / "board.lock", f"process {os.getpid()}")
 
 
 def _prune(site: Site) -> None:
-    """Take down what launchers that were killed have left of this account."""
+    """Delete the entries of this account's killed launchers."""
     for place in board_of(site, 0).parent.glob("*"):
         with suppress(OSError):
             if dead := try_lock(place / LIVE_LOCK, ""):

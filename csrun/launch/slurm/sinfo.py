@@ -1,4 +1,4 @@
-"""Resources of the cluster by sinfo: a request that can never run is refused at once."""
+"""Resources of the cluster from sinfo; a request that can never run is refused at once."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ from csrun.site import JobLayout, Site
 SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%T|%G|%P", "--all")
 NEEDED = ("srun", "sbatch", "scancel", "sinfo", "squeue", "scontrol")
 CONTROLLER_MAY_BE_DOWN = "check its controller with 'scontrol ping'"
-ANSWER_S = 30.0  # Slurm's own commands give a controller ten seconds, and try again
+ANSWER_S = 30.0  # Slurm's commands give a controller ten seconds, and retry
 
 
 _TAKES_NONE = re.compile(r"drain|down|fail|unknown|inval|\*$", re.IGNORECASE)  # sinfo(1), states
@@ -23,9 +23,9 @@ _DEFAULT = "*"
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the cluster, in whatever state; `gres` without counts, e.g. `cs:cs2-02`.
+    """One node of the cluster in any state; `gres` has no counts, e.g. `cs:cs2-02`.
 
-    `partitions` are as sinfo names them: the default one with a star.
+    partitions: as named by sinfo, with a star after the default one.
 
     Units: memory_gb in GiB
     """
@@ -39,20 +39,20 @@ class Node:
 
     @property
     def takes_jobs(self) -> bool:
-        """False for one that is drained or down, or does not respond."""
+        """False for a node that is drained, down or not responding."""
         return _TAKES_NONE.search(self.state) is None
 
 
 def nodes(site: Site) -> tuple[Node, ...]:
-    """All nodes of the cluster.
+    """Return all nodes of the cluster.
 
-    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    Raises: UsageError without Slurm's commands; CsrunError if Slurm does not answer
     """
     return parse(ask(site, *SINFO))
 
 
 def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
-    """Why no job can have a resource now, e.g. `node1 is DRAINED`; empty while one could."""
+    """Return why no job can get a resource now, e.g. `node1 is DRAINED`; empty if one could."""
     having = [n for n in found if gres is not None and _without_count(gres) in n.gres]
     if any(node.takes_jobs for node in having):
         return ""
@@ -60,10 +60,11 @@ def unavailable(found: tuple[Node, ...], gres: str | None) -> str:
 
 
 def check(layout: JobLayout, site: Site, gres: str | None, *partitions: str | None) -> None:
-    """Make sure that the partitions could run the job some day: one for all components, or each
-    component's; without any, and for None, the cluster's default one.
+    """Check that the partitions could ever run the job.
 
-    Raises: UsageError when they never can; CsrunError when Slurm does not answer
+    There is one partition for all components, or one for each; none or None means the default one.
+
+    Raises: UsageError if they never can; CsrunError if Slurm does not answer
     """
     check_on(nodes(site), layout, site, gres, *partitions)
 
@@ -75,7 +76,7 @@ def check_on(
     gres: str | None,
     *partitions: str | None,
 ) -> None:
-    """The same, of a cluster of these nodes.
+    """Check a job as `check`, on a cluster with these nodes.
 
     Raises: UsageError
     """
@@ -94,13 +95,15 @@ def check_on(
 
 
 def nodes_with(found: tuple[Node, ...], gres: str | None) -> tuple[Node, ...]:
-    """The nodes that have all of some resources."""
+    """Return the nodes that have all of some resources."""
     wanted = frozenset(map(_without_count, gres.split(","))) if gres else frozenset()
     return tuple(node for node in found if wanted and wanted <= node.gres)
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """The nodes in sinfo's answer, each once: a node is listed for every partition it is in."""
+    """Parse sinfo's answer; a node is returned once, though it is listed for each of its
+    partitions.
+    """
     found: dict[str, Node] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, cpus, memory_mb, state, gres, partition = line.split("|")
@@ -119,9 +122,9 @@ def parse(text: str) -> tuple[Node, ...]:
 def _in_partition(
     found: tuple[Node, ...], wanted: str | None, site: Site
 ) -> tuple[str, tuple[Node, ...]]:
-    """The nodes that a job can have, and what to call them.
+    """Return the nodes available to a job, and a description of them.
 
-    Raises: UsageError for a partition that there is not
+    Raises: UsageError for an unknown partition
     """
     known = frozenset().union(*(node.partitions for node in found))
     default = frozenset(name for name in known if name.endswith(_DEFAULT))
@@ -141,7 +144,7 @@ def _in_partition(
 
 
 def require_commands(site: Site) -> None:
-    """Make sure that Slurm is installed where we are.
+    """Check that Slurm is installed on this machine.
 
     Raises: UsageError
     """
@@ -160,14 +163,14 @@ _OUTAGES = re.compile(
 
 
 def is_outage(error_text: str) -> bool:
-    """True for what a command of Slurm's says when its controller is not to be reached."""
+    """True if an error message of Slurm means that its controller is unreachable."""
     return not error_text.strip() or _OUTAGES.search(error_text) is not None
 
 
 def explain(error_text: str, site: Site) -> CsrunError:
-    """Error for the refusal of one of Slurm's commands, with a remedy.
+    """Return the error for a refusal of a Slurm command, with a remedy.
 
-    A refusal is the user's to put right: a UsageError in Slurm's own words.
+    If the user can fix it, this is a UsageError in Slurm's words.
     """
     said = error_text.strip().splitlines()
     reason = said[-1] if said else "no answer"
@@ -183,14 +186,14 @@ def explain(error_text: str, site: Site) -> CsrunError:
 
 
 def unanswered(reason: str, site: Site, remedy: str = CONTROLLER_MAY_BE_DOWN) -> CsrunError:
-    """The error of a question that Slurm has no answer to."""
+    """Return the error of a query that Slurm does not answer."""
     return CsrunError(f"site {site.name}: Slurm does not answer: {reason}; {remedy}")
 
 
 def ask(site: Site, *command: str) -> str:
-    """Output of one of Slurm's commands.
+    """Return the output of a Slurm command.
 
-    Raises: UsageError without Slurm's commands, and for what it refuses; CsrunError when it does
+    Raises: UsageError without Slurm's commands, and for a refused command; CsrunError if Slurm does
     not answer
     """
     require_commands(site)
@@ -208,7 +211,7 @@ def ask(site: Site, *command: str) -> str:
 def _check_nodes(
     wanted: list[int], site: Site, place: str, found: tuple[Node, ...], *, is_whole: bool
 ) -> None:
-    """`wanted` are the CPUs of each node; `is_whole`: they are all nodes of the job."""
+    """Check node counts; wanted: CPUs of each node; is_whole: these are all nodes of the job."""
     if len(wanted) > len(found) and is_whole:
         raise UsageError(
             f"--total-nodes {len(wanted)}: {place} of site {site.name} has {len(found)} nodes:"
@@ -231,7 +234,7 @@ def _check_nodes(
 
 
 def _check_gres(wanted: list[str], site: Site, place: str, found: tuple[Node, ...]) -> None:
-    """A job's systems are all its first node's, where its wafers run."""
+    """Check the systems: a job needs all of them on its first node, where its wafers run."""
     names = frozenset(map(_without_count, wanted))
     if any(names <= node.gres for node in found):
         return
@@ -251,12 +254,12 @@ def _check_gres(wanted: list[str], site: Site, place: str, found: tuple[Node, ..
 
 
 def _least(number: str) -> int:
-    """`8+` stands for eight or more."""
+    """Return the number in `8+`, which means eight or more."""
     return int(number.rstrip("+"))
 
 
 def _gres(text: str) -> frozenset[str]:
-    """`cs:cs2-01:1(S:0),cs:cs2-02:1` as {cs:cs2-01, cs:cs2-02}."""
+    """Parse `cs:cs2-01:1(S:0),cs:cs2-02:1` as {cs:cs2-01, cs:cs2-02}."""
     entries = re.sub(r"\([^)]*\)", "", text).split(",")
     return frozenset(_without_count(e) for e in entries if e not in ("", "null"))
 

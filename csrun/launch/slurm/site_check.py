@@ -1,4 +1,4 @@
-"""The checks of a cluster: of its configuration, and of its idle nodes by one short job."""
+"""Checks of a cluster: its configuration, and its idle nodes by one short job."""
 
 import re
 import secrets
@@ -20,15 +20,15 @@ from csrun.launch.srun import COMPONENT_SEPARATOR, after_prolog, in_container
 from csrun.site import Site
 
 PROBE = "csrun.launch.slurm.probe"
-START_S = 60  # for Slurm to start the probes on nodes that are idle
+START_S = 60  # for Slurm to start the probes on idle nodes
 ANSWER_S = 150.0
 _SHOWN_LINES = 3
 
 
 def check_cluster(site: Site, folder: Path) -> Iterator[CheckResult]:
-    """All checks of a cluster; `folder` is that of the jobs.
+    """Return the results of all checks of a cluster; folder: that of the jobs.
 
-    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    Raises: UsageError without Slurm's commands; CsrunError if Slurm does not answer
     """
     nodes = sinfo.nodes(site)
     yield from cluster_checks.states(nodes, site)
@@ -51,7 +51,7 @@ def _kill_wait_s(config: str) -> int:
 
 
 def _by_partition(nodes: Sequence[sinfo.Node], site: Site) -> dict[str | None, list[sinfo.Node]]:
-    """The idle nodes, each by the first partition of the site's jobs that has it."""
+    """Return the idle nodes by the first of the site's partitions that has them."""
     general = options.of([], site, batch=False).partitions[0]
     of_roles = (mapping.get("partition") for mapping in site.slurm_options_by_role.values())
     wanted = dict.fromkeys([general, *(str(name) for name in of_roles if name)])
@@ -96,7 +96,7 @@ def _of_probes(
 def _probe(
     asked: dict[str | None, list[sinfo.Node]], folder: Path, site: Site
 ) -> tuple[list[NodeFacts], str]:
-    """The facts of the nodes, and what srun has said against it."""
+    """Return the facts of the nodes, and srun's error messages."""
     try:
         done = subprocess.run(
             probe_words(asked, folder, site),
@@ -120,7 +120,7 @@ def _probe(
 def probe_words(
     asked: dict[str | None, list[sinfo.Node]], folder: Path, site: Site
 ) -> tuple[str, ...]:
-    """The srun of the probes: a component for each partition."""
+    """Return the srun arguments of the probes: one component per partition."""
     general = options.of([], site, batch=False).every
     common = [word for word in general if not word.startswith("--partition=")]
     words = ["srun"]

@@ -1,4 +1,4 @@
-"""The jobs, nodes and CS systems of a cluster, by Slurm and the systems' register.
+"""Jobs, nodes and CS systems of a cluster, from Slurm and the systems' register.
 
 Source: squeue(1), --json; later versions wrap a number that may be unset, and list a job's states
 """
@@ -32,16 +32,18 @@ _UNAVAILABLE = re.compile(r"UnavailableNodes:(\S+)")
 
 
 def waits_for(reason: str) -> str:
-    """Reason why a job waits, in Slurm's word, or the nodes that take no jobs."""
+    """Return the reason why a job is pending, in Slurm's words, or the nodes that accept no jobs.
+    jobs.
+    """
     missing = _UNAVAILABLE.search(reason)
     what = f"{missing[1]}: drained, down or reserved" if missing else reason
     return f"waits for {what}"
 
 
 class SlurmJob(msgspec.Struct, frozen=True):
-    """One job that Slurm has; the components of a heterogeneous one are merged into one job.
+    """One Slurm job; the components of a heterogeneous job are merged.
 
-    reason: what it waits for, or why it did not end well, in Slurm's word
+    reason: why it is pending, or why it failed, in Slurm's words.
     """
 
     job_id: int
@@ -67,17 +69,17 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """True when it has its nodes; one that completes has them still."""
+        """True while it has its nodes, including a completing job."""
         return not self.is_waiting and self.ended is None
 
     @property
     def system(self) -> str:
-        """The system that it has or waits for, or several; empty when it asked for none."""
+        """System, or systems, that it has or waits for; empty if it requested none."""
         return ", ".join(self.systems)
 
     @property
     def why(self) -> str:
-        """Reason why the job waits, or why it did not end well."""
+        """Reason why the job is pending, or why it failed."""
         if not self.is_waiting or not self.reason:
             return self.reason
         return waits_for(self.reason)
@@ -105,13 +107,13 @@ class SlurmJob(msgspec.Struct, frozen=True):
 
     @property
     def elapsed_s(self) -> float:
-        """For how long the job has run, or did."""
+        """Run time of the job so far, or in total, in seconds."""
         until = self.ended or datetime.now(UTC)
         return max(0.0, (until - self.started).total_seconds()) if self.started else 0.0
 
 
 class SlurmNode(msgspec.Struct, frozen=True):
-    """One node of the cluster, its state in Slurm's word. Units: memory_gb in GiB."""
+    """One node of the cluster; the state is as Slurm names it. Units: memory_gb in GiB."""
 
     name: str
     state: str
@@ -121,20 +123,20 @@ class SlurmNode(msgspec.Struct, frozen=True):
 
     @property
     def job_ids(self) -> tuple[int, ...]:
-        """The jobs that have it."""
+        """Return the jobs that use it."""
         return self.jobs
 
 
 def jobs(site: Site) -> list[SlurmJob]:
-    """The jobs that wait or run, and those that Slurm still remembers.
+    """Return pending and running jobs, and ended ones that Slurm still knows.
 
-    Raises: UsageError without Slurm's commands; CsrunError when Slurm does not answer
+    Raises: UsageError without Slurm's commands; CsrunError if Slurm does not answer
     """
     return parse(sinfo.ask(site, "squeue", "--json"), site)
 
 
 def nodes(site: Site) -> list[SlurmNode]:
-    """All nodes of the cluster, and the jobs that have them.
+    """Return all nodes of the cluster, and the jobs that use them.
 
     Raises: as `jobs`
     """
@@ -153,7 +155,7 @@ def nodes(site: Site) -> list[SlurmNode]:
 
 
 def systems(site: Site) -> list[SystemStatus]:
-    """All CS systems of the site, the jobs that Slurm gave them to, and those that wait for them.
+    """Return the CS systems of the site, the jobs that have them, and those that wait for them.
 
     Raises: as `jobs`
     """
@@ -171,7 +173,7 @@ def systems(site: Site) -> list[SystemStatus]:
 
 @dataclass(frozen=True)
 class JobComponent:
-    """One component of a job that runs; `gres` as it was asked for, e.g. `gres:cs:cs2-02:1`."""
+    """One component of a running job; `gres` as requested, e.g. `gres:cs:cs2-02:1`."""
 
     nodes: int
     cpus: int
@@ -179,7 +181,7 @@ class JobComponent:
 
 
 def parts(site: Site, job_id: int) -> list[JobComponent]:
-    """The components of one job, in their order; none of a job that Slurm does not know.
+    """Return the components of one job, in order; none for a job unknown to Slurm.
 
     Raises: as `jobs`
     """
@@ -187,7 +189,7 @@ def parts(site: Site, job_id: int) -> list[JobComponent]:
 
 
 def parse_parts(text: str, site: Site, job_id: int) -> list[JobComponent]:
-    """One job's components in squeue's answer."""
+    """Parse the components of one job in squeue's answer."""
     found = sorted(_components(text, site).get(job_id, []), key=_offset)
     return [
         JobComponent(_number(p["node_count"]), _number(p["cpus"]), p.get("tres_per_node") or "")
@@ -196,7 +198,7 @@ def parse_parts(text: str, site: Site, job_id: int) -> list[JobComponent]:
 
 
 def job(site: Site, job_id: int) -> SlurmJob:
-    """One of them.
+    """Return one job.
 
     Raises: UsageError for an unknown one, and as `jobs`
     """
@@ -207,10 +209,9 @@ def job(site: Site, job_id: int) -> SlurmJob:
 
 
 def cancel(site: Site, job_id: int) -> None:
-    """Ask Slurm to end a job; its tasks finish what they do.
+    """Ask Slurm to cancel a job, whose tasks may finish current work.
 
-    Raises: UsageError when it will not: no such job, or someone else's; CsrunError when Slurm does
-    not answer
+    Raises: UsageError for an unknown job, or another account's; CsrunError if Slurm does not answer
     """
     sinfo.require_commands(site)
     done = subprocess.run(
@@ -224,16 +225,16 @@ def cancel(site: Site, job_id: int) -> None:
 
 
 def parse(text: str, site: Site) -> list[SlurmJob]:
-    """The jobs in squeue's answer.
+    """Parse the jobs in squeue's answer.
 
-    Raises: CsrunError for an answer that is about nothing but errors
+    Raises: CsrunError for an answer with nothing but errors
     """
     found = _components(text, site)
     return [_job(job_id, its, site) for job_id, its in sorted(found.items())]
 
 
 def _components(text: str, site: Site) -> dict[int, list[dict[str, Any]]]:
-    """squeue's records of each job's components; its exit code is 0, whatever its errors."""
+    """Group squeue's records by job; squeue exits with code 0 even if it reports errors."""
     try:
         answer = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
@@ -283,7 +284,7 @@ def _job(job_id: int, parts: list[dict[str, Any]], site: Site) -> SlurmJob:
 
 
 def _reason(parts: list[dict[str, Any]]) -> str:
-    """csrun's note of a job that has begun, else Slurm's word for the first component that has
+    """Return csrun's note of a started job, else Slurm's reason for the first component that has
     one, with the nodes that it names.
     """
     for part in parts:
@@ -297,7 +298,7 @@ def _reason(parts: list[dict[str, Any]]) -> str:
 
 
 def node_names(job: SlurmJob, site: Site) -> frozenset[str]:
-    """`node1`, `node[3-4]` as the names of three nodes."""
+    """Expand `node1`, `node[3-4]` to the names of three nodes."""
     listed = ",".join(job.node_names)
     return frozenset(
         sinfo.ask(site, "scontrol", "show", "hostnames", listed).split() if listed else ()
@@ -305,7 +306,7 @@ def node_names(job: SlurmJob, site: Site) -> frozenset[str]:
 
 
 def _systems(asked: Iterable[str], site: Site) -> tuple[str, ...]:
-    """The systems whose resources a job asks for; none when it asks for none, or any."""
+    """Return the systems that a job requests by their resources; none if it names none."""
     if not site.gres_names_systems:
         return ()
     text = f"{','.join(asked)},"

@@ -1,4 +1,4 @@
-"""The words of a job's srun: with the user's command, or with that of the node agents."""
+"""Arguments of a job's srun: with the user's command, or with that of the node agents."""
 
 import os
 import sys
@@ -21,14 +21,14 @@ def words_of(
     resources: Resources,
     given: environment.SlurmAllocation | None,
 ) -> tuple[str, ...]:
-    """The srun of a command on all of a job's nodes, in the job that there is or a new one."""
+    """Return the srun of a command on all of a job's nodes, in an existing job or a new one."""
     if given is None:
         return srun_words(job_plan.layout, command, resources)
     return step_words(job_plan.layout, command, resources, is_whole=given.is_whole)
 
 
 def one_a_node(job_plan: JobPlan) -> JobPlan:
-    """Command that srun starts: one process a node, with the CPUs of all the tasks there."""
+    """Return the options for one process per node, with the CPUs of all tasks there."""
     layout = job_plan.layout
     cpus = layout.tasks_per_node * layout.cpus_per_task
     whole = replace(layout, tasks_per_node=1, cpus_per_task=cpus, cyclic=False)
@@ -38,7 +38,7 @@ def one_a_node(job_plan: JobPlan) -> JobPlan:
 def node_agent_words(
     request: JobRequest, job_plan: JobPlan, site: Site, folder: JobFolder
 ) -> tuple[str, ...]:
-    """The command of a node agent."""
+    """Return the command of a node agent."""
     modules = () if job_plan.mode is None else (*ALWAYS, *request.preload)
     agent = (python_of(site), "-P", "-m", NODE_AGENT, str(folder.path), ",".join(modules))
     boards = [str(board_dir(site))] if site.shared else []
@@ -48,10 +48,10 @@ def node_agent_words(
 
 
 def python_of(site: Site) -> str:
-    """The one that has csrun: the image's own, or ours."""
+    """Return the Python that has csrun: the image's, or ours."""
     return "python" if site.container else sys.executable
 
 
 def mounts_of(request: JobRequest, site: Site) -> tuple[str, ...]:
-    """The folders that a container is to have, if there is one."""
+    """Return the folders to mount into a container, if there is one."""
     return (*site.mount_dirs, *request.mount_dirs, os.getcwd())

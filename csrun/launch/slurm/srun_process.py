@@ -1,4 +1,4 @@
-"""The running srun of a job, as its launcher sees it: orders in, events out."""
+"""Running srun of a job, as seen by its launcher: orders go in, events come out."""
 
 import os
 import select
@@ -24,17 +24,17 @@ from csrun.launch.slurm.commands import call
 from csrun.launch.slurm.stop_reason import stop_reason
 
 LOG_NAME = "srun"
-LET_GO_S = 5.0  # for the node agents to leave, before srun is signalled to end them
-SILENCE_S = 5.0  # after SIGKILL was ordered: a node agent that says nothing by then is lost
-CANCEL_S = 10.0  # for Slurm to take back a job, over a slow network
+LET_GO_S = 5.0  # for the node agents to exit, before srun is signalled to end them
+SILENCE_S = 5.0  # after SIGKILL was ordered; a node agent that is silent for that long is lost
+CANCEL_S = 10.0  # for Slurm to cancel a job, over a slow network
 _READ_BYTES = 1 << 16
 
 
 class SrunProcess:
-    """One srun, a TaskServer. Its node agents report in first; then `job` says where they are.
+    """One srun, as TaskServer. Its node agents report first; then `job` has their nodes.
 
-    `owns_job`: the job of Slurm's is csrun's, to cancel for instance; `frees_job`: it was made for
-    this srun, so that its nodes are free when this ends.
+    owns_job: csrun submitted the Slurm job, so it may cancel it.
+    frees_job: the job was created for this srun, so its nodes are released when srun ends.
     """
 
     name = "srun"
@@ -57,13 +57,14 @@ class SrunProcess:
             mailbox.MailboxReader(mailbox.node_box(folder.path, node_id), decoder)
             for node_id in range(nodes)
         ]
-        self._unended: dict[str, int] = {}  # names of what was started, with their ranks
-        self._stops: dict[int, float] = {}  # by node: when Slurm signalled its node agent to end
-        self._first_stop_s = 0.0  # when the first of them was reported
-        self._let_in: list[protocol.TasksReady] = []  # of each node whose tasks live
-        self._left: set[int] = set()  # nodes whose node agents have gone by themselves
+        self._unended: dict[str, int] = {}  # started tasks, with their ranks
+        # by node: time at which Slurm signalled its node agent to end
+        self._stops: dict[int, float] = {}
+        self._first_stop_s = 0.0  # time of the first report of that
+        self._let_in: list[protocol.TasksReady] = []  # number of living tasks per node
+        self._left: set[int] = set()  # nodes whose node agents have exited regularly
         self.job: JobFile | None = None
-        self.job_id = 0  # of a job that srun has asked for, as soon as it says so
+        self.job_id = 0  # number of a job that srun requested, once srun has printed it
         self._silence: threading.Timer | None = None
         self._process = _start(words, folder)
         self._has_ended = threading.Event()
@@ -71,12 +72,12 @@ class SrunProcess:
         self._heart.start()
 
     def fileno(self) -> int:
-        """The descriptor on which the bells come."""
+        """Descriptor on which notifications arrive."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def reports(self) -> list[mailbox.NodeReady] | None:
-        """The node agents that have reported in since; None when srun has ended."""
+        """Return the node agents that have reported since the last call; None if srun has ended."""
         if not os.read(self.fileno(), _READ_BYTES):
             return None
         return [
@@ -84,9 +85,9 @@ class SrunProcess:
         ]
 
     def send(self, message: protocol.ToServer) -> None:
-        """Order something; the planned tasks start together, when all were asked for.
+        """Send an order; the planned tasks start together, once all were ordered.
 
-        What has no room in the job's folder is ordered when it has.
+        An order that cannot be written into the job folder is sent as soon as it can.
         """
         match message:
             case protocol.StartTask():
@@ -102,9 +103,9 @@ class SrunProcess:
                 self._order(message)
 
     def receive(self) -> list[protocol.ToLauncher] | None:
-        """Messages of the node agents, at srun's end the lost tasks; then None."""
+        """Return messages of the node agents; when srun has ended, its lost tasks; then None."""
         rung = os.read(self.fileno(), _READ_BYTES)
-        # Stops first: the ends of tasks in the same batch of messages are compared with them.
+        # Stops first: exits of tasks in the same batch of messages are compared with them.
         new = sorted(
             self._receive_all(), key=lambda pair: not isinstance(pair[1], protocol.Stopped)
         )
@@ -117,10 +118,10 @@ class SrunProcess:
         return None
 
     def end(self, outcome: Outcome | None = None) -> int:
-        """Let the node agents go, and be rid of the job; srun's exit code.
+        """Release the node agents and end the Slurm job; return srun's exit code.
 
-        Slurm keeps the job by its outcome: cancelled when csrun_wse got a signal to end it, else by
-        the exit code, a time limit of csrun's with a word.
+        Slurm stores the outcome: cancelled if csrun_wse got a signal to end, else the exit code;
+        csrun's time limit is noted in the comment.
         """
         self._break_silence()
         if self._unended:
@@ -142,7 +143,7 @@ class SrunProcess:
             job_comment.note(self.job.job_id, job_comment.cause(outcome.cause))
 
     def _let_go(self, exit_code: int) -> None:
-        """Let the node agents go, one after all the others when it has an exit code for Slurm."""
+        """Release the node agents; the one that exits with the exit code for Slurm comes last."""
         there = [node_id for node_id in range(len(self._readers)) if node_id not in self._left]
         if exit_code and len(there) > 1:
             self._order(mailbox.LetGo(there[0]))
@@ -157,7 +158,7 @@ class SrunProcess:
                 return
 
     def cancel(self) -> int:
-        """Take the job back from Slurm, queued or running; srun's exit code."""
+        """Cancel the Slurm job, pending or running; return srun's exit code."""
         if self.job_id:
             _scancel(str(self.job_id))
         elif self._process.poll() is None:
@@ -180,7 +181,7 @@ class SrunProcess:
         if self._box.post(message):
             self._ring()
         elif not waited:
-            with suppress(OSError):  # our own output may be on the same disk
+            with suppress(OSError):  # our output may be on the same disk
                 say(f"csrun_wse: {self._box.refusal}; the tasks wait, retrying")
 
     def _ring(self) -> None:
@@ -188,7 +189,9 @@ class SrunProcess:
             _scancel("--signal=URG", str(self.job.job_id))
 
     def _beat(self) -> None:
-        """Send heartbeats whatever the main thread waits for: a slow Slurm, a held terminal."""
+        """Send heartbeats in a thread, whatever the main thread waits for: a slow Slurm, a stopped
+        terminal.
+        """
         heartbeat = mailbox.Heartbeat(orphaned_node.SILENCE_S, self._frees_job)
         while not self._has_ended.is_set():
             waited = self._box.is_waiting
@@ -212,7 +215,7 @@ class SrunProcess:
             case protocol.TaskEnded():
                 self._unended.pop(message.name, None)
                 if not self._unended:
-                    self._break_silence()  # srun goes on, for tasks that may start again
+                    self._break_silence()  # srun continues, for tasks that may restart
                 return [self._after_its_stop(node_id, _in_our_time(message))]
             case protocol.Stopped():
                 self._first_stop_s = self._first_stop_s or time.monotonic()
@@ -225,19 +228,19 @@ class SrunProcess:
         return [protocol.TasksReady(sum(each.tasks for each in self._let_in), time.monotonic())]
 
     def _after_its_stop(self, node_id: int, ended: protocol.TaskEnded) -> protocol.TaskEnded:
-        """The end of a task that Slurm has ended comes after the stop of the whole job.
+        """Report the exit of a task that Slurm has ended after the stop of the job.
 
-        Slurm signals the nodes one after the other; their reports arrive in another order.
+        Slurm signals the nodes one after the other, and their reports arrive in another order.
         """
         if ended.time_s < self._stops.get(node_id, ended.time_s + 1):
             return ended
         return _shifted(ended, max(0.0, self._first_stop_s - self._stops[node_id]))
 
     def _lost(self) -> list[protocol.ToLauncher]:
-        """Lost tasks: their node died, or their node agent.
+        """Return the tasks of nodes that died, or whose node agents did.
 
-        Slurm then ends the others, and tells their node agents so. Whose node agent was not told
-        went before whatever else has failed; one that was told did not end in time.
+        Slurm then ends the others, and signals their node agents. A node whose agent was not
+        signalled failed first; one that was signalled did not end in time.
         """
         lost, self._unended = dict(sorted(self._unended.items())), {}
         return [
@@ -287,7 +290,7 @@ class SrunProcess:
 
 
 def describe_loss(node: str, rank: int) -> str:
-    """The failure of a task whose node is gone."""
+    """Describe the failure of a task whose node is lost."""
     return (
         f"{node} lost: rank {rank} ended without an exit status (node failure or out of memory);"
         " 'sinfo -N -l' shows the state of the nodes"
@@ -304,7 +307,7 @@ def _start(words: Sequence[str], folder: JobFolder) -> "subprocess.Popen[bytes]"
             stderr=log,
             bufsize=0,
             env=environment.for_srun(),
-            process_group=0,  # the keys of a terminal are ours to pass on
+            process_group=0,  # key signals of the terminal are forwarded by us
             preexec_fn=lambda: die_with_parent(launcher, signal.SIGTERM),
         )
 
@@ -314,7 +317,7 @@ def _scancel(*arguments: str) -> None:
 
 
 def _in_our_time(ended: protocol.TaskEnded) -> protocol.TaskEnded:
-    """The wall clock's times as those of this machine's monotonic clock."""
+    """Convert wall-clock times to this machine's monotonic clock."""
     return _shifted(ended, _shift_s())
 
 

@@ -1,4 +1,4 @@
-"""A job on a cluster: checks before it is queued; srun, sbatch or a user's job."""
+"""Start of a job on a cluster: checks before it is queued; srun, sbatch or the user's own job."""
 
 import os
 import shlex
@@ -30,9 +30,9 @@ from csrun.site import Site, System
 
 
 def run(request: JobRequest, job_plan: JobPlan, site: Site) -> int:
-    """Run a job, or submit it, and what is to be compiled before; the exit code.
+    """Run or submit a job, and its compile before; return the exit code.
 
-    Raises: UsageError when it can never run; CsrunError when Slurm does not answer
+    Raises: UsageError if it can never run; CsrunError if Slurm does not answer
     """
     asked = _options(request, job_plan, site)
     around = environment.users_job() if request.new_job else None
@@ -87,7 +87,7 @@ def _require_nodes(
 def _allocation(
     request: JobRequest, job_plan: JobPlan, site: Site, asked: options.SlurmOptions
 ) -> environment.SlurmAllocation | None:
-    """The job that the tasks run in; None when there is none yet.
+    """Return the existing job in which the tasks run; None if there is none.
 
     Raises: as `allocation.around`
     """
@@ -107,7 +107,7 @@ def _allocation(
 
 
 def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site) -> int:
-    """Run one command alone on a node, with the user's terminal; the exit code."""
+    """Run one command alone on a node, on the user's terminal; return the exit code."""
     command, wanted, grace_s = request.command, request.options, None
     if wanted.time_limit_s is not None:
         grace_s = site.grace_s
@@ -123,16 +123,17 @@ def in_foreground(request: JobRequest, variables: Mapping[str, str], site: Site)
         first=asked.first,
     )
     on_terminal = os.isatty(0) and os.isatty(1)
-    inside = environment.users_job() is not None  # a job's own nodes are the user's choice
+    # the user has chosen the nodes of a surrounding job
+    inside = environment.users_job() is not None
     elsewhere = None if inside else site.gres_node
     words = cpu_words(command, resources, wanted.output, elsewhere, on_terminal)
     return run_in_foreground(ForegroundCommand(words, variables, grace_s=site.grace_s)).exit_code
 
 
 def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
-    """Command line for Slurm, with the user's command in place of the node agents.
+    """Return the command for Slurm, with the user's command in place of the node agents.
 
-    Raises: UsageError, CsrunError when the job has no system to run on
+    Raises: UsageError, CsrunError if no system can run the job
     """
     asked = _options(request, job_plan, site)
     given = _allocation(request, job_plan, site, asked)
@@ -146,17 +147,20 @@ def preview(request: JobRequest, job_plan: JobPlan, site: Site) -> str:
 
 
 def systems_for(job_plan: JobPlan, site: Site) -> tuple[str, ...]:
-    """The systems that a job asks for: as many as its command says, the one that it names or the
-    one with the fewest jobs first, and those like it with the fewest; none when it needs none.
+    """Return the systems that a job requests, as many as its command says; none if it needs none.
 
-    Raises: UsageError, CsrunError when one is unknown, in another mode, or not ACTIVE, or the site
-    has not as many
+    These are the named system or the one with the fewest jobs, and the least busy systems of the
+    same kind.
+
+    Raises: UsageError, CsrunError if one is unknown, in another mode, or not ACTIVE, or if the site
+    has too few
     """
     mode, named = job_plan.system_mode, UserCommand(job_plan.command).system
     if mode is None:
         return ()
     choice, count = system.in_mode(site, mode), UserCommand(job_plan.command).num_systems
-    is_open = len(choice) > count and (named is None or count > 1)  # else nobody need be asked
+    # otherwise Slurm need not be queried
+    is_open = len(choice) > count and (named is None or count > 1)
     jobs = {each.name: each.users for each in squeue.systems(site)} if is_open else {}
 
     def users(_: Site, each: System) -> int:

@@ -1,9 +1,9 @@
-"""Wrapper that srun starts instead of csrun_cpu's command when it has a time limit.
+"""Wrapper that srun starts around csrun_cpu's command if there is a time limit.
 
-Started as `python -P -m csrun.launch.slurm.timed_command LIMIT_S GRACE_S CMD...`, on the command's
-node: so the limit counts from the command's start, not from its wait in the queue, and to the
-second, where Slurm's own has a resolution of minutes. The command is asked to end by SIGTERM, and
-has its grace; srun itself would kill it at once.
+Started as `python -P -m csrun.launch.slurm.timed_command LIMIT_S GRACE_S CMD...` on the command's
+node. The limit therefore counts from the command's start instead of from its submission, and to the
+second, whereas Slurm's limit has a resolution of minutes. At the limit the command gets SIGTERM and
+its grace period; srun would kill it at once.
 """
 
 import sys
@@ -17,12 +17,12 @@ MODULE = "csrun.launch.slurm.timed_command"
 
 
 def words(python: str, limit_s: int, grace_s: float, command: Sequence[str]) -> tuple[str, ...]:
-    """The command line by which srun keeps a command's limit."""
+    """Return the command by which srun enforces a command's limit."""
     return (python, "-P", "-m", MODULE, str(limit_s), str(grace_s), *command)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command to its end, or its limit; the exit code."""
+    """Run the command to its end or its limit; return the exit code."""
     limit_s, grace_s, *command = argv
     ending = run_in_foreground(
         ForegroundCommand(
